@@ -1,0 +1,72 @@
+"""Every error that zmqrl raises on purpose, grouped by what the caller can do about it.
+
+The exit code of the command line is the `exit_code` of the error that ended it.
+"""
+
+from __future__ import annotations
+
+
+class ZmqrlError(Exception):
+    """The root. A message says what happened, the value got, and what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(ZmqrlError):
+    """Something the user wrote cannot be run: mend the file or the flag. Nothing was started."""
+
+    exit_code = 2
+
+
+class TrainingFailed(ZmqrlError):
+    """The run started and could not go on: the message names the first cause."""
+
+    exit_code = 1
+
+
+class UncleanTeardown(ZmqrlError):
+    """The run ended and something of it is still there: the message names what."""
+
+    exit_code = 3
+
+
+class TooFewWorkers(ZmqrlError):
+    """Fewer than `min_workers` were ready within `limits.start_s`."""
+
+    exit_code = 4
+
+
+class Interrupted(ZmqrlError):
+    """SIGINT or SIGTERM ended the run."""
+
+    exit_code = 130
+
+
+class WireError(ZmqrlError):
+    """A message was refused. `reason` is a short word that the broker counts refusals by."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+class StoreError(ZmqrlError):
+    """A checkpoint could not be written, found or verified."""
+
+
+class ArenaError(ZmqrlError):
+    """Shared memory was used against its rules: a stale lease, a foreign layout."""
+
+
+class ArenaTooLarge(ArenaError, ConfigError):
+    """The arena does not fit into memory: the message says the need, what there is, the setting."""
+
+    exit_code = 2
+
+
+class EnvFault(ZmqrlError):
+    """The user's env raised, or returned something that its spaces do not allow."""
+
+
+class DeadlineExceeded(ZmqrlError):
+    """A bounded wait ended without what it waited for."""

@@ -1,0 +1,118 @@
+"""The plain data that travels between parts: one type per idea of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Weights = Mapping[str, Array]
+"""Named arrays: the network's tensors and the statistics that acting needs."""
+
+Mode = Literal["single", "sync", "async"]
+MODES: tuple[Mode, ...] = ("single", "sync", "async")
+
+
+class Version(NamedTuple):
+    """A policy version. Compared in this order; `n` grows by 1 per published weights."""
+
+    incarnation: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}-{self.n}"
+
+
+class SegmentId(NamedTuple):
+    """Names a segment for ever. In sync `index` is the n of the policy version that it answers."""
+
+    vector_env: int
+    incarnation: int
+    index: int
+
+
+class SlotRef(NamedTuple):
+    """A slot of the arena in one life: `generation` grows by 1 each time the slot is leased."""
+
+    slot: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the column's payload, without padding."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """An observation or action space as plain data.
+
+    `discrete`: `n` actions, dtype int64, shape `()`. `box`: `low` and `high` are flat, in C order,
+    and empty where the space is unbounded in some entry.
+    """
+
+    kind: Literal["discrete", "box"]
+    shape: tuple[int, ...]
+    dtype: str
+    n: int = 0
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a run knows of its env before any env process is started."""
+
+    id: str
+    observation: SpaceSpec
+    action: SpaceSpec
+    reward_threshold: float | None = None
+    native_vector: bool = False
+    """A vector form that steps all envs in one call exists (used in async)."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """ "Version v is in the store." What PUB/SUB carries and every control reply repeats."""
+
+    version: Version
+    key: str
+    nbytes: int
+    sha256: str
+    env_steps: int
+    updates: int = 0
+    schedule: Mapping[str, float] = field(default_factory=dict)
+    """Values that travel with the version, such as `epsilon`."""
+
+
+DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back")
+"""Why produced rows were not stored, in the order of the stream table's words."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """produced = stored + in_flight + sum(dropped), all in valid rows (env steps)."""
+
+    produced: int
+    stored: int
+    in_flight: int
+    dropped: Mapping[str, int]
+    duplicates_refused: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every produced row is accounted for."""
+        return self.produced == self.stored + self.in_flight + sum(self.dropped.values())
