@@ -1,0 +1,139 @@
+"""The algorithm seam. One algorithm code serves single, sync and async.
+
+`Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to tell the workers how to act.
+`OnPolicyLearner` and `OffPolicyLearner` hold the tensors; only the learner process imports them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.config.sections import NetworkSection
+from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.types import Array, EnvSpec, Mode, Weights
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, as the schedules and random streams see it."""
+
+    seed: int
+    env_steps: int
+    updates: int
+    schedule_env_steps: int
+    debug: bool = False
+
+    @property
+    def fraction(self) -> float:
+        """Share of the schedules' horizon that is done, in [0, 1]."""
+        return min(1.0, self.env_steps / self.schedule_env_steps)
+
+
+@dataclass(frozen=True)
+class LearnResult:
+    """What one round of learning did."""
+
+    updates: int
+    """Optimiser steps (minibatches)."""
+    metrics: Mapping[str, float]
+
+
+class Algorithm(ABC):
+    """Made by the launcher and by the learner from the same configuration; nothing here blocks.
+
+    A concrete class names itself by its module: `kind: ppo` is the one `Algorithm` in `zmqrl.algorithms.ppo`,
+    `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
+    """
+
+    Config: ClassVar[type[Any]]
+    """Frozen dataclass of the fields that stand beside `kind`."""
+    modes: ClassVar[frozenset[Mode]]
+    on_policy: ClassVar[bool]
+
+    def __init__(self, config: Any, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int) -> None:
+        """Raise `ConfigError` naming key and value when these do not go together."""
+        self.config = config
+        self.network_section = network
+        self.env = env
+        self.segment_steps = segment_steps
+        self.num_envs = num_envs
+
+    @abstractmethod
+    def network(self) -> NetworkSpec:
+        """The network as plain data; version 0 is initialised from it in numpy."""
+
+    @abstractmethod
+    def acting(self) -> ActingSpec:
+        """How workers act, and the extra columns that a segment carries."""
+
+    def statistics(self) -> Weights:
+        """Further arrays that are published beside the network's from version 0 on, such as `obs_mean`."""
+        return {}
+
+    def schedule(self, progress: Progress) -> Mapping[str, float]:
+        """Values that workers need with a version, such as `epsilon`."""
+        del progress
+        return {}
+
+    @property
+    def n_step(self) -> int:
+        """Length of n-step targets: sync needs a T of at least four of them."""
+        return 1
+
+    @property
+    def batch_segments(self) -> int | None:
+        """async, on-policy: segments of one training batch; None for off-policy."""
+        return None
+
+    @property
+    def prioritised(self) -> Mapping[str, float] | None:
+        """Settings of prioritised replay (`alpha`, `epsilon`), or None for uniform."""
+        return None
+
+    @abstractmethod
+    def learner(self, weights: Weights, device: str) -> OnPolicyLearner | OffPolicyLearner:
+        """Import torch and build the learner, starting from `weights` (network and statistics)."""
+
+
+class BaseLearner(ABC):
+    """The process with the gradient calls these from one thread. Nothing here blocks on others."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's tensors and the statistics, float32 and float64 numpy, C-contiguous."""
+
+    @abstractmethod
+    def network_names(self) -> tuple[str, ...]:
+        """Which of `weights()` are the network's tensors (the run's sha256 is over these)."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """Everything beyond `weights()` that FULL must hold: optimiser, target network, statistics, counters."""
+
+    @abstractmethod
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Go back to what `weights()` and `state()` gave, bit for bit."""
+
+
+class OnPolicyLearner(BaseLearner):
+    """Learns from whole segments, once."""
+
+    @abstractmethod
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        """Train on `batch`; `progress` counts its rows already."""
+
+
+class OffPolicyLearner(BaseLearner):
+    """Learns from replay."""
+
+    @abstractmethod
+    def observe(self, batch: SegmentBatch) -> None:
+        """See raw segments as they enter replay, in batch order (for statistics)."""
+
+    @abstractmethod
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        """Do `updates` optimiser steps; `progress.updates` counts those done before."""

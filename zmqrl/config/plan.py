@@ -1,0 +1,73 @@
+"""What the launcher decides once and every process of the run is told: the plan, and each process's boot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zmqrl.config.sections import Config
+from zmqrl.types import ColumnSpec, EnvSpec
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The resolved run. Plain data: it travels as JSON on the host agent's stdin."""
+
+    run_id: str
+    run_dir: str
+    started_at: float
+    """Wall clock (`time.time`) of the start of the command."""
+    config: Config
+    env: EnvSpec
+    acting: Mapping[str, object]
+    """`ActingSpec` as JSON data (floor 2 does not know floor 4)."""
+    columns: tuple[ColumnSpec, ...]
+    """obs, action, reward, terminated, truncated, valid, then the extras."""
+    on_policy: bool
+    slots: int
+    """Slots of the arena."""
+    streams: int
+    """Vector envs that the stream table has room for."""
+    workers: Mapping[str, int]
+    """Workers per host, in the order of their indexes: local 0 .. k - 1, the next host from k."""
+    batch_segments: int
+    """Segments of one training batch: the quota in sync, `batch_segments` in async on-policy, else 0."""
+    store_path: str
+    resume: bool = False
+
+    @property
+    def total_workers(self) -> int:
+        """Workers of all hosts."""
+        return sum(self.workers.values())
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the broker listens. `ipc://...` on its host; tcp beside it when other hosts take part."""
+
+    segments: str = ""
+    """Broker PULL: workers and other hosts PUSH here."""
+    descriptors: str = ""
+    """Broker PUSH bound here: the learner PULLs."""
+    notices: str = ""
+    """Broker PUB."""
+    control: str = ""
+    """Broker ROUTER."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What one process reads from its stdin, a JSON line, before it does anything."""
+
+    role: str
+    """broker, learner, worker or evaluator."""
+    index: int
+    spawn: int
+    """How often this process index was started before; 0 at first."""
+    host: str
+    plan: RunPlan
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    fds: Mapping[str, int] = field(default_factory=dict)
+    """Inherited descriptors: `events` (write JSON lines), `arena`, `weights`, `wake` (read)."""
+    vector_envs: tuple[int, ...] = ()
+    """A worker's first vector envs (the broker's control replies are what holds)."""

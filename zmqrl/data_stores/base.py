@@ -1,0 +1,68 @@
+"""The checkpoint seam. Contract tests in `tests/contracts/test_data_stores.py` run over every kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zmqrl.types import Version, Weights
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a notice needs to name a file for ever."""
+
+    key: str
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Full:
+    """Everything a learner needs to go on: flat named arrays, and plain JSON data beside them."""
+
+    version: Version
+    arrays: Weights
+    meta: Mapping[str, object]
+
+
+class DataStore(ABC):
+    """Checkpoints by version. One writer (the learner; the evaluator writes only best), many readers.
+
+    Every write is a temporary file in the same place, then a rename: a name that exists is whole.
+    Nothing is ever overwritten, nothing is unpickled. Reads retry EIO, ENOENT and ESTALE until their deadline, by
+    listing the place, and always check the digest; a file that does not verify is never returned.
+    """
+
+    @abstractmethod
+    def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
+        """Write the published weights of `version`. No fsync. StoreError when it cannot be written."""
+
+    @abstractmethod
+    def read(self, key: str, nbytes: int, sha256: str, deadline_s: float) -> bytes:
+        """The verified bytes behind a notice, as safetensors. StoreError after `deadline_s`, with the cause."""
+
+    @abstractmethod
+    def save_full(self, full: Full, durable: bool) -> Saved:
+        """Write FULL; with `durable` it is fsynced (clocked, stops), else it survives only the process."""
+
+    @abstractmethod
+    def newest_full(self) -> Full | None:
+        """The newest FULL that verifies (a truncated or corrupt one is passed over and named in the log)."""
+
+    @abstractmethod
+    def save_best(self, version: Version, content: bytes, score: float) -> None:
+        """Keep `content` (weights as read) as the best so far, fsynced; the one before goes."""
+
+    @abstractmethod
+    def best(self) -> tuple[Version, bytes, float] | None:
+        """The best version's weights and score, or None."""
+
+    @abstractmethod
+    def newest(self) -> tuple[Version, bytes] | None:
+        """The newest version's weights, verified; None when there is none."""
+
+    @abstractmethod
+    def retire(self) -> None:
+        """Delete what retention no longer keeps: newest `keep`, best and last two FULL stay. Late, cheap."""

@@ -1,0 +1,176 @@
+"""The experience stream seam: segments from workers (sink) to the learner (source).
+
+A `MemoryBackend` names the two ends. Contract tests in `tests/contracts/test_memory_backends.py` run over every kind.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zmqrl.config.plan import Boot
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.replay.base import SegmentMeta
+from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
+
+
+class TakenSegment(NamedTuple):
+    """A segment that the stream table has booked as stored and that the learner now holds."""
+
+    ref: SlotRef
+    meta: SegmentMeta
+
+
+@dataclass(frozen=True)
+class TakeUpRequest:
+    """A new worker process wants to go on with a vector env that has a past."""
+
+    vector_env: int
+    incarnation: int
+    """The incarnation that the successor will have."""
+    next_index: int
+    """Segments below it are booked; answer once they have all been taken."""
+
+
+@dataclass(frozen=True)
+class TakeUp:
+    """Where the successor of a vector env starts."""
+
+    vector_env: int
+    incarnation: int
+    next_index: int
+    states: tuple[EnvSlotState, ...]
+
+
+class SegmentSource(ABC):
+    """The learner's end. Only the learner's main thread calls it."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, Array]:
+        """Views of all slots, `[slots, T, N, ...]` (`obs` T + 1); only held slots may be read."""
+
+    @abstractmethod
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        """Segments booked since the last call, in stream order per vector env, each once.
+
+        Blocks until there is one, a take-up request, or `timeout_s` is over; then the list may be empty.
+        Held slots stay readable until released. On the first call and whenever the broker's incarnation changes
+        it scans the arena, so what was booked and not released is found even when every message was lost.
+        """
+
+    @abstractmethod
+    def release(self, refs: Sequence[SlotRef]) -> None:
+        """Give slots back; they may be overwritten at once. Never blocks."""
+
+    @abstractmethod
+    def announce(self, notice: Notice) -> None:
+        """Make `notice` the current version for all workers; never blocks, repeated until it is known."""
+
+    @abstractmethod
+    def report(self, env_steps: int, updates: int) -> None:
+        """Tell the rate limiter where the learner is; never blocks; absolute, so a lost report is harmless."""
+
+    @abstractmethod
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        """Requests seen by `take` and not answered yet (asked again until answered)."""
+
+    @abstractmethod
+    def answer(self, take_up: TakeUp) -> None:
+        """Tell the successor where to start; never blocks."""
+
+    @abstractmethod
+    def stored(self) -> int:
+        """Valid rows booked as stored, all streams, this arena."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close sockets and views; safe to call twice."""
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """A vector env that this worker is to step, from `next_index` on."""
+
+    vector_env: int
+    incarnation: int
+    next_index: int
+    states: tuple[EnvSlotState, ...] | None
+    """None: fresh. A changed incarnation means: drop the env and start it anew from `states`."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker knows from the broker; absolute, so only the newest counts."""
+
+    streams: tuple[StreamOrder, ...] = ()
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class OpenSegment:
+    """A lease being filled."""
+
+    ref: SlotRef
+    columns: Mapping[str, Array]
+    """Writable views `[T, N, ...]` (`obs` T + 1)."""
+
+
+class SegmentSink(ABC):
+    """A worker's end. Only the worker's main thread calls it."""
+
+    @abstractmethod
+    def poll(self, timeout_s: float) -> Orders:
+        """Handle what has arrived and return the newest orders.
+
+        Waits up to `timeout_s` for a change (orders, a lease, a byte on the wake pipe); resends what
+        stayed unacknowledged for two heartbeats.
+        """
+
+    @abstractmethod
+    def open(self, vector_env: int) -> OpenSegment | None:
+        """A lease to write the next segment of `vector_env` into, or None when there is none now."""
+
+    @abstractmethod
+    def progress(self, vector_env: int, rows: int) -> None:
+        """Valid rows stepped and not yet sealed: what would be lost if the worker died now. Cheap."""
+
+    @abstractmethod
+    def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
+        """Finish a segment: it is the stream's from here on. Never blocks."""
+
+    @abstractmethod
+    def abandon(self, segment: OpenSegment) -> None:
+        """Keep the lease but discard what was written; `progress` must say 0 rows or they are dropped.unsealed."""
+
+    @abstractmethod
+    def unacknowledged(self) -> int:
+        """Sealed segments that the broker has not booked yet."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close sockets and views; safe to call twice."""
+
+
+class MemoryBackend(ABC):
+    """A kind of experience stream."""
+
+    @classmethod
+    @abstractmethod
+    def source(cls, boot: Boot) -> SegmentSource:
+        """The learner's end, from its boot (endpoints and inherited descriptors)."""
+
+    @classmethod
+    @abstractmethod
+    def sink(cls, boot: Boot) -> SegmentSink:
+        """A worker's end."""
+
+
+class LedgerView(ABC):
+    """Whoever holds the arena can read the books of the run."""
+
+    @abstractmethod
+    def ledger(self) -> Ledger:
+        """The ledger now; exact once workers and broker have ended."""
