@@ -1,0 +1,25 @@
+"""The event pipe: what a process of the run tells its host agent, one JSON line an event."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+class EventPipe:
+    """Writes to the inherited descriptor `events`. A reader that is gone is no error: the parent's death ends us."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def send(self, event: str, **data: Any) -> None:
+        """One event. Blocks only while the agent has 64 KiB unread; `data` must be JSON."""
+        if self._fd is None:
+            return
+        line = json.dumps({"event": event, **data}, separators=(",", ":")).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._fd, line) :]
+        except BrokenPipeError:
+            self._fd = None
