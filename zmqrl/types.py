@@ -32,7 +32,7 @@ class SegmentId(NamedTuple):
 
     vector_env: int
     incarnation: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing needs
 
 
 class SlotRef(NamedTuple):
@@ -86,7 +86,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class Notice:
-    """ "Version v is in the store." What PUB/SUB carries and every control reply repeats."""
+    """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
 
     version: Version
     key: str

@@ -37,8 +37,8 @@ class ReplaySample:
 
     `obs [B, ...]`, `action [B, ...]`, `n_step_return [B]` float32 (discounted sum of up to n rewards,
     fewer at an episode's or segment's end), `next_obs [B, ...]`, `discount [B]` float32: gamma^k of the k rewards
-    summed, 0 after termination. `weight [B]` float32 importance weights (1 when uniform). `rows [B]` int64 names the sampled
-    rows and `generations [B]` their slots' lives, for `set_priorities`.
+    summed, 0 after termination. `weight [B]` float32 importance weights (1 when uniform). `rows [B]` int64 names the
+    sampled rows and `generations [B]` their slots' lives, for `set_priorities`.
     """
 
     obs: Array
