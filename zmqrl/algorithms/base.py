@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.config.sections import NetworkSection
+from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import Array, EnvSpec, Mode, Weights
+from zmqrl.types import Array, EnvSpec, Mode, Version, Weights
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Progress:
     updates: int
     schedule_env_steps: int
     debug: bool = False
+    version: Version | None = None
+    """The version that this round improves on; its result is published as n + 1. None: unknown."""
 
     @property
     def fraction(self) -> float:
@@ -61,6 +63,10 @@ class Algorithm(ABC):
         self.env = env
         self.segment_steps = segment_steps
         self.num_envs = num_envs
+
+    def check(self, mode: Mode, vector_envs: int, replay: ReplaySection) -> None:
+        """Raise `ConfigError` naming key and value when the rest of the run does not fit. The launcher calls it."""
+        del mode, vector_envs, replay
 
     @abstractmethod
     def network(self) -> NetworkSpec:

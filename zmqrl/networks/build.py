@@ -1,0 +1,79 @@
+"""From the `network` section to towers of layers."""
+
+from __future__ import annotations
+
+import math
+
+from zmqrl.acting.spec import LayerSpec
+from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
+from zmqrl.types import SpaceSpec
+
+HIDDEN_GAIN = math.sqrt(2.0)
+CNN_FEATURES = 512
+"""Width of the linear layer after the convolutions when `network.hidden` is empty (Mnih et al. 2015)."""
+
+
+def tower(
+    name: str,
+    section: NetworkSection,
+    observation: SpaceSpec,
+    outputs: int,
+    *,
+    output_gain: float,
+    orthogonal: bool = True,
+    dueling: bool = False,
+) -> tuple[LayerSpec, ...]:
+    """The layers from observation to `outputs` numbers, named `<name>.<index>`.
+
+    `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
+    Raises `ConfigError` when a `cnn` does not fit the observation.
+    """
+    body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(observation)
+    hidden = section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
+    for size in hidden:
+        body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
+        body.append(LayerSpec(section.activation))
+        width = size
+    last = "dueling" if dueling else "linear"
+    body.append(LayerSpec(last, f"{name}.{_count(body)}", width, outputs, gain=output_gain))
+    return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
+
+
+def _count(layers: list[LayerSpec]) -> int:
+    return sum(1 for layer in layers if layer.name)
+
+
+def _default_gain(layer: LayerSpec) -> LayerSpec:
+    return LayerSpec(layer.kind, layer.name, layer.inputs, layer.outputs, layer.kernel, layer.stride, gain=0.0)
+
+
+def _flat(observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
+    layers = _scale(observation)
+    if len(observation.shape) != 1:
+        layers.append(LayerSpec("flatten"))
+    return layers, math.prod(observation.shape)
+
+
+def _scale(observation: SpaceSpec) -> list[LayerSpec]:
+    return [LayerSpec("scale", inputs=255)] if observation.dtype == "uint8" else []
+
+
+def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
+    if not len(section.channels) == len(section.kernels) == len(section.strides):
+        raise ConfigError(
+            f"network.kernels: {list(section.kernels)} and strides {list(section.strides)} must be as many as "
+            f"network.channels {list(section.channels)}"
+        )
+    if len(observation.shape) != 3:
+        raise ConfigError(f"network.kind: cnn needs observations [channels, height, width], got {observation.shape}")
+    channels, height, width = observation.shape
+    layers = _scale(observation)
+    for outputs, kernel, stride in zip(section.channels, section.kernels, section.strides, strict=True):
+        if kernel > min(height, width):
+            raise ConfigError(f"network.kernels: {kernel} is larger than what is left of the image, {height}x{width}")
+        layers.append(LayerSpec("conv", f"{name}.{_count(layers)}", channels, outputs, kernel, stride, HIDDEN_GAIN))
+        layers.append(LayerSpec("relu"))
+        channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    layers.append(LayerSpec("flatten"))
+    return layers, channels * height * width
