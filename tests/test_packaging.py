@@ -1,0 +1,142 @@
+"""What a user installs is whole, and the two commands behave."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+STEPS = ["ruff", "mypy", "lint-imports"]
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_constraints_are_plain_pins() -> None:
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line), line
+    assert pins()["torch"] == "2.13.0"
+
+
+def test_every_requirement_is_pinned_to_a_version_that_it_allows() -> None:
+    extras = setup_cfg()["options.extras_require"]
+    lists = [setup_cfg()["options"]["install_requires"], *extras.values()]
+    for line in "\n".join(lists).split("\n"):
+        if line.strip():
+            requirement = Requirement(line)
+            pin = pins()[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(pin), line
+
+
+def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "zmqrl", source / "zmqrl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=100)
+    with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
+        packed = set(wheel.namelist())
+    wanted = ["py.typed", *(f"presets/{p.name}" for p in (ROOT / "zmqrl" / "presets").glob("*.yaml"))]
+    wanted += [f"config/{p.name}" for p in (ROOT / "zmqrl" / "config").glob("*.json")]
+    wanted += [str(p.relative_to(ROOT / "zmqrl")) for p in (ROOT / "zmqrl").rglob("*.py")]
+    assert {f"zmqrl/{name}" for name in wanted} <= packed
+    assert not [name for name in packed if name.startswith("tests")]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts over a .venv whose programs are stand-ins that succeed."""
+    shutil.copytree(ROOT / "bin", tmp_path / "bin")
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    digest = hashlib.sha256()
+    for name in ("constraints.txt", "setup.cfg", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+        digest.update((ROOT / name).read_bytes())
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("test", "run"):
+        (tmp_path / ".venv" / f".zmqrl-{name}").write_text(digest.hexdigest() + "\n")
+    for name in (*STEPS, "zmqrl"):
+        replace(programs / name, f'echo "{name} $*"')
+    replace(programs / "python", "echo '7 passed in 0.1s'")
+    return tmp_path
+
+
+def replace(program: Path, script: str) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def run(command: list[str], root: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd="/", env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+
+
+def test_bin_test_runs_every_step_and_closes_with_pytest(checkout: Path) -> None:
+    result = run([f"{checkout}/.ci/run"], checkout)
+    assert result.returncode == 0, result.stderr
+    assert all(f"== {step}" in result.stdout for step in STEPS)
+    assert result.stdout.splitlines()[-1] == "7 passed in 0.1s"
+
+
+@pytest.mark.parametrize("broken", [*STEPS, "python"])
+def test_bin_test_fails_with_any_step_and_still_runs_the_rest(checkout: Path, broken: str) -> None:
+    replace(checkout / ".venv" / "bin" / broken, "echo '3 failed in 0.1s'; exit 1")
+    result = run([f"{checkout}/bin/test"], checkout)
+    assert result.returncode == 1
+    assert "== FAILED: " + broken in result.stdout or broken == "python"
+    assert "== pytest" in result.stdout
+    assert result.stdout.splitlines()[-1] in ("7 passed in 0.1s", "3 failed in 0.1s")
+
+
+def test_bin_run_launches_the_example_with_the_arguments(checkout: Path) -> None:
+    result = run([f"{checkout}/bin/run", "--mode", "single"], checkout)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "zmqrl launch hosts.example.yaml --mode single"
+
+
+def test_a_changed_pin_installs_again(checkout: Path) -> None:
+    with (checkout / "constraints.txt").open("a") as file:
+        file.write("added==1.0\n")
+    replace(checkout / ".venv" / "bin" / "python", f'echo "$*" >>{checkout}/calls')
+    assert run([f"{checkout}/bin/run"], checkout).returncode == 0
+    assert run([f"{checkout}/bin/run"], checkout).returncode == 0
+    calls = (checkout / "calls").read_text().splitlines()
+    assert len([c for c in calls if "-c constraints.txt -e ." in c]) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('case "$*" in *version_info*) exit 1;; *--version*) echo Python 3.8.1;; esac', "Python 3.8.1 will not do"),
+        ('case "$*" in *ensurepip*) exit 1;; *--version*) echo Python 3.11.2;; esac', "apt install python3-venv"),
+    ],
+    ids=["too old", "without venv"],
+)
+def test_a_python_that_will_not_do_is_one_clear_line(checkout: Path, script: str, said: str) -> None:
+    shutil.rmtree(checkout / ".venv")
+    replace(checkout / "python3", script)
+    result = run([f"{checkout}/bin/run"], checkout, PYTHON=f"{checkout}/python3")
+    assert result.returncode == 1
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (checkout / ".venv").exists()
