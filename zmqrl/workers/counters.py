@@ -1,0 +1,112 @@
+"""What a run counts and how its summary is made of it. Plain state: no clock of its own, no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zmqrl.types import Weights
+
+RATE_AFTER_FRACTION = 0.25
+"""Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
+SAMPLE_EVERY_S = 0.1
+
+
+@dataclass
+class LagHistogram:
+    """Policy lag, in versions, of every segment that was used."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def observe(self, lags: Iterable[int]) -> None:
+        """Count one use per segment."""
+        self.counts.update(lags)
+
+    def summary(self) -> dict[str, float]:
+        """mean, p50, p99 and max over all uses; zeros before the first."""
+        if not self.counts:
+            return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+        lags = np.array(sorted(self.counts))
+        uses = np.array([self.counts[lag] for lag in lags])
+        below = np.cumsum(uses) / uses.sum()
+        return {
+            "mean": float((lags * uses).sum() / uses.sum()),
+            "p50": int(lags[np.searchsorted(below, 0.50)]),
+            "p99": int(lags[np.searchsorted(below, 0.99)]),
+            "max": int(lags[-1]),
+        }
+
+
+@dataclass(frozen=True)
+class _Sample:
+    at_s: float
+    env_steps: int
+    updates: int
+    waited_s: float
+
+
+@dataclass
+class Rates:
+    """Speed of a run from samples taken at version boundaries."""
+
+    samples: list[_Sample] = field(default_factory=list)
+
+    def observe(self, at_s: float, env_steps: int, updates: int, waited_s: float) -> None:
+        """Take a sample, at most one every `SAMPLE_EVERY_S`; the newest always counts."""
+        sample = _Sample(at_s, env_steps, updates, waited_s)
+        if len(self.samples) > 1 and at_s - self.samples[-2].at_s < SAMPLE_EVERY_S:
+            self.samples[-1] = sample
+        else:
+            self.samples.append(sample)
+
+    def since(self, window_s: float) -> dict[str, float]:
+        """Rates over the newest `window_s`."""
+        if not self.samples:
+            return self._between(0, 0)
+        start = self.samples[-1].at_s - window_s
+        first = next(i for i, s in enumerate(self.samples) if s.at_s >= start or i == len(self.samples) - 1)
+        return self._between(max(0, first - 1), len(self.samples) - 1)
+
+    def summary(self) -> dict[str, float]:
+        """Rates after the first quarter of the env steps."""
+        if not self.samples:
+            return self._between(0, 0)
+        begun = self.samples[0].env_steps
+        mark = begun + RATE_AFTER_FRACTION * (self.samples[-1].env_steps - begun)
+        first = next(i for i, s in enumerate(self.samples) if s.env_steps >= mark)
+        return self._between(min(first, max(0, len(self.samples) - 2)), len(self.samples) - 1)
+
+    def _between(self, first: int, last: int) -> dict[str, float]:
+        if first >= last:
+            return {"env_steps_per_s": 0.0, "updates_per_s": 0.0, "wait_fraction": 0.0}
+        a, b = self.samples[first], self.samples[last]
+        elapsed_s = max(b.at_s - a.at_s, 1e-9)
+        return {
+            "env_steps_per_s": (b.env_steps - a.env_steps) / elapsed_s,
+            "updates_per_s": (b.updates - a.updates) / elapsed_s,
+            "wait_fraction": min(1.0, (b.waited_s - a.waited_s) / elapsed_s),
+        }
+
+
+def weights_sha256(weights: Weights, names: Iterable[str]) -> str:
+    """Digest over (name, dtype, shape, bytes) of the named arrays in sorted order."""
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        array = np.ascontiguousarray(weights[name])
+        digest.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def prefixed(prefix: str, arrays: Weights) -> dict[str, np.ndarray]:
+    """Names under `prefix/`, as FULL holds them."""
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+
+
+def unprefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays under `prefix/`, by their own names."""
+    return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

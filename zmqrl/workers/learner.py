@@ -1,0 +1,106 @@
+"""The learner process: version 0 goes out before torch is imported, then the loop of the mode runs."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import Any
+
+from zmqrl.acting.spec import NetworkSpec
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.make import make_store
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import MemoryBackend, SegmentSource
+from zmqrl.networks.initial import initial_weights
+from zmqrl.plugins import load
+from zmqrl.replay.held import HeldReplay, make_replay
+from zmqrl.types import Version, Weights
+from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
+from zmqrl.workers.learning import Counters, Learning, publish
+from zmqrl.workers.sync_loop import run_sync
+
+
+def main(boot: Boot) -> int:
+    """Train until a reason to stop. Exit code 0; errors go up to `entry`."""
+    plan, events = boot.plan, EventPipe(boot.fds.get("events"))
+    algorithm = make_algorithm(plan.config, plan.env)
+    store = make_store(plan)
+    full = store.newest_full() if plan.resume or boot.spawn > 0 else None
+    counters = _counters(boot, store, full)
+    source = _source(boot, events)
+    learning = Learning(plan, algorithm, store, source, events, counters)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
+    weights = _first_weights(learning, full)
+    events.send("ready")
+    learning.learner = _make_learner(algorithm, weights, plan)
+    if full is not None:
+        learning.restore(full)
+    try:
+        learning.ended(_run(learning, full))
+    finally:
+        source.close()
+    return 0
+
+
+def _run(learning: Learning, full: Full | None) -> str:
+    plan = learning.plan
+    if plan.on_policy and plan.config.run.mode == "async":
+        return run_async_on_policy(learning)
+    replay: HeldReplay | None = None
+    if not plan.on_policy:
+        replay = make_replay(plan, learning.algorithm, learning.source.columns)
+    if plan.config.run.mode == "async":
+        assert replay is not None
+        return run_async_off_policy(learning, replay)
+    return run_sync(learning, replay)
+
+
+def _first_weights(learning: Learning, full: Full | None) -> Weights:
+    """The weights to start from, published, so that workers act while torch is still being imported."""
+    algorithm = learning.algorithm
+    if full is not None:
+        names = tuple(name for name in full.arrays if name.startswith("weights/"))
+        weights: Weights = {name.removeprefix("weights/"): full.arrays[name] for name in names}
+    else:
+        spec: NetworkSpec = algorithm.network()
+        weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
+    notice = publish(learning.store, learning.version, weights, learning.progress, algorithm)
+    learning.source.announce(notice)
+    return weights
+
+
+def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
+    import torch
+
+    torch.set_num_threads(plan.config.learner.threads or 1)
+    device = plan.config.learner.device
+    if device == "auto":
+        device = "cuda" if plan.config.network.kind == "cnn" and torch.cuda.is_available() else "cpu"
+    return algorithm.learner(weights, device)
+
+
+def _counters(boot: Boot, store: DataStore, full: Full | None) -> Counters:
+    """Those of FULL under the next incarnation, else fresh ones."""
+    run = boot.plan.config.run
+    fresh = Counters(schedule_env_steps=run.schedule_env_steps or run.total_env_steps)
+    if full is None and boot.spawn == 0:
+        return fresh
+    newest = store.newest()
+    seen = max(newest[0] if newest else Version(0, 0), full.version if full else Version(0, 0))
+    stored: Any = full.meta["counters"] if full else {}
+    return replace(fresh, **{**stored, "incarnation": seen.incarnation + 1})
+
+
+def _source(boot: Boot, events: EventPipe) -> SegmentSource:
+    if boot.plan.config.run.mode == "single":
+        from zmqrl.workers.single import single_source
+
+        return single_source(boot, events)
+    kind = boot.plan.config.memory_backend.kind
+    return load(kind, "zmqrl.memory_backends", MemoryBackend).source(boot)
+
+
+

@@ -1,0 +1,215 @@
+"""What the loops of all modes share: counters, publishing a version, FULL, the reasons to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import SegmentSource, TakenSegment, TakeUp
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array, Notice, Version
+from zmqrl.workers.counters import LagHistogram, Rates, prefixed, unprefixed, weights_sha256
+from zmqrl.workers.episodes import EpisodeBook
+
+METRICS_EVERY_S = 1.0
+SOLVED_EPISODES = 100
+
+
+@dataclass
+class Counters:
+    """Where the run stands; the part of FULL that is plain numbers."""
+
+    incarnation: int = 0
+    n: int = 0
+    env_steps: int = 0
+    updates: int = 0
+    schedule_env_steps: int = 1
+    solved_at_env_steps: int | None = None
+    solved_at_wall_s: float | None = None
+
+
+class Learning:
+    """A learner's run in any mode. Owned by the learner's main thread."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        algorithm: Algorithm,
+        store: DataStore,
+        source: SegmentSource,
+        events: EventPipe,
+        counters: Counters,
+    ) -> None:
+        self.plan = plan
+        self.config = plan.config
+        self.algorithm = algorithm
+        self.store = store
+        self.source = source
+        self.events = events
+        self.counters = counters
+        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs)
+        self.lags = LagHistogram()
+        self.rates = Rates()
+        self.waited_s = 0.0
+        self.stop_requested = False
+        self.learner: OnPolicyLearner | OffPolicyLearner
+        self._metrics_at_s = self._full_at_s = time.monotonic()
+        self._result: dict[str, float] = {}
+        self._notice: Notice | None = None
+
+    @property
+    def version(self) -> Version:
+        """The version that is current."""
+        return Version(self.counters.incarnation, self.counters.n)
+
+    @property
+    def progress(self) -> Progress:
+        """The counters as the algorithm sees them."""
+        c = self.counters
+        return Progress(self.config.run.seed, c.env_steps, c.updates, c.schedule_env_steps, self.config.run.debug)
+
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        """Take from the stream, count the wait, answer successors of dead workers."""
+        begun = time.monotonic()
+        taken = self.source.take(timeout_s)
+        self.waited_s += time.monotonic() - begun
+        return taken
+
+    def answer_take_ups(self, columns_in_round: Mapping[int, Sequence[TakenSegment]], next_index: int) -> None:
+        """Tell successors where to go on: the record, advanced by what this round already holds."""
+        for request in self.source.take_up_requests():
+            held = columns_in_round.get(request.vector_env, ())
+            if max((t.meta.id.index + 1 for t in held), default=next_index) < request.next_index:
+                continue  # booked, still on its way to us: asked again
+            record = self.episodes.record(request.vector_env)
+            for segment in held:
+                slot = segment.ref.slot
+                record = record.advanced({name: self.source.columns[name][slot] for name in record.COLUMNS})
+            index = max((t.meta.id.index + 1 for t in held), default=next_index)
+            self.source.answer(TakeUp(request.vector_env, request.incarnation, index, record.states()))
+
+    def note(self, batch: SegmentBatch) -> None:
+        """Count a batch that is about to be used."""
+        self.lags.observe(max(0, self.counters.n - meta.version.n) for meta in batch.metas)
+        self.counters.env_steps += sum(meta.rows for meta in batch.metas)
+        self.episodes.observe(batch)
+
+    def learned(self, result: LearnResult) -> None:
+        """Count what the algorithm did."""
+        self.counters.updates += result.updates
+        if result.metrics:
+            self._result = dict(result.metrics)
+
+    def boundary(self) -> str | None:
+        """Pass a version boundary: n + 1. Returns the reason to stop here, or None."""
+        c, run = self.counters, self.config.run
+        c.n += 1
+        self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s)
+        self._emit_metrics()
+        mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
+        threshold = self.plan.env.reward_threshold
+        if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
+            c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.time() - self.plan.started_at
+        if self.stop_requested:
+            return "stop"
+        if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
+            return "stop_at_return"
+        if c.env_steps >= run.total_env_steps:
+            return "total_env_steps"
+        if run.stop_at_updates is not None and c.updates >= run.stop_at_updates:
+            return "stop_at_updates"
+        if run.max_wall_s is not None and time.time() - self.plan.started_at >= run.max_wall_s:
+            return "max_wall_s"
+        return None
+
+    def publish(self, announce: bool = True) -> Notice:
+        """Save the current version and, with `announce`, make it known to the workers."""
+        weights = {**self.learner.weights()}
+        self._notice = publish(self.store, self.version, weights, self.progress, self.algorithm)
+        if announce:
+            self.source.announce(self._notice)
+        self.store.retire()
+        return self._notice
+
+    def full_due(self, every_round: bool) -> bool:
+        """Whether FULL is to be written at this boundary."""
+        return every_round or time.monotonic() - self._full_at_s >= self.config.run.checkpoint_every_s
+
+    def save_full(self, replay: Mapping[str, Array] | None = None, durable: bool = False) -> int:
+        """Write FULL for the current version; returns its bytes."""
+        arrays = {
+            **prefixed("weights", self.learner.weights()),
+            **prefixed("state", self.learner.state()),
+            **prefixed("episodes", self.episodes.arrays()),
+            **prefixed("replay", replay or {}),
+        }
+        saved = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
+        self._full_at_s = time.monotonic()
+        return saved.nbytes
+
+    def restore(self, full: Full) -> None:
+        """Go back to FULL; the counters were read from it before (`counters_of`)."""
+        self.learner.load_state(unprefixed("weights", full.arrays), unprefixed("state", full.arrays))
+        self.episodes.load_arrays(unprefixed("episodes", full.arrays))
+
+    def ended(self, reason: str) -> None:
+        """Tell the launcher what the summary needs from us."""
+        c, final = self.counters, self.rates.summary()
+        learning_starts = 0 if self.plan.on_policy else self.config.replay.learning_starts
+        trained_steps = c.env_steps - learning_starts
+        self.events.send(
+            "ended",
+            reason=reason,
+            env_steps=c.env_steps,
+            updates=c.updates,
+            updates_lost=0,
+            episodes=self.episodes.total,
+            train_return_mean_100=self.episodes.mean_return,
+            solved_at_env_steps=c.solved_at_env_steps,
+            solved_at_wall_s=c.solved_at_wall_s,
+            policy_lag=self.lags.summary(),
+            replay_ratio=c.updates / trained_steps if trained_steps > 0 else 0.0,
+            weights_sha256=weights_sha256(self.learner.weights(), self.learner.network_names()),
+            notice=to_json(self._notice),
+            **final,
+        )
+
+    def _emit_metrics(self) -> None:
+        now = time.monotonic()
+        if now - self._metrics_at_s < METRICS_EVERY_S:
+            return
+        self._metrics_at_s = now
+        c, lag = self.counters, self.lags.summary()
+        values = {
+            "env_steps": c.env_steps,
+            "updates": c.updates,
+            "version": c.n,
+            "episodes": self.episodes.total,
+            "policy_lag_mean": lag["mean"],
+            "policy_lag_max": lag["max"],
+            **self.rates.since(5.0),
+            **self._result,
+            **self.algorithm.schedule(self.progress),
+        }
+        if not self.plan.on_policy:
+            trained_steps = c.env_steps - self.config.replay.learning_starts
+            values["replay_ratio"] = c.updates / trained_steps if trained_steps > 0 else 0.0
+        if self.episodes.mean_return is not None:
+            values["train_return_mean_100"] = self.episodes.mean_return
+        self.events.send("metrics", values={k: v for k, v in values.items() if np.isfinite(v)})
+
+
+def publish(store: DataStore, version: Version, weights: Mapping[str, Array], progress: Progress, algorithm: Algorithm) -> Notice:
+    """Save `weights` as `version`; the notice that names them."""
+    schedule = dict(algorithm.schedule(progress))
+    saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
+    return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)
+

@@ -1,0 +1,95 @@
+"""The sync loop, also single mode's: a round is one segment per vector env, acted with the current version."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.memory_backends.base import TakenSegment
+from zmqrl.replay.gather import gather
+from zmqrl.replay.held import HeldReplay
+from zmqrl.workers.learning import Learning
+
+TAKE_S = 0.2
+
+
+def run_sync(learning: Learning, replay: HeldReplay | None) -> str:
+    """Train round by round until a reason to stop; the last version is saved and not announced."""
+    loop = _SyncLoop(learning, replay)
+    while True:
+        segments = loop.gather_round()
+        if segments is None:
+            return "stop"
+        released = loop.train(segments)
+        reason = learning.boundary()
+        loop.write_full(durable=reason is not None)
+        learning.source.release([segment.ref for segment in released])
+        learning.publish(announce=reason is None)
+        if reason is not None:
+            return reason
+
+
+class _SyncLoop:
+    def __init__(self, learning: Learning, replay: HeldReplay | None) -> None:
+        self._learning = learning
+        self._replay = replay
+        self._round: dict[int, TakenSegment] = {}
+        self._full_bytes = 0
+        self._stop_by: float | None = None
+
+    def gather_round(self) -> list[TakenSegment] | None:
+        """One segment per vector env, in their order; None when a stop was asked and no round comes together."""
+        learning, n = self._learning, self._learning.counters.n
+        quota = learning.config.env.vector_envs
+        while len(self._round) < quota:
+            for segment in learning.take(TAKE_S):
+                if segment.meta.id.index == n:
+                    self._round[segment.meta.id.vector_env] = segment
+                    learning.episodes.advance(segment.meta.id.vector_env, learning.columns_of(segment))
+                else:  # a round that FULL already covers: we died between FULL and release
+                    learning.source.release([segment.ref])
+            learning.answer_take_ups()
+            if learning.stop_requested and self._gave_up_waiting():
+                return None
+        segments = [self._round[v] for v in range(quota)]
+        self._round = {}
+        return segments
+
+    def train(self, segments: list[TakenSegment]) -> list[TakenSegment]:
+        """One round of learning; returns the segments that are no longer needed."""
+        learning = self._learning
+        batch = gather(learning.source.columns, segments)
+        learning.note(batch)
+        learner = learning.learner
+        if isinstance(learner, OnPolicyLearner):
+            learning.learned(learner.learn(batch, learning.progress))
+            return segments
+        assert isinstance(learner, OffPolicyLearner) and self._replay is not None
+        learner.observe(batch)
+        evicted = self._replay.add(segments)
+        section = learning.config.replay
+        due = int(section.ratio * max(0, learning.counters.env_steps - section.learning_starts)) - learning.counters.updates
+        if due > 0:
+            learning.learned(learner.update(self._replay, due, learning.progress))
+        return evicted
+
+    def write_full(self, durable: bool) -> None:
+        """FULL of every round while it is small, else by the clock; with the whole replay when durable."""
+        learning = self._learning
+        small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
+        if learning.full_due(every_round=small and self._replay is None) or durable:
+            arrays = self._replay.arrays() if self._replay is not None else None
+            self._full_bytes = learning.save_full(arrays, durable)
+
+    def _gave_up_waiting(self) -> bool:
+        """After a stop the round may still come together, for half of the grace."""
+        now = time.monotonic()
+        self._stop_by = self._stop_by or now + self._learning.config.limits.grace_s / 2
+        return now >= self._stop_by
+
+
+def order_of(segments: list[TakenSegment]) -> np.ndarray:
+    """Slots of `segments`, as an index array."""
+    return np.array([segment.ref.slot for segment in segments], dtype=np.int64)
