@@ -1,0 +1,58 @@
+"""Implementations by name or by dotted path: how a user adds one without touching the package."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from zmqrl.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def load(kind: str, package: str, base: type[T]) -> Any:
+    """The concrete subclass of `base` that `kind` names.
+
+    `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of module a.b.
+    ConfigError says what is wrong and names the nearest kind. The class is returned as Any: the caller knows its constructor.
+    """
+    if ":" in kind:
+        return _by_path(kind, base)
+    names = modules(package)
+    if kind not in names:
+        near = difflib.get_close_matches(kind, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{kind!r} is no {base.__name__} of zmqrl ({', '.join(names)}) and no path `module:Name`{hint}")
+    found = list(concrete(f"{package}.{kind}", base))
+    if len(found) != 1:
+        raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
+    return found[0]
+
+
+def modules(package: str) -> tuple[str, ...]:
+    """Names of the modules of `package` that may hold an implementation."""
+    folder = importlib.import_module(package).__path__
+    private = ("base", "make")
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(folder) if m.name not in private and m.name[0] != "_"))
+
+
+def concrete(module: str, base: type[T]) -> Iterator[type[T]]:
+    """The concrete subclasses of `base` that `module` itself defines."""
+    for item in vars(importlib.import_module(module)).values():
+        if inspect.isclass(item) and issubclass(item, base) and item.__module__ == module and not inspect.isabstract(item):
+            yield item
+
+
+def _by_path(path: str, base: type[T]) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{path!r} cannot be loaded as a {base.__name__}: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found)):
+        raise ConfigError(f"{path!r} is no concrete {base.__name__}: it is {found!r}")
+    return found
