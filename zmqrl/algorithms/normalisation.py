@@ -1,0 +1,113 @@
+"""What a learner knows of observations and rewards so far: frozen per version, merged in batch order, float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from zmqrl.ops.reward_scaling import discounted_returns
+from zmqrl.ops.running_stats import RunningStats
+from zmqrl.replay.base import SegmentBatch, SegmentMeta
+from zmqrl.types import Array, Version, Weights
+
+REMEMBERED_VERSIONS = 256
+
+
+class ObsNormaliser:
+    """Trains each segment with the statistics its worker acted with; `merge` makes those of the next version."""
+
+    def __init__(self, shape: tuple[int, ...], clip: float) -> None:
+        self._shape, self._clip = shape, clip
+        self._stats = RunningStats.empty(math.prod(shape))
+        self._history: dict[Version, tuple[Array, Array]] = {}
+
+    def normalise(self, batch: SegmentBatch, version: Version | None) -> Array:
+        """`obs [T + 1, E, ...]` as float32, each segment by the statistics of its version.
+
+        A version that is not remembered (the learner has been restarted) takes the current statistics.
+        """
+        current = (self._stats.mean, self._stats.scale)
+        self._remember(version, current)
+        obs = batch.columns["obs"]
+        flat = obs.reshape(*obs.shape[:2], -1)
+        out = np.empty(flat.shape, dtype=np.float32)
+        for envs, meta in _by_segment(batch):
+            mean, scale = self._history.get(meta.version, current)
+            out[:, envs] = np.clip((flat[:, envs] - mean) * scale, -self._clip, self._clip)
+        return out.reshape(obs.shape)
+
+    def merge(self, batch: SegmentBatch) -> None:
+        """Add the batch's valid rows, in the order (t, vector env, env)."""
+        obs, valid = batch.columns["obs"][:-1], batch.columns["valid"]
+        self._stats = self._stats.merge(obs[valid].reshape(int(valid.sum()), -1))
+
+    def published(self) -> dict[str, Array]:
+        """`obs_mean` and `obs_scale` for the workers."""
+        return {"obs_mean": self._stats.mean.copy(), "obs_scale": self._stats.scale.copy()}
+
+    def state(self) -> dict[str, Array]:
+        """For FULL."""
+        return {f"obs_stats.{key}": value for key, value in _stats_state(self._stats).items()}
+
+    def load_state(self, state: Weights) -> None:
+        """Back to what `state` gave; remembered versions are forgotten."""
+        self._stats = _stats_from(state, "obs_stats")
+        self._history = {}
+
+    def _remember(self, version: Version | None, current: tuple[Array, Array]) -> None:
+        if version is not None:
+            self._history[version] = current
+            if len(self._history) > REMEMBERED_VERSIONS:
+                del self._history[next(iter(self._history))]
+
+
+class RewardNormaliser:
+    """Divides rewards by the deviation of the discounted return, one accumulator per env."""
+
+    def __init__(self, gamma: float, clip: float) -> None:
+        self._gamma, self._clip = gamma, clip
+        self._stats = RunningStats.empty(1)
+        self._running: dict[int, Array] = {}
+
+    def merge_and_normalise(self, batch: SegmentBatch) -> Array:
+        """Add the batch's returns, then scale its rewards `[T, E]` float32."""
+        columns = batch.columns
+        reward, valid = columns["reward"], columns["valid"]
+        done = columns["terminated"] | columns["truncated"]
+        returns = np.empty(reward.shape, dtype=np.float64)
+        for envs, meta in _by_segment(batch):
+            stream = meta.id.vector_env
+            start = self._running.get(stream, np.zeros(envs.stop - envs.start))
+            part = discounted_returns(reward[:, envs], done[:, envs], valid[:, envs], start, self._gamma)
+            returns[:, envs], self._running[stream] = part
+        self._stats = self._stats.merge(returns[valid][:, None])
+        scaled = np.clip(reward * self._stats.scale[0], -self._clip, self._clip)
+        return scaled.astype(np.float32)
+
+    def state(self) -> dict[str, Array]:
+        """For FULL."""
+        running = {f"reward_running.{stream}": value.copy() for stream, value in self._running.items()}
+        return running | {f"reward_stats.{key}": value for key, value in _stats_state(self._stats).items()}
+
+    def load_state(self, state: Weights) -> None:
+        """Back to what `state` gave."""
+        self._stats = _stats_from(state, "reward_stats")
+        prefix = "reward_running."
+        self._running = {int(k.removeprefix(prefix)): v.copy() for k, v in state.items() if k.startswith(prefix)}
+
+
+def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
+    envs = batch.columns["reward"].shape[1] // len(batch.metas)
+    edges = pairwise(range(0, envs * len(batch.metas) + 1, envs))
+    return [(slice(start, stop), meta) for (start, stop), meta in zip(edges, batch.metas, strict=True)]
+
+
+def _stats_state(stats: RunningStats) -> Mapping[str, Array]:
+    return {"count": np.array([stats.count]), "mean": stats.mean.copy(), "m2": stats.m2.copy()}
+
+
+def _stats_from(state: Weights, name: str) -> RunningStats:
+    return RunningStats(float(state[f"{name}.count"][0]), state[f"{name}.mean"].copy(), state[f"{name}.m2"].copy())

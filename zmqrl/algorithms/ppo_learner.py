@@ -1,0 +1,187 @@
+"""PPO's learner: values, advantages, then epochs of minibatches over one batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.ppo_policy import CategoricalPolicy, GaussianPolicy
+from zmqrl.errors import TrainingFailed
+from zmqrl.networks.flat import FlatParameters
+from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.module import Tower
+from zmqrl.ops.adam import FlatAdam, clip_by_norm
+from zmqrl.ops.explained_variance import explained_variance
+from zmqrl.ops.gae import generalised_advantages
+from zmqrl.ops.ppo_loss import approximate_kl, clipped_surrogate, value_loss
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array, Weights
+
+
+class Rows(NamedTuple):
+    """The valid rows of a batch, or a minibatch of them; `action` is one-hot `[B, A]` when discrete."""
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    advantage: Tensor
+    value_target: Tensor
+    old_value: Tensor
+
+    def select(self, index: Tensor) -> Rows:
+        """The rows at `index [B]`."""
+        return Rows(*(column.index_select(0, index) for column in self))
+
+    @property
+    def size(self) -> int:
+        """Rows."""
+        return self.log_prob.shape[0]
+
+
+class Coefficients(NamedTuple):
+    """What the schedules say for this round."""
+
+    learning_rate: float
+    clip: float
+
+
+class PPOLearner(OnPolicyLearner):
+    """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks.layers`), autograd is not used."""
+
+    def __init__(self, algorithm: PPO, weights: Weights, device: str) -> None:
+        self._algorithm, self._config, self._device = algorithm, algorithm.config, device
+        network = algorithm.network()
+        self._parameters = FlatParameters(parameter_shapes(network), device)
+        self._parameters.load(weights)
+        policy = CategoricalPolicy if algorithm.discrete else GaussianPolicy
+        self._policy: CategoricalPolicy | GaussianPolicy = policy(algorithm.env.action, network, self._parameters)
+        self._critic = Tower(network.tower("critic"), self._parameters)
+        self._adam = FlatAdam(self._parameters.flat, epsilon=self._config.adam_epsilon)
+        self._obs = ObsNormaliser(algorithm.env.observation.shape, self._config.obs_clip)
+        self._reward = RewardNormaliser(self._config.gamma, self._config.reward_clip)
+
+    @torch.inference_mode()
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        """Train on `batch` for all epochs; `TrainingFailed` when debug finds the ratio off 1 or the loss is not finite."""
+        config, algorithm = self._config, self._algorithm
+        coefficients = Coefficients(algorithm.learning_rate(progress), algorithm.clip(progress))
+        rows = self._rows(batch, progress)
+        updates_before = self._adam.steps
+        metrics = {"learning_rate": coefficients.learning_rate}
+        if rows.size:
+            if progress.debug and _lag_free(batch, progress):
+                self._check_ratio(rows)
+            metrics["explained_variance"] = explained_variance(rows.old_value.cpu().numpy(), rows.value_target.cpu().numpy())
+            metrics |= self._train(rows, coefficients, progress.seed)
+        if config.normalise_obs:
+            self._obs.merge(batch)
+        return LearnResult(self._adam.steps - updates_before, metrics)
+
+    def _rows(self, batch: SegmentBatch, progress: Progress) -> Rows:
+        config, columns = self._config, batch.columns
+        obs = self._obs.normalise(batch, progress.version) if config.normalise_obs else columns["obs"]
+        # torch.tensor copies into memory that torch has aligned: kernels pick their path by alignment.
+        inputs = torch.tensor(obs, dtype=torch.float32, device=self._device).flatten(0, 1)
+        steps, envs = columns["reward"].shape
+        value = self._critic.run(inputs).cpu().numpy().reshape(steps + 1, envs)
+        reward = self._reward.merge_and_normalise(batch) if config.normalise_reward else columns["reward"]
+        flags = (columns["terminated"], columns["truncated"], columns["valid"])
+        advantage = generalised_advantages(reward, value, *flags, config.gamma, config.gae_lambda)
+        index = np.flatnonzero(columns["valid"])
+        targets = (advantage, advantage + value[:-1], value[:-1])
+        return Rows(
+            inputs.index_select(0, self._tensor(index)),
+            self._policy.encode(self._tensor(columns["action"].reshape(steps * envs, -1)[index])),
+            self._tensor(columns["log_prob"].reshape(-1)[index]),
+            *(self._tensor(column.reshape(-1)[index]) for column in targets),
+        )
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.tensor(array, device=self._device)
+
+    def _train(self, rows: Rows, coefficients: Coefficients, seed: int) -> dict[str, float]:
+        minibatches = -(-rows.size // self._config.minibatch_size)
+        generator = stream(seed, "shuffle", index=self._adam.steps)
+        if minibatches == 1:
+            prepared = self._normalise_advantage(rows)
+            for _ in range(self._config.epochs - 1):
+                self._update(prepared, coefficients)
+            return self._update(prepared, coefficients, measure=True)
+        for epoch in range(self._config.epochs):
+            order = self._tensor(generator.permutation(rows.size))
+            measured = [
+                self._update(self._normalise_advantage(rows.select(part)), coefficients, epoch == self._config.epochs - 1)
+                for part in torch.tensor_split(order, minibatches)
+            ]
+        return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
+
+    def _normalise_advantage(self, rows: Rows) -> Rows:
+        if not self._config.normalise_advantage or rows.size < 2:
+            return rows
+        deviation, mean = torch.std_mean(rows.advantage)
+        return rows._replace(advantage=(rows.advantage - mean) / (deviation + 1e-8))
+
+    def _update(self, rows: Rows, coefficients: Coefficients, measure: bool = False) -> dict[str, float]:
+        config, policy = self._config, self._policy
+        log_ratio = policy.log_prob(rows.obs, rows.action) - rows.log_prob
+        ratio = log_ratio.exp()
+        surrogate = clipped_surrogate(ratio, rows.advantage, coefficients.clip)
+        policy.backward(surrogate.grad, -config.ent_coef)
+        value = self._critic.forward(rows.obs).squeeze(1)
+        error = value_loss(value, rows.old_value, rows.value_target, config.value_clip)
+        self._critic.backward(error.grad.mul_(config.vf_coef).unsqueeze(1))
+        grad = self._parameters.flat_grad
+        norm = clip_by_norm(grad, config.max_grad_norm)
+        if not np.isfinite(norm):
+            raise TrainingFailed(f"the gradient's norm is {norm} in update {self._adam.steps}: lower the learning rate")
+        self._adam.step(grad, coefficients.learning_rate)
+        if not measure:
+            return {}
+        return {
+            "loss/policy": float(surrogate.per_row.mean()),
+            "loss/value": float(error.per_row.mean()),
+            "entropy": float(policy.entropy()),
+            "approx_kl": float(approximate_kl(log_ratio)),
+            "clip_fraction": float(((ratio - 1.0).abs() > coefficients.clip).float().mean()),
+            "grad_norm": norm,
+        }
+
+    def _check_ratio(self, rows: Rows) -> None:
+        ratio = (self._policy.log_prob(rows.obs, rows.action) - rows.log_prob).exp()
+        deviation = float((ratio - 1.0).abs().max())
+        if not deviation <= self._policy.ratio_tolerance:
+            raise TrainingFailed(
+                f"the first minibatch's probability ratio is off 1 by {deviation:.3g} (allowed "
+                f"{self._policy.ratio_tolerance:g}): worker and learner disagree on version, statistics or arithmetic"
+            )
+
+    def weights(self) -> dict[str, Array]:
+        """The network's tensors, and `obs_mean` and `obs_scale` when observations are normalised."""
+        statistics = self._obs.published() if self._config.normalise_obs else {}
+        return self._parameters.arrays() | statistics
+
+    def network_names(self) -> tuple[str, ...]:
+        """All tensors of both towers, and `log_std`."""
+        return tuple(self._parameters.tensors)
+
+    def state(self) -> dict[str, Array]:
+        """Adam's moments and count, and the statistics."""
+        return self._adam.state() | self._obs.state() | self._reward.state()
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Back to what `weights` and `state` gave."""
+        self._parameters.load(weights)
+        self._adam.load_state(state)
+        self._obs.load_state(state)
+        self._reward.load_state(state)
+
+
+def _lag_free(batch: SegmentBatch, progress: Progress) -> bool:
+    return all(meta.version == progress.version for meta in batch.metas)

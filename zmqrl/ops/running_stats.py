@@ -1,0 +1,41 @@
+"""Count, mean and variance of a stream of rows, merged batch by batch in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zmqrl.types import Array
+
+VARIANCE_FLOOR = 1e-8
+
+
+@dataclass(frozen=True)
+class RunningStats:
+    """Count, mean `[D]` and M2 `[D]` (sum of squared deviations). Starts at count 0, without pseudo-counts."""
+
+    count: float
+    mean: Array
+    m2: Array
+
+    @classmethod
+    def empty(cls, size: int) -> RunningStats:
+        """Nothing seen yet."""
+        return cls(0.0, np.zeros(size), np.zeros(size))
+
+    def merge(self, rows: Array) -> RunningStats:
+        """With `rows [B, D]` added, by the parallel formula (Chan, Golub & LeVeque 1979, equation 2.1)."""
+        assert rows.ndim == 2 and rows.shape[1:] == self.mean.shape, (rows.shape, self.mean.shape)
+        if not len(rows):
+            return self
+        wide = rows.astype(np.float64)
+        mean = wide.mean(0)
+        delta, total = mean - self.mean, self.count + len(rows)
+        m2 = self.m2 + ((wide - mean) ** 2).sum(0) + delta**2 * (self.count * len(rows) / total)
+        return RunningStats(total, self.mean + delta * (len(rows) / total), m2)
+
+    @property
+    def scale(self) -> Array:
+        """1 / deviation `[D]`; 1 before the first row."""
+        return np.ones_like(self.mean) if self.count == 0 else 1.0 / np.sqrt(self.m2 / self.count + VARIANCE_FLOOR)
