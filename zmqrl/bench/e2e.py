@@ -1,0 +1,73 @@
+"""`zmqrl bench e2e`: training as a user sees it, on CartPole, beside Stable-Baselines3 in turn.
+
+async   PPO with a 2x64 network, env steps per second while training
+sync    PPO with the rl-zoo preset, env steps per second, beside Stable-Baselines3 with the same preset
+to_475  the whole command until the mean return of 100 episodes is 475, five seeds
+Stable-Baselines3 comes with the extra `bench`; without it, that row is left out and said to be.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+from zmqrl.bench.report import BenchResult, Figure
+from zmqrl.bench.runs import RUN_LIMIT_S, run_preset
+
+ASYNC_STEPS, SYNC_STEPS = 1_500_000, 100_000
+
+
+def run(repeats: int = 3, seeds: int = 5, sb3_python: str | None = None) -> BenchResult:
+    """`sb3_python`: an interpreter that has Stable-Baselines3; default: this one, when it has."""
+    fast, zoo, sb3 = [], [], []
+    python = sb3_python or (sys.executable if importlib.util.find_spec("stable_baselines3") else None)
+    for _ in range(repeats):
+        endless = {"run.stop_at_return": None, "evaluator.episodes": 0}
+        summary = run_preset("cartpole-ppo", {**endless, "run.total_env_steps": ASYNC_STEPS}, mode="async")
+        fast.append(summary["env_steps_per_s"])
+        summary = run_preset("cartpole-ppo", {**endless, "run.total_env_steps": SYNC_STEPS}, mode="sync")
+        zoo.append(summary["env_steps_per_s"])
+        if python:
+            sb3.append(_stable_baselines3(python))
+    to_475 = [run_preset("cartpole-ppo", {}, seed=seed)["command_s"] for seed in range(1, seeds + 1)]
+    figures = [
+        Figure("async PPO", "env steps/s", tuple(fast)),
+        Figure("sync PPO, zoo preset", "env steps/s", tuple(zoo)),
+        Figure("command to 475", "s", tuple(to_475)),
+    ]
+    ratios = []
+    if sb3:
+        figures.append(Figure("yardstick: Stable-Baselines3, zoo preset", "env steps/s", tuple(sb3)))
+        ratios.append(Figure("sync PPO / Stable-Baselines3", "", tuple(a / b for a, b in zip(zoo, sb3, strict=True))))
+    settings = {"workers": 2, "async_env_steps": ASYNC_STEPS, "sync_env_steps": SYNC_STEPS, "stable_baselines3": bool(sb3)}
+    return BenchResult("e2e", figures, settings, ratios)
+
+
+def _stable_baselines3(python: str) -> float:
+    """Env steps per second of Stable-Baselines3's PPO on the zoo preset, one torch thread, after the first quarter."""
+    done = subprocess.run([python, "-c", _SB3], capture_output=True, text=True, timeout=RUN_LIMIT_S, check=True)
+    return float(done.stdout.split()[-1])
+
+
+_SB3 = """
+import time, torch
+torch.set_num_threads(1)
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+STEPS = 60_000
+class Clock(BaseCallback):
+    begun = None
+    def _on_step(self):
+        if self.begun is None and self.num_timesteps >= STEPS // 4:
+            self.begun, self.first = time.perf_counter(), self.num_timesteps
+        return True
+linear = lambda first: lambda remaining: first * remaining
+clock = Clock()
+env = make_vec_env("CartPole-v1", n_envs=8, seed=1)
+model = PPO("MlpPolicy", env, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20,
+            ent_coef=0.0, learning_rate=linear(1e-3), clip_range=linear(0.2), device="cpu", seed=1)
+model.learn(STEPS, callback=clock)
+print((clock.num_timesteps - clock.first) / (time.perf_counter() - clock.begun))
+"""

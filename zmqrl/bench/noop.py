@@ -1,0 +1,66 @@
+"""An env and an algorithm that do nothing: what is left of a run is the system itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array, Weights
+
+
+class NoopEnv(gymnasium.Env[np.ndarray, int]):
+    """Observations of zeros, no reward, no end."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._obs = np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """The only observation there is."""
+        super().reset(seed=seed)
+        return self._obs, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """The same again."""
+        del action
+        return self._obs, 0.0, False, False, {}
+
+
+class NoUpdate(PPO):
+    """PPO's network and acting, and a learner that publishes what it was given."""
+
+    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+        """No torch, no gradient."""
+        del device
+        return _NoUpdateLearner(weights)
+
+
+class _NoUpdateLearner(OnPolicyLearner):
+    def __init__(self, weights: Weights) -> None:
+        self._weights = {name: np.array(array) for name, array in weights.items()}
+
+    def weights(self) -> dict[str, Array]:
+        return dict(self._weights)
+
+    def network_names(self) -> tuple[str, ...]:
+        return tuple(self._weights)
+
+    def state(self) -> dict[str, Array]:
+        """Two moments of every tensor, as Adam would leave them: FULL is as large as with an optimiser."""
+        moments = {f"first/{name}": array for name, array in self._weights.items()}
+        return {**moments, **{f"second/{name}": array for name, array in self._weights.items()}}
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        del state
+        self._weights = {name: np.array(array) for name, array in weights.items()}
+
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        del batch, progress
+        return LearnResult(0, {})

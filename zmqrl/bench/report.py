@@ -1,0 +1,90 @@
+"""What a benchmark prints: JSON with the figures, the yardstick beside them, versions, host and commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium", "stable-baselines3")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity over the repeats of a run."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The figure to quote."""
+        return statistics.median(self.values)
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """A benchmark's outcome; `ratio` compares pair by pair with the yardstick run in turn."""
+
+    name: str
+    figures: Sequence[Figure]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    ratios: Sequence[Figure] = ()
+
+    def data(self) -> dict[str, Any]:
+        """As JSON data."""
+        rows = [*self.figures, *self.ratios]
+        return {
+            "name": self.name,
+            "settings": dict(self.settings),
+            "figures": {f.name: {"unit": f.unit, "median": f.median, "values": list(f.values)} for f in rows},
+            "machine": machine(),
+        }
+
+    def print(self) -> None:
+        """The JSON on stdout."""
+        print(json.dumps(self.data(), indent=2))
+
+
+def machine() -> dict[str, Any]:
+    """Where and on what this was measured."""
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    folder = Path(__file__).resolve().parent
+    try:
+        command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
