@@ -84,8 +84,8 @@ class RewardNormaliser:
             part = discounted_returns(reward[:, envs], done[:, envs], valid[:, envs], start, self._gamma)
             returns[:, envs], self._running[stream] = part
         self._stats = self._stats.merge(returns[valid][:, None])
-        scaled = np.clip(reward * self._stats.scale[0], -self._clip, self._clip)
-        return scaled.astype(np.float32)
+        scaled: Array = np.clip(reward * self._stats.scale[0], -self._clip, self._clip).astype(np.float32)
+        return scaled
 
     def state(self) -> dict[str, Array]:
         """For FULL."""

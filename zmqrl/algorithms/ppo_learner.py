@@ -53,7 +53,7 @@ class Coefficients(NamedTuple):
 
 
 class PPOLearner(OnPolicyLearner):
-    """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks.layers`), autograd is not used."""
+    """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
     def __init__(self, algorithm: PPO, weights: Weights, device: str) -> None:
         self._algorithm, self._config, self._device = algorithm, algorithm.config, device
@@ -69,7 +69,7 @@ class PPOLearner(OnPolicyLearner):
 
     @torch.inference_mode()
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        """Train on `batch` for all epochs; `TrainingFailed` when debug finds the ratio off 1 or the loss is not finite."""
+        """Train on `batch`; `TrainingFailed` when debug finds the ratio off 1, or the gradient is not finite."""
         config, algorithm = self._config, self._algorithm
         coefficients = Coefficients(algorithm.learning_rate(progress), algorithm.clip(progress))
         rows = self._rows(batch, progress)
@@ -78,7 +78,8 @@ class PPOLearner(OnPolicyLearner):
         if rows.size:
             if progress.debug and _lag_free(batch, progress):
                 self._check_ratio(rows)
-            metrics["explained_variance"] = explained_variance(rows.old_value.cpu().numpy(), rows.value_target.cpu().numpy())
+            predicted, target = rows.old_value.cpu().numpy(), rows.value_target.cpu().numpy()
+            metrics["explained_variance"] = explained_variance(predicted, target)
             metrics |= self._train(rows, coefficients, progress.seed)
         if config.normalise_obs:
             self._obs.merge(batch)
@@ -116,8 +117,9 @@ class PPOLearner(OnPolicyLearner):
             return self._update(prepared, coefficients, measure=True)
         for epoch in range(self._config.epochs):
             order = self._tensor(generator.permutation(rows.size))
+            last = epoch == self._config.epochs - 1
             measured = [
-                self._update(self._normalise_advantage(rows.select(part)), coefficients, epoch == self._config.epochs - 1)
+                self._update(self._normalise_advantage(rows.select(part)), coefficients, measure=last)
                 for part in torch.tensor_split(order, minibatches)
             ]
         return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}

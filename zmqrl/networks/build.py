@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from zmqrl.acting.spec import LayerSpec
 from zmqrl.config.sections import NetworkSection
@@ -35,8 +36,8 @@ def tower(
         body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
         body.append(LayerSpec(section.activation))
         width = size
-    last = "dueling" if dueling else "linear"
-    body.append(LayerSpec(last, f"{name}.{_count(body)}", width, outputs, gain=output_gain))
+    last = f"{name}.{_count(body)}"
+    body.append(LayerSpec("dueling" if dueling else "linear", last, width, outputs, gain=output_gain))
     return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
 
 
@@ -45,7 +46,7 @@ def _count(layers: list[LayerSpec]) -> int:
 
 
 def _default_gain(layer: LayerSpec) -> LayerSpec:
-    return LayerSpec(layer.kind, layer.name, layer.inputs, layer.outputs, layer.kernel, layer.stride, gain=0.0)
+    return replace(layer, gain=0.0)
 
 
 def _flat(observation: SpaceSpec) -> tuple[list[LayerSpec], int]:

@@ -16,8 +16,7 @@ def parameter_shapes(spec: NetworkSpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for _, layers in spec.towers:
         for layer in layers:
-            for name, shape in _layer_shapes(layer):
-                shapes[name] = shape
+            shapes.update(_layer_shapes(layer))
     shapes.update((name, shape) for name, shape, _ in spec.parameters)
     return shapes
 

@@ -7,7 +7,7 @@ arithmetic. Each layer writes its gradients, it never adds to them, so nothing h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -161,4 +161,5 @@ def bind(layer: LayerSpec, tensors: Tensors, grads: Tensors) -> Layer:
         return Conv(layer, tensors, grads)
     if layer.kind == "scale":
         return Scale(float(layer.inputs))
-    return {"tanh": Tanh, "relu": Relu, "flatten": Flatten}[layer.kind]()
+    free: dict[str, Callable[[], Layer]] = {"tanh": Tanh, "relu": Relu, "flatten": Flatten}
+    return free[layer.kind]()

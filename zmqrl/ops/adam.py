@@ -15,7 +15,12 @@ class FlatAdam:
     """In-place steps in the order of operations of `torch.optim.Adam`; its whole state is two tensors and a count."""
 
     def __init__(
-        self, parameters: Tensor, *, epsilon: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
+        self,
+        parameters: Tensor,
+        *,
+        epsilon: float,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         self._parameters, self._epsilon, self._weight_decay, self._betas = parameters, epsilon, weight_decay, betas
         self.mean = torch.zeros_like(parameters)

@@ -12,8 +12,8 @@ def generalised_advantages(
 ) -> Array:
     """Advantages `[T, E]` (Schulman et al. 2016, equation 16), 0 on invalid rows.
 
-    `reward`, `terminated`, `truncated`, `valid` are `[T, E]`; `value [T + 1, E]` is V of each row's obs. The row after a
-    done holds the true final obs, so V(final obs) is simply the next row: truncation bootstraps from it,
+    `reward`, `terminated`, `truncated`, `valid` are `[T, E]`; `value [T + 1, E]` is V of each row's obs. The row
+    after a done holds the true final obs, so V(final obs) is simply the next row: truncation bootstraps from it,
     termination does not, and the sum over later steps stops at either.
     """
     steps, envs = reward.shape

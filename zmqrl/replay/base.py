@@ -62,6 +62,10 @@ class Replay(ABC):
     def set_priorities(self, sample: ReplaySample, priorities: Array) -> None:
         """Set |delta|-like priorities `[B]`; rows whose slot was released since are ignored."""
 
+    def anneal(self, beta: float) -> None:
+        """Set the exponent of the importance weights; a replay without weights ignores it."""
+        del beta
+
     @property
     @abstractmethod
     def size(self) -> int:

@@ -1,0 +1,22 @@
+"""Targets of Q-learning."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def q_target(n_step_return: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+    """G + discount * max_a Q'(s', a), `[B]` (Mnih et al. 2015); `next_q [B, A]` from the target network."""
+    assert next_q.dim() == 2 and n_step_return.shape == discount.shape == next_q.shape[:1], next_q.shape
+    return torch.addcmul(n_step_return, discount, next_q.amax(1))
+
+
+def double_q_target(n_step_return: Tensor, discount: Tensor, next_q: Tensor, selector_q: Tensor) -> Tensor:
+    """G + discount * Q'(s', argmax_a Q(s', a)), `[B]` (van Hasselt et al. 2016, equation 4).
+
+    `next_q` and `selector_q` are `[B, A]`, from the target and from the online network.
+    """
+    assert next_q.shape == selector_q.shape and n_step_return.shape == discount.shape == next_q.shape[:1]
+    best = selector_q.argmax(1, keepdim=True)
+    return torch.addcmul(n_step_return, discount, next_q.gather(1, best).squeeze(1))

@@ -1,0 +1,101 @@
+"""Replay that draws every valid row with the same probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.ops.n_step import n_step_targets
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import Replay, ReplaySample, SegmentMeta
+from zmqrl.replay.held import HeldSegments
+from zmqrl.types import Array, SlotRef, Weights
+
+
+class UniformReplay(Replay):
+    """Samples in place from the arena's views; the caller gives slots back that it lets go of."""
+
+    def __init__(self, columns: Mapping[str, Array], max_segments: int, seed: int) -> None:
+        """`columns` are the views `[slots, T, N, ...]`; `max_segments` = ceil(replay.capacity / (T N))."""
+        _, steps, envs = columns["reward"].shape
+        self._columns, self._seed = columns, seed
+        self._held = HeldSegments(max_segments, steps, envs)
+
+    @property
+    def size(self) -> int:
+        """Valid rows held."""
+        return self._held.rows
+
+    @property
+    def segments(self) -> int:
+        """Segments held."""
+        return self._held.count
+
+    def add(self, ref: SlotRef, meta: SegmentMeta) -> SlotRef | None:
+        """Hold a segment; returns the slot of the oldest one when it had to make room, for the caller to release.
+
+        In sync segments must be added in one order (version, then vector env), or runs will differ.
+        """
+        del meta
+        evicted = self.release_oldest() if self._held.count == self._held.places else None
+        self._added(self._held.add(ref, self._columns["valid"][ref.slot]))
+        return evicted
+
+    def release_oldest(self) -> SlotRef:
+        """Let go of the oldest segment."""
+        place, ref = self._held.release_oldest()
+        self._released(place)
+        return ref
+
+    def sample(self, batch_size: int, n_step: int, gamma: float, key: int) -> ReplaySample:
+        """Draw `batch_size` valid rows with replacement; ValueError when none are held."""
+        if not self.size:
+            raise ValueError("replay is empty: add segments before sampling")
+        generator = stream(self._seed, "replay", index=key)
+        rows, weight = self._draw(generator, batch_size)
+        return self._read(rows, weight, n_step, gamma)
+
+    def set_priorities(self, sample: ReplaySample, priorities: Array) -> None:
+        """Uniform replay has none."""
+        del sample, priorities
+
+    def state(self) -> dict[str, Array]:
+        """What a successor needs beside the held segments, which it adds in the same order."""
+        return {"replay.oldest": np.array([self._held.oldest], dtype=np.int64)}
+
+    def load_state(self, state: Weights) -> None:
+        """Call on an empty replay, before the held segments are added again, oldest first."""
+        held = self._held
+        self._held = HeldSegments(held.places, held.steps, held.envs, added=int(state["replay.oldest"][0]))
+
+    def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Array, Array]:
+        rows = self._held.nth_valid_rows(generator.integers(0, self.size, batch_size))
+        return rows, np.ones(batch_size, dtype=np.float32)
+
+    def _added(self, place: int) -> None:
+        """For subclasses: a segment is now held in `place`."""
+
+    def _released(self, place: int) -> None:
+        """For subclasses: `place` is empty again."""
+
+    def _read(self, rows: Array, weight: Array, n_step: int, gamma: float) -> ReplaySample:
+        held, columns = self._held, self._columns
+        place, within = np.divmod(rows, held.steps * held.envs)
+        t, env = np.divmod(within, held.envs)
+        slot = held.slots[place]
+        window = t[:, None] + np.arange(n_step)
+        present = window < held.steps
+        at = (slot[:, None], np.minimum(window, held.steps - 1), env[:, None])
+        flags = (columns["terminated"][at], columns["truncated"][at])
+        target = n_step_targets(columns["reward"][at], *flags, present, gamma)
+        return ReplaySample(
+            obs=columns["obs"][slot, t, env],
+            action=columns["action"][slot, t, env],
+            n_step_return=target.n_step_return,
+            next_obs=columns["obs"][slot, t + target.length, env],
+            discount=target.discount,
+            weight=weight,
+            rows=rows,
+            generations=held.generations[place],
+        )
