@@ -1,0 +1,40 @@
+"""Plans for tests of processes: what stand-ins need and nothing more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, EvaluatorSection, LimitsSection, RestartSection, RunSection
+from zmqrl.types import EnvSpec, Mode, SpaceSpec
+
+SPACE = SpaceSpec("discrete", (), "int64", 2)
+START = str(Path(__file__).parent / "stand_ins" / "start.py")
+
+
+def stand_in_plan(run_dir: Path, mode: Mode = "sync", workers: int = 2, **behaviour: Any) -> RunPlan:
+    """A run whose `algorithm` section says how the stand-ins behave."""
+    config = Config(
+        run=RunSection(mode=mode, total_env_steps=128),
+        algorithm={"kind": "ppo", **behaviour},
+        limits=LimitsSection(start_s=20.0, grace_s=1.0),
+        restart=RestartSection(max=1, backoff_s=0.05),
+        evaluator=EvaluatorSection(final_limit_s=1.0),
+    )
+    return RunPlan(
+        run_id=f"test-{time.monotonic_ns()}",
+        run_dir=str(run_dir),
+        started_at=time.time(),
+        config=config,
+        env=EnvSpec("CartPole-v1", SPACE, SPACE, 475.0),
+        acting={},
+        columns=(),
+        on_policy=True,
+        slots=4,
+        streams=4,
+        workers={"local": 0 if mode == "single" else workers},
+        batch_segments=4,
+        store_path=str(run_dir / "checkpoints"),
+    )

@@ -1,0 +1,12 @@
+"""As `python -m zmqrl.entry`, with stand-ins for the roles: `python start.py zmqrl.<role> RUN INDEX`."""
+
+from __future__ import annotations
+
+import sys
+
+from zmqrl import entry
+
+MODULES = {f"zmqrl.{role}": f"{role}_role" for role in ("agent", "broker", "learner", "worker", "evaluator")}
+
+if __name__ == "__main__":
+    sys.exit(entry.run(sys.argv[1], MODULES))

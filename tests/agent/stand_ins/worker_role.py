@@ -1,0 +1,32 @@
+"""Steps until SIGTERM, or fails as `algorithm.worker` says: `raise`, `deaf` (ignores SIGTERM), `litter` (leaves a child)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+from zmqrl.config.plan import Boot
+from zmqrl.errors import EnvFault
+from zmqrl.logs.events import EventPipe
+
+
+def main(boot: Boot) -> int:
+    manner = boot.plan.config.algorithm.get("worker")
+    events = EventPipe(boot.fds["events"])
+    if manner == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    events.send("ready")
+    events.send("first_step", wall=time.time())
+    events.send("worker", env_steps=64, env_steps_per_s=1000.0, wait_fraction=0.1, episodes=3)
+    if manner == "raise":
+        error = EnvFault("step returned NaN")
+        error.detail = {"env": "Broken-v0", "seed": 7, "step": 12}  # type: ignore[attr-defined]
+        raise error
+    if manner == "litter":
+        subprocess.Popen(["sleep", "60"])
+    if manner == "deaf":
+        signal.pause()
+    signal.sigwait({signal.SIGTERM})
+    return 0

@@ -1,0 +1,1 @@
+"""The host agent: the small process that starts and holds one host's processes."""

@@ -1,0 +1,239 @@
+"""One process of the run, as its host agent holds it: the pipes, the pidfd, the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
+from zmqrl.supervision.process_table import ProcessId, identify
+from zmqrl.supervision.restarts import Place
+
+LOG_LIMIT_BYTES = 20_000_000
+LOG_TAIL_BYTES = 8_192
+LOG_TAIL_LINES = 20
+EVENT_READ_BYTES = 65_536
+
+CommandLine = Callable[[str, str, int], Sequence[str]]
+"""(role, run id, index) to argv."""
+
+
+def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
+    """The argv that names a process of a run, and nothing else in it does."""
+    return [sys.executable, "-m", "zmqrl.entry", f"zmqrl.{role}", run_id, str(index)]
+
+
+@dataclass
+class Child:
+    """A started process; `close` gives its descriptors back once it was reaped."""
+
+    place: Place
+    spawn: int
+    process: subprocess.Popen[bytes]
+    identity: ProcessId
+    pidfd: int
+    events_fd: int
+    stdin_fd: int
+    wake_fd: int | None
+    log: Path
+    events_open: bool = True
+    killed: bool = False
+    told_to_end: bool = False
+    last_fault: Mapping[str, Any] = field(default_factory=dict)
+    _unread: bytes = b""
+    _unwritten: bytes = b""
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """Whole lines that the process wrote since the last call; a line that is no JSON object is left out."""
+        events = []
+        while True:
+            try:
+                chunk = os.read(self.events_fd, EVENT_READ_BYTES)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self.events_open = False
+                break
+            self._unread += chunk
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                events.append(event)
+        return events
+
+    def write_line(self, data: Mapping[str, Any]) -> None:
+        """Write a JSON line to its stdin without blocking; of what does not fit only the newest is kept."""
+        self._unwritten = json.dumps(data, separators=(",", ":")).encode() + b"\n"
+        self.flush()
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether a line waits for room in the pipe."""
+        return bool(self._unwritten)
+
+    def flush(self) -> None:
+        """Try again to write what did not fit. Lines below PIPE_BUF go whole or not at all."""
+        if not self._unwritten:
+            return
+        try:
+            os.write(self.stdin_fd, self._unwritten)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            pass
+        self._unwritten = b""
+
+    def wake(self) -> None:
+        """One byte: there are new weights. A full pipe means that it was told already."""
+        if self.wake_fd is None:
+            return
+        try:
+            os.write(self.wake_fd, b"\0")
+        except (BlockingIOError, BrokenPipeError):
+            return
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal it; no error when it is gone. Popen knows whether the pid was reaped."""
+        self.told_to_end = True
+        self.killed = self.killed or number == signal.SIGKILL
+        self.process.send_signal(number)
+
+    def close_stdin(self) -> None:
+        """End of file for the process. Safe to call twice."""
+        if self.stdin_fd >= 0:
+            os.close(self.stdin_fd)
+            self.stdin_fd = -1
+            self._unwritten = b""
+
+    def close(self) -> None:
+        """Close every descriptor of a process that was reaped."""
+        self.close_stdin()
+        for fd in (self.pidfd, self.events_fd, self.wake_fd):
+            if fd is not None:
+                os.close(fd)
+
+    def cause_of_end(self) -> str:
+        """The fault that it reported, else its exit code or signal."""
+        code = self.process.returncode
+        if self.last_fault:
+            return str(self.last_fault.get("error", "fault"))
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def log_tail(self) -> list[str]:
+        """The last lines of its log."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+
+    def cap_log(self) -> None:
+        """Empty a log that grew past its limit; the writer appends, so it goes on at the new end."""
+        if self.log.stat().st_size > LOG_LIMIT_BYTES:
+            os.truncate(self.log, 0)
+            with self.log.open("a") as log:
+                log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
+
+
+class Nursery:
+    """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
+
+    def __init__(self, boot: Boot, parent_variable: str, command: CommandLine = entry_command) -> None:
+        """`boot`: what every child shares; role, index, spawn, fds and vector envs are filled in per child."""
+        self._boot = boot
+        self._command = command
+        self._environment = {**os.environ, parent_variable: str(os.getpid())}
+        self._log_dir = Path(boot.plan.run_dir) / "logs"
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+
+    def start(self, place: Place, spawn: int, shared: Mapping[str, int], vector_envs: Sequence[int]) -> Child:
+        """Start one process with the `shared` descriptors and pipes of its own.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        events_read, events_write = os.pipe()
+        fds = {**shared, "events": events_write}
+        wake_read, wake_write = os.pipe() if place.role == "worker" else (None, None)
+        if wake_read is not None:
+            fds["wake"] = wake_read
+        log = self._log_dir / f"{self._boot.host}-{place.role}-{place.index}.log"
+        try:
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    self._command(place.role, self._boot.plan.run_id, place.index),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=tuple(fds.values()),
+                    env=self._environment_of(place.role),
+                )
+        finally:
+            os.close(events_write)
+            if wake_read is not None:
+                os.close(wake_read)
+        self._write_boot(process, place, spawn, fds, vector_envs)
+        return self._child(place, spawn, process, events_read, wake_write, log)
+
+    def _environment_of(self, role: str) -> dict[str, str]:
+        if role == "learner":
+            return self._environment
+        return {**self._environment, "CUDA_VISIBLE_DEVICES": ""}
+
+    def _write_boot(
+        self,
+        process: subprocess.Popen[bytes],
+        place: Place,
+        spawn: int,
+        fds: Mapping[str, int],
+        vector_envs: Sequence[int],
+    ) -> None:
+        boot = {
+            **to_json(self._boot),
+            "role": place.role,
+            "index": place.index,
+            "spawn": spawn,
+            "fds": dict(fds),
+            "vector_envs": list(vector_envs),
+        }
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(boot, separators=(",", ":")).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at once: its pidfd tells
+
+    def _child(
+        self,
+        place: Place,
+        spawn: int,
+        process: subprocess.Popen[bytes],
+        events_fd: int,
+        wake_fd: int | None,
+        log: Path,
+    ) -> Child:
+        assert process.stdin is not None
+        stdin_fd = os.dup(process.stdin.fileno())
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        for fd in (events_fd, stdin_fd, wake_fd):
+            if fd is not None:
+                os.set_blocking(fd, False)
+        identity = identify(process.pid)
+        assert identity is not None, "not reaped yet"
+        pidfd = os.pidfd_open(process.pid)
+        if place.role == "evaluator":
+            os.setpriority(os.PRIO_PROCESS, process.pid, self._boot.plan.config.evaluator.nice)
+        return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, log)

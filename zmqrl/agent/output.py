@@ -1,0 +1,62 @@
+"""What the host agent says: JSON lines on stdout, never waiting for a launcher that does not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from typing import Any
+
+SENTINEL = "ZMQRL-AGENT 1"
+"""Begins the first line; everything before it is noise of a shell."""
+PENDING_LIMIT_BYTES = 4_000_000
+DROPPABLE = frozenset({"metrics", "worker", "usage", "score"})
+"""Events that may be left out when the launcher does not read."""
+
+
+class AgentOutput:
+    """Writes events to a nonblocking descriptor and keeps what does not fit."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._pending = bytearray()
+        self._gone = False
+        os.set_blocking(fd, False)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for the descriptor to be writable."""
+        return bool(self._pending) and not self._gone
+
+    def sentinel(self, data: dict[str, Any]) -> None:
+        """The first line."""
+        self._write(f"{SENTINEL} {json.dumps(data)}\n".encode())
+
+    def send(self, event: str, **data: Any) -> None:
+        """One event line. Measurements are dropped while `PENDING_LIMIT_BYTES` wait; what counts never is."""
+        if event in DROPPABLE and len(self._pending) > PENDING_LIMIT_BYTES:
+            return
+        self._write(json.dumps({"event": event, **data}, separators=(",", ":")).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Write what can be written now. A reader that is gone is no error: stdin tells."""
+        while self._pending and not self._gone:
+            try:
+                del self._pending[: os.write(self.fd, self._pending)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._gone = True
+
+    def drain(self, deadline_s: float) -> None:
+        """Write everything, for at most `deadline_s`."""
+        until = time.monotonic() + deadline_s
+        self.flush()
+        while self.pending and (left_s := until - time.monotonic()) > 0:
+            select.select([], [self.fd], [], left_s)
+            self.flush()
+
+    def _write(self, line: bytes) -> None:
+        self._pending += line
+        self.flush()

@@ -1,0 +1,108 @@
+"""The one way in for every process of a run: `python -m zmqrl.entry zmqrl.<role> RUN INDEX`.
+
+Sets what must be set before numpy loads, binds the process's life to its parent's, reads the boot line from
+stdin and hands over to the role's `main(boot)`. Imports nothing heavy by itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MODULES: Mapping[str, str] = {
+    "zmqrl.agent": "zmqrl.agent.process",
+    "zmqrl.broker": "zmqrl.broker.process",
+    "zmqrl.learner": "zmqrl.workers.learner",
+    "zmqrl.worker": "zmqrl.workers.rollout_worker",
+    "zmqrl.evaluator": "zmqrl.workers.evaluator",
+}
+PARENT_VARIABLE = "ZMQRL_PARENT"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+PR_SET_PDEATHSIG = 1
+STDIN, STDOUT = 0, 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel SIGKILL this process when the parent's starting thread ends, also if it already has."""
+    named = os.environ.get(PARENT_VARIABLE)
+    if named is None:
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(named):
+        os._exit(1)
+
+
+def read_line(fd: int) -> bytes:
+    """One line, byte by byte: what follows stays in the pipe for the role to read. Empty at end of file."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(fd, 1)
+        if not byte:
+            return b""
+        line += byte
+    return bytes(line)
+
+
+def set_threads(role: str, boot: Mapping[str, Any]) -> None:
+    """One BLAS thread everywhere but in a learner that is configured otherwise: bits depend on it."""
+    threads = boot["plan"]["config"]["learner"]["threads"] if role == "zmqrl.learner" else None
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(threads or 1)
+
+
+def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
+    """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
+    from zmqrl.logs.events import EventPipe
+
+    lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
+    detail = getattr(error, "detail", None)
+    fd = STDOUT if role == "zmqrl.agent" else boot.get("fds", {}).get("events")
+    text = f"{type(error).__name__}: {error}"
+    EventPipe(fd).send("fault", error=text, detail=detail if isinstance(detail, dict) else {}, lines=lines)
+
+
+def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
+    """Boot and run one role.
+
+    Returns:
+        The exit code: the role's own; an error's `exit_code`; 1 for any other fault.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    die_with_parent()
+    line = read_line(STDIN)
+    if not line:
+        return 1
+    boot = json.loads(line)
+    set_threads(role, boot)
+    try:
+        from zmqrl.config.codec import from_json
+        from zmqrl.config.plan import Boot
+
+        return int(importlib.import_module(modules[role]).main(from_json(Boot, boot)))
+    except Exception as error:  # the top loop of a process
+        traceback.print_exc()
+        report_fault(role, boot, error)
+        return int(getattr(error, "exit_code", 1))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`arguments`: role, run id, index. Only the role matters here; the others name the process in `ps`."""
+    if len(arguments) != 3 or arguments[0] not in MODULES:
+        print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
+        return 2
+    return run(arguments[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""The order in which a host's processes end. Pure: who is alive and what time it is in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from enum import Enum
+
+EVALUATOR_EXIT_S = 1.0
+"""How long an evaluator whose stdin was closed may take."""
+REAP_S = 5.0
+"""How long a killed process may take: a process in D state does not hear SIGKILL."""
+
+
+class Manner(Enum):
+    """How a host ends."""
+
+    CLEAN = "clean"
+    """One role after the other, the evaluator scores the final version."""
+    FAILED = "failed"
+    """As CLEAN, but nothing final is scored."""
+    HURRIED = "hurried"
+    """Everyone at once, within the grace: nobody listens any more."""
+    KILL = "kill"
+    """SIGKILL at once."""
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """SIGTERM every process of the role."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL every process of the role that is still there."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class ScoreFinal:
+    """Give the evaluator the final version."""
+
+
+@dataclass(frozen=True)
+class CloseEvaluator:
+    """Close the evaluator's stdin: end now."""
+
+
+EndAction = Terminate | Kill | ScoreFinal | CloseEvaluator
+ORDER = ("learner", "worker", "broker")
+
+
+class Ending:
+    """Learner, then workers, then broker, each bounded; the evaluator beside them, never in their way."""
+
+    def __init__(self, manner: Manner, grace_s: float, final_limit_s: float, now: float) -> None:
+        self._manner = manner
+        self._grace_s = grace_s
+        self._final_limit_s = final_limit_s if manner is Manner.CLEAN else 0.0
+        self._stage = 0
+        self._stage_until: dict[str, float] = {}
+        self._killed: dict[str, float] = {}
+        self._evaluator_until: float | None = None
+        self._evaluator_closed = False
+        self._began = now
+
+    def step(self, alive: Set[str], now: float) -> list[EndAction]:
+        """What to do now. `alive`: the roles that have running processes."""
+        if self._manner is Manner.KILL:
+            return self._kill([*ORDER, "evaluator"], alive, now)
+        if self._manner is Manner.HURRIED:
+            return self._hurried(alive, now)
+        return [*self._in_order(alive, now), *self._evaluator(alive, now)]
+
+    def is_over(self, alive: Set[str], now: float) -> bool:
+        """Nothing is alive, or what is does not even hear SIGKILL."""
+        return all(role in self._killed and now - self._killed[role] > REAP_S for role in alive)
+
+    def _kill(self, roles: list[str], alive: Set[str], now: float) -> list[EndAction]:
+        actions: list[EndAction] = []
+        for role in roles:
+            if role in alive and role not in self._killed:
+                self._killed[role] = now
+                actions.append(Kill(role))
+        return actions
+
+    def _hurried(self, alive: Set[str], now: float) -> list[EndAction]:
+        if not self._stage_until:
+            self._stage_until = {role: self._began + self._grace_s for role in (*ORDER, "evaluator")}
+            return [*(Terminate(role) for role in ORDER if role in alive), CloseEvaluator()]
+        return self._kill([role for role, until in self._stage_until.items() if now >= until], alive, now)
+
+    def _in_order(self, alive: Set[str], now: float) -> list[EndAction]:
+        actions: list[EndAction] = []
+        while self._stage < len(ORDER):
+            role = ORDER[self._stage]
+            stuck = role in self._killed and now - self._killed[role] > REAP_S
+            if role in alive and not stuck:
+                if role not in self._stage_until:
+                    self._stage_until[role] = now + self._grace_s
+                    actions.append(Terminate(role))
+                elif now >= self._stage_until[role]:
+                    actions += self._kill([role], alive, now)
+                return actions
+            self._stage += 1
+        return actions
+
+    def _evaluator(self, alive: Set[str], now: float) -> list[EndAction]:
+        if self._stage == 0 or "evaluator" not in alive:
+            return []
+        if self._evaluator_until is None:
+            self._evaluator_until = now + self._final_limit_s
+            if self._final_limit_s > 0:
+                return [ScoreFinal()]
+        if now >= self._evaluator_until and not self._evaluator_closed:
+            self._evaluator_closed = True
+            return [CloseEvaluator()]
+        if now >= self._evaluator_until + EVALUATOR_EXIT_S:
+            return self._kill(["evaluator"], alive, now)
+        return []

@@ -1,0 +1,124 @@
+"""Supervision: what is done about a process that died. Pure: events in, actions out, no clock, no process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zmqrl.config.sections import RestartSection
+
+BAD_CONFIGURATION = 2
+"""The exit code that no restart can mend."""
+
+
+class Place(NamedTuple):
+    """A process index: what is started again when a process of it dies."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Died:
+    """A process ended that was not told to."""
+
+    place: Place
+    code: int
+    """Exit code; negative: the signal."""
+    cause: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time went on."""
+
+
+Event = Died | Tick
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start the process now; `spawn` counts how often it was started before."""
+
+    place: Place
+    spawn: int
+
+
+@dataclass(frozen=True)
+class RestartAfter:
+    """It will be started again after `delay_s` (a `Start` follows)."""
+
+    place: Place
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """It will not be started again."""
+
+    place: Place
+    cause: str
+
+
+@dataclass(frozen=True)
+class FailRun:
+    """The run cannot go on."""
+
+    cause: str
+
+
+Action = Start | RestartAfter | GiveUp | FailRun
+
+
+class Supervision:
+    """Restarts with backoff; gives up on the death after `restart.max` restarts within the window."""
+
+    def __init__(self, restart: RestartSection, workers: int) -> None:
+        """`workers`: workers of the whole run; the run fails when as many were given up."""
+        self._restart = restart
+        self._workers = workers
+        self._deaths: dict[Place, list[float]] = defaultdict(list)
+        self._spawns: dict[Place, int] = defaultdict(int)
+        self._due: dict[Place, float] = {}
+        self.given_up: set[Place] = set()
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What to do about `event` at monotonic time `now`, in seconds."""
+        if isinstance(event, Died):
+            return self._died(event, now)
+        return [self._start(place) for place, due in sorted(self._due.items()) if due <= now]
+
+    def next_due(self) -> float | None:
+        """When the next `Tick` will start something."""
+        return min(self._due.values(), default=None)
+
+    def _start(self, place: Place) -> Start:
+        del self._due[place]
+        self._spawns[place] += 1
+        return Start(place, self._spawns[place])
+
+    def _died(self, event: Died, now: float) -> list[Action]:
+        deaths = self._deaths[event.place]
+        deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
+        if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
+            return self._give_up(event)
+        delay_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 1), self._restart.backoff_max_s)
+        self._due[event.place] = now + delay_s
+        return [RestartAfter(event.place, delay_s)]
+
+    def _give_up(self, event: Died) -> list[Action]:
+        self.given_up.add(event.place)
+        actions: list[Action] = [GiveUp(event.place, event.cause)]
+        if event.place.role in ("learner", "broker"):
+            actions.append(FailRun(f"{event.place} was given up: {event.cause}"))
+        elif event.place.role == "worker" and self.workers_given_up() >= self._workers:
+            actions.append(FailRun(f"no rollout worker is left, the last was {event.place}: {event.cause}"))
+        return actions
+
+    def workers_given_up(self) -> int:
+        """How many workers of this host will not come back."""
+        return sum(place.role == "worker" for place in self.given_up)
