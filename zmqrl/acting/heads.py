@@ -1,0 +1,219 @@
+"""Heads: from a network's outputs `[N, K]` to actions. One small class each; an own one is a dotted path `a.b:Head`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.acting.base import ActingNoise
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.errors import ConfigError
+from zmqrl.types import Array, SpaceSpec, Weights
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Bounds of a state-dependent log-std (Haarnoja et al. 2018, reference code)."""
+
+
+class Head(ABC):
+    """Made once per batch size; called by one thread; never blocks."""
+
+    fills: frozenset[str] = frozenset()
+    """Names of the extras that this head can fill."""
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        """ConfigError when the spec asks for an extra that this head does not know."""
+        self.spec = spec
+        self.rows = rows
+        self._extras = frozenset(column.name for column in spec.extras)
+        if unknown := self._extras - self.fills:
+            raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:  # noqa: B027 - some need nothing
+        """Take what the head needs of a version."""
+
+    @abstractmethod
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        """Actions for `outputs [N, K]`, exploring; writes `extras[name][t]`."""
+
+    @abstractmethod
+    def act_greedily(self, outputs: Array) -> Array:
+        """The best-known actions for `outputs [N, K]`."""
+
+
+class Categorical(Head):
+    """Samples by the inverse CDF of softmax(outputs); log-probabilities as float32 log-softmax."""
+
+    fills = frozenset({"log_prob", "logits"})
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._shifted = np.zeros((rows, spec.action.n), np.float32)
+        self._cdf = np.zeros((rows, spec.action.n), np.float32)
+        self._flat = self._shifted.reshape(-1)
+        self._below = self._cdf[:, :-1]
+        self._total = self._cdf[:, -1]
+        self._offsets = np.arange(rows, dtype=np.int64) * spec.action.n
+        self._log_prob = "log_prob" in self._extras
+        self._logits = "logits" in self._extras
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        shifted, cdf = self._shifted, self._cdf
+        np.subtract(outputs, np.maximum.reduce(outputs, 1, None, None, True), shifted)
+        np.add.accumulate(np.exp(shifted, cdf), 1, None, cdf)
+        target = noise.uniform[t, :, 0] * self._total
+        actions: Array = np.add.reduce(self._below <= target[:, None], 1, np.int64)
+        if self._log_prob:
+            np.subtract(self._flat.take(actions + self._offsets), np.log(self._total), extras["log_prob"][t])
+        if self._logits:
+            extras["logits"][t] = outputs
+        return actions
+
+    def act_greedily(self, outputs: Array) -> Array:
+        return np.argmax(outputs, axis=1)
+
+
+class EpsilonGreedy(Head):
+    """argmax of q values, or with probability `schedule["epsilon"]` a uniform action."""
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._epsilon = 1.0
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
+        del weights
+        self._epsilon = schedule["epsilon"]
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        del extras
+        actions = outputs.argmax(1)
+        uniform = noise.uniform[t]
+        np.copyto(actions, uniform[:, 1] * self.spec.action.n, "unsafe", uniform[:, 0] < self._epsilon)
+        return actions
+
+    def act_greedily(self, outputs: Array) -> Array:
+        return np.argmax(outputs, axis=1)
+
+
+class _Continuous(Head):
+    """What heads with box actions share: bounds, flat rows and the stored shape."""
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._size = math.prod(spec.action.shape)
+        self._shape = (rows, *spec.action.shape)
+        self._low, self._high = bounds(spec.action)
+
+    def _bounded(self, fraction: Array) -> Array:
+        """From [-1, 1] to the action space."""
+        if self._low is None or self._high is None:
+            raise ConfigError(f"head {self.spec.head!r} needs an action space that is bounded on every side")
+        half = (self._high - self._low) * np.float32(0.5)
+        return (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32).reshape(self._shape)
+
+
+class Gaussian(_Continuous):
+    """mean + exp(log_std) noise with a state-independent log-std; stored unclipped."""
+
+    fills = frozenset({"log_prob"})
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._std = np.ones(self._size, np.float32)
+        self._constant = np.float32(0.0)
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
+        del schedule
+        log_std = weights["log_std"].reshape(-1)
+        self._std = np.exp(log_std, dtype=np.float32)
+        self._constant = np.float32(log_std.sum(dtype=np.float64) + 0.5 * self._size * math.log(2.0 * math.pi))
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        actions: Array = noise.normal[t].astype(np.float32)
+        actions *= self._std
+        actions += outputs
+        if "log_prob" in self._extras:
+            # From the action as it is stored, as the learner will see it.
+            z = (actions - outputs) / self._std
+            np.subtract(np.float32(-0.5) * np.add.reduce(z * z, 1), self._constant, extras["log_prob"][t])
+        return actions.reshape(self._shape)
+
+    def act_greedily(self, outputs: Array) -> Array:
+        actions = outputs.astype(np.float32)
+        if self._low is not None:
+            np.clip(actions, self._low, self._high, actions)
+        return actions.reshape(self._shape)
+
+
+class SquashedGaussian(_Continuous):
+    """tanh of a Gaussian, scaled to the bounds; outputs are `[mean, log_std]`, or the mean with an array `log_std`."""
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._log_std: Array | None = None
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
+        del schedule
+        if "log_std" in self.spec.arrays:
+            self._log_std = weights["log_std"].reshape(-1).astype(np.float32)
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        del extras
+        log_std = outputs[:, self._size :] if self._log_std is None else self._log_std
+        std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
+        return self._bounded(np.tanh(outputs[:, : self._size] + std * noise.normal[t].astype(np.float32)))
+
+    def act_greedily(self, outputs: Array) -> Array:
+        return self._bounded(np.tanh(outputs[:, : self._size]))
+
+
+class DeterministicNoise(_Continuous):
+    """The network's action in [-1, 1] plus `schedule["noise"]` times a normal, clipped and scaled to the bounds."""
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._noise = np.float32(0.0)
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
+        del weights
+        self._noise = np.float32(schedule["noise"])
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        del extras
+        return self._bounded(np.clip(outputs + self._noise * noise.normal[t].astype(np.float32), -1.0, 1.0))
+
+    def act_greedily(self, outputs: Array) -> Array:
+        return self._bounded(np.clip(outputs, -1.0, 1.0))
+
+
+HEADS: Mapping[str, type[Head]] = {
+    "categorical": Categorical,
+    "epsilon_greedy": EpsilonGreedy,
+    "gaussian": Gaussian,
+    "squashed_gaussian": SquashedGaussian,
+    "deterministic_noise": DeterministicNoise,
+}
+
+
+def make_head(spec: ActingSpec, rows: int) -> Head:
+    """The head that `spec.head` names, for `rows` rows at a time. ConfigError when there is none."""
+    if spec.head in HEADS:
+        return HEADS[spec.head](spec, rows)
+    module, _, attribute = spec.head.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"head {spec.head!r} is none of {sorted(HEADS)} and cannot be loaded: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Head)):
+        raise ConfigError(f"head {spec.head!r} is no zmqrl.acting.heads.Head: {found!r}")
+    return found(spec, rows)
+
+
+def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:
+    """`low` and `high` of a box, flat float32; None twice when the space is unbounded or discrete."""
+    if not space.low or not space.high:
+        return None, None
+    return np.array(space.low, np.float32), np.array(space.high, np.float32)

@@ -1,0 +1,202 @@
+"""Checkpoints as files in one directory, on local disk and on NFS alike.
+
+Names: `v<incarnation>-<n>.safetensors`, `full-...`, `best-...`. On NFS a name may be cached as absent for tens of seconds
+and a file may go stale while it is open, so a reader opens once, reads to the end, verifies, and on any
+failure lists the directory (which refreshes the client's cache) and tries again until its deadline.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.errors import StoreError
+from zmqrl.types import Version, Weights
+
+SUPERSEDED_FOR_S = 2.0
+"""A version is deleted no sooner than this after a newer one: its readers have long finished."""
+STALE_TEMPORARY_S = 60.0
+RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
+_NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
+
+_log = logging.getLogger(__name__)
+
+
+class DirectoryStore(DataStore):
+    """One directory; made on the first write."""
+
+    def __init__(self, path: str, keep: int) -> None:
+        self.path = os.path.abspath(os.path.expanduser(path))
+        self._keep = keep
+        self._made = False
+        self._swept = False
+        self._versions: deque[tuple[Version, float]] = deque()
+        self._fulls: deque[Version] = deque()
+
+    def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
+        saved = self._write(f"v{version}", tensors.dump(weights, meta), durable=False)
+        self._versions.append((version, time.monotonic()))
+        return saved
+
+    def read(self, key: str, nbytes: int, sha256: str, deadline_s: float) -> bytes:
+        end, pause_s = time.monotonic() + deadline_s, 0.002
+        while True:
+            try:
+                return self._read_once(key, nbytes, sha256)
+            except StoreError as error:
+                cause: Exception = error
+            except OSError as error:
+                if error.errno not in RETRIED:
+                    raise StoreError(f"{key} cannot be read in {self.path}: {error}") from error
+                cause = error
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise StoreError(f"{key} not read in {self.path} within {deadline_s:g} s: {cause}") from cause
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(0.5, pause_s * 2)
+            self._list()
+
+    def save_full(self, full: Full, durable: bool) -> Saved:
+        content = tensors.dump(full.arrays, {"full": json.dumps(full.meta)})
+        saved = self._write(f"full-{full.version}", content, durable)
+        if full.version not in self._fulls:
+            self._fulls.append(full.version)
+        return saved
+
+    def newest_full(self) -> Full | None:
+        for version, content in self._verified("full-"):
+            arrays, metadata = tensors.parse(content)
+            return Full(version, arrays, json.loads(metadata["full"]))
+        return None
+
+    def save_best(self, version: Version, content: bytes, score: float) -> None:
+        before = [name for name, kind, _ in self._list() if kind == "best-"]
+        arrays, metadata = tensors.parse(content)
+        saved = self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
+        for name in before:
+            if name != saved.key:
+                self._delete(name)
+
+    def best(self) -> tuple[Version, bytes, float] | None:
+        for version, content in self._verified("best-"):
+            return version, content, float(tensors.parse(content)[1]["score"])
+        return None
+
+    def newest(self) -> tuple[Version, bytes] | None:
+        return next(self._verified("v"), None)
+
+    def retire(self) -> None:
+        if not self._swept:
+            self._sweep()
+        now = time.monotonic()
+        # The one after it is what superseded the oldest.
+        while len(self._versions) > self._keep and now - self._versions[1][1] >= SUPERSEDED_FOR_S:
+            self._delete(f"v{self._versions.popleft()[0]}.safetensors")
+        while len(self._fulls) > 2:
+            self._delete(f"full-{self._fulls.popleft()}.safetensors")
+
+    def _write(self, stem: str, content: bytes, durable: bool) -> Saved:
+        key = f"{stem}.safetensors"
+        temporary = os.path.join(self.path, f".{key}.{os.getpid()}.tmp")
+        try:
+            if not self._made:
+                os.makedirs(self.path, exist_ok=True)
+                self._made = True
+            self._write_file(temporary, content, durable)
+            os.rename(temporary, os.path.join(self.path, key))
+            if durable:
+                self._sync_directory()
+        except OSError as error:
+            self._delete(os.path.basename(temporary))
+            raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
+        return Saved(key, len(content), hashlib.sha256(content).hexdigest())
+
+    def _write_file(self, path: str, content: bytes, durable: bool) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)  # NFS reports deferred write errors here
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _read_once(self, key: str, nbytes: int, sha256: str) -> bytes:
+        content = self._content(key)
+        if len(content) != nbytes:
+            raise StoreError(f"it has {len(content)} bytes, not {nbytes}")
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise StoreError(f"its sha256 is not {sha256[:12]}...")
+        return content
+
+    def _content(self, name: str) -> bytes:
+        if os.path.basename(name) != name:
+            raise StoreError(f"{name!r} is no key of a store")
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read()
+
+    def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
+        """Contents of that kind that verify, newest first; the others are named in the log."""
+        entries = sorted(((v, n) for n, k, v in self._list() if k == kind), reverse=True)
+        for version, name in entries:
+            try:
+                content = self._content(name)
+                tensors.verify(content)
+            except FileNotFoundError:
+                continue  # retired between the listing and the reading
+            except (OSError, StoreError) as error:
+                _log.warning("%s in %s is passed over: %s", name, self.path, error)
+                continue
+            yield version, content
+
+    def _list(self) -> list[tuple[str, str, Version]]:
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return []
+        matches = ((name, _NAME.fullmatch(name)) for name in names)
+        return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
+
+    def _sweep(self) -> None:
+        """Take what an earlier process of this run left into retention; once, by the writer."""
+        self._swept = True
+        now = time.monotonic()
+        own = {version for version, _ in self._versions}
+        entries = sorted((v, kind) for _, kind, v in self._list())
+        older = [(v, now) for v, kind in entries if kind == "v" and v not in own]
+        self._versions.extendleft(reversed(older))
+        self._fulls.extendleft(reversed([v for v, kind in entries if kind == "full-" and v not in self._fulls]))
+        for name in os.listdir(self.path):
+            if name.startswith(".") and name.endswith(".tmp"):
+                self._sweep_temporary(name)
+
+    def _sweep_temporary(self, name: str) -> None:
+        try:
+            if time.time() - os.stat(os.path.join(self.path, name)).st_mtime > STALE_TEMPORARY_S:
+                self._delete(name)
+        except FileNotFoundError:
+            return
+
+    def _delete(self, name: str) -> None:
+        try:
+            os.unlink(os.path.join(self.path, name))
+        except OSError as error:
+            if error.errno not in RETRIED and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                _log.warning("%s in %s cannot be deleted: %s", name, self.path, error)

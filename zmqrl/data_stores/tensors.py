@@ -1,0 +1,112 @@
+"""Named arrays as safetensors bytes and back, with numpy alone, and a digest inside so that a file verifies by itself.
+
+Format: 8 bytes little-endian length of the header, the JSON header, the arrays' raw bytes
+(https://github.com/huggingface/safetensors). Nothing is executed on reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.errors import StoreError
+from zmqrl.types import Array, Weights
+
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
+_MAX_HEADER = 100_000_000
+_ZEROS = "0" * 64
+_DIGEST_KEY = "sha256"
+
+
+def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
+    """Whole file as bytes. Arrays are ordered by item size so that each is aligned when read in place."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    ordered = sorted(contiguous.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    header: dict[str, object] = {"__metadata__": {**metadata, _DIGEST_KEY: _ZEROS}}
+    offset = 0
+    for name, array in ordered:
+        end = offset + array.nbytes
+        header[name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": list(np.shape(arrays[name])),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    body = b"".join([array.tobytes() for _, array in ordered])
+    prefix = len(text).to_bytes(8, "little")
+    digest = hashlib.sha256(prefix + text)
+    digest.update(body)
+    mark = f'"{_DIGEST_KEY}":"'
+    signed = text.replace((mark + _ZEROS).encode(), (mark + digest.hexdigest()).encode(), 1)
+    return b"".join((prefix, signed, body))
+
+
+def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
+    """Read-only arrays that view `content`, and the metadata. StoreError when it is no whole safetensors file."""
+    header, start = _header(content)
+    metadata = header.pop("__metadata__", {})
+    try:
+        arrays = {name: _view(content, start, entry) for name, entry in header.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"not a whole safetensors file ({len(content)} bytes): {error}") from error
+    if not isinstance(metadata, dict):
+        raise StoreError("not a safetensors file: __metadata__ is no mapping")
+    return arrays, {str(key): str(value) for key, value in metadata.items() if key != _DIGEST_KEY}
+
+
+def verify(content: bytes) -> None:
+    """StoreError unless `content` was written by `dump` and not a byte of it has changed."""
+    header, start = _header(content)
+    metadata = header.get("__metadata__")
+    stated = metadata.get(_DIGEST_KEY) if isinstance(metadata, dict) else None
+    if not isinstance(stated, str) or len(stated) != len(_ZEROS):
+        raise StoreError("the file holds no digest")
+    mark = f'"{_DIGEST_KEY}":"'
+    digest = hashlib.sha256(content[:start].replace((mark + stated).encode(), (mark + _ZEROS).encode(), 1))
+    digest.update(memoryview(content)[start:])
+    if digest.hexdigest() != stated:
+        raise StoreError(f"the content does not match its digest {stated[:12]}")
+
+
+def _header(content: bytes) -> tuple[dict[str, object], int]:
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
+        raise StoreError(f"not a whole safetensors file: {len(content)} bytes, header of {length}")
+    try:
+        header = json.loads(content[8 : 8 + length])
+    except ValueError as error:
+        raise StoreError(f"not a safetensors file: its header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise StoreError("not a safetensors file: its header is no mapping")
+    return header, 8 + length
+
+
+def _view(content: bytes, start: int, entry: object) -> Array:
+    if not isinstance(entry, dict):
+        raise TypeError(f"an array's entry is {entry!r}")
+    dtype, shape = _DTYPES[entry["dtype"]], tuple(int(size) for size in entry["shape"])
+    begin, end = entry["data_offsets"]
+    count = math.prod(shape)
+    if begin < 0 or any(size < 0 for size in shape) or end - begin != count * dtype.itemsize:
+        raise ValueError(f"{shape} of {dtype} does not fill bytes {begin} to {end}")
+    return np.frombuffer(content, dtype, count, start + begin).reshape(shape)
