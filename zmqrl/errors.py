@@ -65,7 +65,14 @@ class ArenaTooLarge(ArenaError, ConfigError):
 
 
 class EnvFault(ZmqrlError):
-    """The user's env raised, or returned something that its spaces do not allow."""
+    """The user's env raised, or returned something that its spaces do not allow.
+
+    `detail` names env, vector_env, slot, seed, episode and step.
+    """
+
+    def __init__(self, message: str, detail: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail or {}
 
 
 class DeadlineExceeded(ZmqrlError):

@@ -1,0 +1,128 @@
+"""From the `env` section to gymnasium envs, and the launcher's look at an env before anything is started."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.diagnosis import explain
+from zmqrl.envs.spaces import action_spec, observation_spec
+from zmqrl.errors import ConfigError
+from zmqrl.types import EnvSpec
+
+Env = gym.Env[Any, Any]
+NAMESPACES = {"ALE": "ale_py"}
+"""Modules that register a namespace's ids when they are imported."""
+
+
+def make_single(section: EnvSection) -> Env:
+    """One env with its wrappers, without gymnasium's checkers (the vector env checks what comes out).
+
+    `a.b:Name` is attribute Name of module a.b if it exists, else an id that module a.b registers. Raises whatever the user's
+    code or gymnasium raises.
+    """
+    creator = _attribute(section.id)
+    kwargs = dict(section.kwargs)
+    if creator is not None:
+        env: Env = creator(**kwargs)
+    else:
+        _register_namespace(section.id)
+        env = gym.make(section.id, disable_env_checker=True, **kwargs)
+    for path in section.wrappers:
+        env = _wrapper(path)(env)
+    return env
+
+
+def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
+    """gymnasium's native vector form with NEXT_STEP autoreset, or None when there is none for this section."""
+    if section.wrappers or _attribute(section.id) is not None:
+        return None
+    _register_namespace(section.id)
+    spec = gym.spec(section.id)
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        return None
+    try:
+        env = gym.make_vec(section.id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
+    except TypeError:
+        return None  # the single env takes these kwargs, its vector form does not
+    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        env.close()
+        return None
+    return env
+
+
+def probe(section: EnvSection) -> EnvSpec:
+    """What the run must know of its env. Makes one and closes it again; nothing of it reaches stdout or stderr.
+
+    Raises:
+        ConfigError: It cannot be made, or its spaces are not supported; names key, value and the nearest id.
+    """
+    with quiet():
+        try:
+            env = make_single(section)
+        except Exception as error:  # noqa: BLE001 - the user's constructor may raise anything
+            raise explain(section, error) from error
+        try:
+            return _spec(section, env)
+        finally:
+            env.close()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep warnings, gymnasium's log (which is warnings) and the env's prints away from the user's terminal."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _spec(section: EnvSection, env: Env) -> EnvSpec:
+    if not isinstance(env, gym.Env):
+        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is no gymnasium.Env")
+    observation = observation_spec(section.id, env.observation_space)
+    action = action_spec(section.id, env.action_space)
+    threshold = env.spec.reward_threshold if env.spec is not None else None
+    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env))
+
+
+def _has_native(section: EnvSection, env: Env) -> bool:
+    vector = make_native(section, 1)
+    if vector is None:
+        return False
+    try:
+        same_obs = vector.single_observation_space == env.observation_space
+        return bool(same_obs and vector.single_action_space == env.action_space)
+    finally:
+        vector.close()
+
+
+def _attribute(path: str) -> Callable[..., Any] | None:
+    module, separator, name = path.partition(":")
+    if not separator:
+        return None
+    return getattr(importlib.import_module(module), name, None)
+
+
+def _wrapper(path: str) -> Callable[[Env], Env]:
+    try:
+        found = _attribute(path)
+    except ImportError as error:
+        raise ConfigError(f"env.wrappers: {path!r} cannot be imported: {error}") from error
+    if found is None:
+        raise ConfigError(f"env.wrappers: {path!r} is not found; write `module:Wrapper`")
+    return found
+
+
+def _register_namespace(env_id: str) -> None:
+    module = NAMESPACES.get(env_id.partition("/")[0])
+    if module is not None and importlib.util.find_spec(module) is not None:
+        gym.register_envs(importlib.import_module(module))

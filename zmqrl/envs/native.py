@@ -1,0 +1,81 @@
+"""gymnasium's native vector form: all envs in one call. Used in async, where nothing has to be replayed."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
+from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.errors import EnvFault
+from zmqrl.random_streams import episode_seed
+from zmqrl.types import Array, EnvSpec
+
+WHOLE_BATCH = -1
+"""The slot in seeds and faults that concern no single env."""
+
+
+class NativeVectorEnv(VectorEnv):
+    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt but begun afresh."""
+
+    def __init__(self, spec: EnvSpec, env: Any, num_envs: int, seed: int, vector_env: int, incarnation: int) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._env = env
+        self._vector_env = vector_env
+        self._seed = episode_seed(seed, vector_env, WHOLE_BATCH, 0, incarnation)
+        self._steps = 0
+        self._done = np.zeros(num_envs, bool)
+        self._shape = (num_envs, *spec.observation.shape)
+        self._flags = (num_envs,)
+        self._action_start = int(getattr(env.single_action_space, "start", 0)) if spec.action.kind == "discrete" else 0
+        self._action_dtype = np.dtype(spec.action.dtype)
+
+    def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
+        del states
+        self._steps = 0
+        self._done = np.zeros(self.num_envs, bool)
+        try:
+            obs = np.asarray(self._env.reset(seed=self._seed)[0])
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(WHOLE_BATCH, f"reset raised {type(error).__name__}: {error}", error)
+        self._check(obs, np.zeros(self.num_envs))
+        return obs
+
+    def step(self, actions: Array) -> StepResult:
+        if self._action_start:
+            actions = actions + self._action_start
+        elif actions.dtype != self._action_dtype:
+            actions = actions.astype(self._action_dtype)
+        try:
+            obs, gain, terminated, truncated, _ = self._env.step(actions)
+            obs, reward = np.asarray(obs), np.asarray(gain, np.float64)
+            done = np.logical_or(terminated, truncated)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(WHOLE_BATCH, f"step raised {type(error).__name__}: {error}", error)
+        self._steps += 1
+        self._check(obs, reward)
+        if done.shape != self._flags:
+            self._fault(WHOLE_BATCH, f"it returned flags of shape {done.shape}, not {self._flags}")
+        if self._done.any() and (done[self._done].any() or reward[self._done].any()):
+            self._fault(int(self._done.argmax()), "after an episode's end it did not return a bare reset (NEXT_STEP)")
+        self._done = done
+        return StepResult(obs, reward, terminated, truncated)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _check(self, obs: Array, reward: Array) -> None:
+        if obs.shape != self._shape or reward.shape != self._flags:
+            self._fault(WHOLE_BATCH, f"it returned shapes {obs.shape} and {reward.shape}, not {self._shape}")
+        bad = first_bad_slot(obs, reward)
+        if bad is not None:
+            self._fault(*bad)
+
+    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
+        if isinstance(cause, EnvFault):
+            raise cause
+        raise Where(self.spec.id, self._vector_env, slot, self._seed, 0, self._steps).fault(what) from cause

@@ -1,0 +1,165 @@
+"""Envs stepped one by one, each episode with a seed that can be named: what single and sync are built on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
+from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.errors import EnvFault
+from zmqrl.random_streams import episode_seed
+from zmqrl.types import Array, EnvSpec
+
+RUNNING, RESETTING, PARKED = 0, 1, 2
+
+
+class SeededVectorEnv(VectorEnv):
+    """Episode k of slot e is reset with `episode_seed(seed, vector_env, e, k, incarnation)`."""
+
+    def __init__(
+        self, spec: EnvSpec, make: Callable[[], Any], num_envs: int, seed: int, vector_env: int, incarnation: int = 0
+    ) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._seed, self._vector_env, self._incarnation = seed, vector_env, incarnation
+        self._envs: list[Any] = []
+        self._steps: list[Callable[[Any], Any]] = []
+        self._limits: list[float] = []
+        for slot in range(num_envs):
+            self._add(slot, make)
+        self._elapsed = [0] * num_envs
+        self._episodes = [0] * num_envs
+        self._phase = [RUNNING] * num_envs
+        self._shape = spec.observation.shape
+        self._obs = np.zeros((num_envs, *self._shape), spec.observation.dtype)
+        self._reward = np.zeros(num_envs, np.float64)
+        self._terminated = np.zeros(num_envs, bool)
+        self._truncated = np.zeros(num_envs, bool)
+        self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
+        self._discrete = spec.action.kind == "discrete"
+        self._action_start = int(getattr(self._envs[0].action_space, "start", 0)) if self._discrete else 0
+
+    def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
+        for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
+            self._episodes[slot] = state.episode
+            self._reset(slot)
+            if state.actions is not None and len(state.actions):
+                self._replay(slot, state)
+        self._check()
+        return self._obs
+
+    def step(self, actions: Array) -> StepResult:
+        obs, reward, terminated, truncated = self._result
+        steps, phases, elapsed, limits, shape = self._steps, self._phase, self._elapsed, self._limits, self._shape
+        terminated.fill(False)
+        truncated.fill(False)
+        slot = 0
+        try:
+            for slot, action in enumerate(self._given(actions)):
+                if phases[slot]:
+                    self._not_running(slot)
+                    continue
+                row, gain, ended, cut, _ = steps[slot](action)
+                if type(row) is not np.ndarray:
+                    row = np.asarray(row)
+                if row.shape != shape:
+                    self._fault(slot, f"it returned an observation of shape {row.shape}, its space says {shape}")
+                obs[slot] = row
+                reward[slot] = gain
+                count = elapsed[slot] = elapsed[slot] + 1
+                if ended:
+                    terminated[slot] = True
+                    phases[slot] = RESETTING
+                if cut or count >= limits[slot]:
+                    truncated[slot] = True
+                    phases[slot] = RESETTING
+        except EnvFault:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(slot, f"step raised {type(error).__name__}: {error}", error)
+        self._check()
+        return self._result
+
+    def park(self, slot: int) -> None:
+        """Do not step or reset this slot any more: its last observation stays, rewards are 0."""
+        self._phase[slot] = PARKED
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+        self._envs, self._steps = [], []
+
+    def _add(self, slot: int, make: Callable[[], Any]) -> None:
+        try:
+            env = make()
+        except Exception as error:  # noqa: BLE001 - the user's constructor may raise anything
+            where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
+            raise where.fault(f"it cannot be made: {type(error).__name__}: {error}") from error
+        limit: float = float("inf")
+        inner = env
+        # Counting steps and checking the order of calls is done here: two Python calls per step less.
+        if type(inner) is TimeLimit and inner._max_episode_steps is not None:
+            limit, inner = inner._max_episode_steps, inner.env
+        if type(inner) is OrderEnforcing:
+            inner = inner.env
+        self._envs.append(inner)
+        self._steps.append(inner.step)
+        self._limits.append(limit)
+
+    def _given(self, actions: Array) -> Any:
+        """Python ints, or rows of a fresh array (an env may keep its action)."""
+        if self._discrete:
+            return (actions + self._action_start).tolist() if self._action_start else actions.tolist()
+        return actions.astype(self.spec.action.dtype)
+
+    def _not_running(self, slot: int) -> None:
+        self._reward[slot] = 0.0
+        if self._phase[slot] == RESETTING:
+            self._episodes[slot] += 1
+            self._reset(slot)
+
+    def _reset(self, slot: int) -> None:
+        self._elapsed[slot] = 0
+        self._phase[slot] = RUNNING
+        try:
+            row = np.asarray(self._envs[slot].reset(seed=self._seed_of(slot))[0])
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(slot, f"reset raised {type(error).__name__}: {error}", error)
+        if row.shape != self._shape:
+            self._fault(slot, f"reset returned an observation of shape {row.shape}, its space says {self._shape}")
+        if row.dtype.kind not in "fiub" or (row.dtype.kind == "f" and self._obs.dtype.kind != "f"):
+            self._fault(slot, f"reset returned an observation of {row.dtype}, its space says {self._obs.dtype}")
+        self._obs[slot] = row
+
+    def _replay(self, slot: int, state: EnvSlotState) -> None:
+        """Repeat a slot's actions. An env that does not reproduce may end early: it then resets next."""
+        assert state.actions is not None
+        ended = False
+        try:
+            for action in self._given(np.asarray(state.actions)):
+                row, _, terminated, truncated, _ = self._steps[slot](action)
+                self._elapsed[slot] += 1
+                self._obs[slot] = row
+                ended = bool(terminated or truncated or self._elapsed[slot] >= self._limits[slot])
+                if ended:
+                    break
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(slot, f"step raised {type(error).__name__} in a replay: {error}", error)
+        if ended or state.resetting:
+            self._phase[slot] = RESETTING
+
+    def _check(self) -> None:
+        bad = first_bad_slot(self._obs, self._reward)
+        if bad is not None:
+            self._fault(*bad)
+
+    def _seed_of(self, slot: int) -> int:
+        return episode_seed(self._seed, self._vector_env, slot, self._episodes[slot], self._incarnation)
+
+    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
+        seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
+        raise Where(self.spec.id, self._vector_env, slot, seed, episode, step).fault(what) from cause
