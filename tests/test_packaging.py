@@ -56,9 +56,7 @@ def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=100)
     with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
         packed = set(wheel.namelist())
-    wanted = ["py.typed", *(f"presets/{p.name}" for p in (ROOT / "zmqrl" / "presets").glob("*.yaml"))]
-    wanted += [f"config/{p.name}" for p in (ROOT / "zmqrl" / "config").glob("*.json")]
-    wanted += [str(p.relative_to(ROOT / "zmqrl")) for p in (ROOT / "zmqrl").rglob("*.py")]
+    wanted = [p.relative_to(source / "zmqrl") for p in (source / "zmqrl").rglob("*") if p.is_file()]
     assert {f"zmqrl/{name}" for name in wanted} <= packed
     assert not [name for name in packed if name.startswith("tests")]
 
