@@ -62,7 +62,7 @@ class Categorical(Head):
 
     def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
         shifted, cdf = self._shifted, self._cdf
-        np.subtract(outputs, np.maximum.reduce(outputs, 1, None, None, True), shifted)
+        np.subtract(outputs, np.maximum.reduce(outputs, axis=1, keepdims=True), shifted)
         np.add.accumulate(np.exp(shifted, cdf), 1, None, cdf)
         target = noise.uniform[t, :, 0] * self._total
         actions: Array = np.add.reduce(self._below <= target[:, None], 1, np.int64)
@@ -73,7 +73,8 @@ class Categorical(Head):
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
-        return np.argmax(outputs, axis=1)
+        actions: Array = np.argmax(outputs, axis=1)
+        return actions
 
 
 class EpsilonGreedy(Head):
@@ -89,13 +90,14 @@ class EpsilonGreedy(Head):
 
     def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
         del extras
-        actions = outputs.argmax(1)
+        actions: Array = outputs.argmax(1)
         uniform = noise.uniform[t]
         np.copyto(actions, uniform[:, 1] * self.spec.action.n, "unsafe", uniform[:, 0] < self._epsilon)
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
-        return np.argmax(outputs, axis=1)
+        actions: Array = np.argmax(outputs, axis=1)
+        return actions
 
 
 class _Continuous(Head):
@@ -105,6 +107,8 @@ class _Continuous(Head):
         super().__init__(spec, rows)
         self._size = math.prod(spec.action.shape)
         self._shape = (rows, *spec.action.shape)
+        self._low: Array | None
+        self._high: Array | None
         self._low, self._high = bounds(spec.action)
 
     def _bounded(self, fraction: Array) -> Array:
@@ -112,7 +116,8 @@ class _Continuous(Head):
         if self._low is None or self._high is None:
             raise ConfigError(f"head {self.spec.head!r} needs an action space that is bounded on every side")
         half = (self._high - self._low) * np.float32(0.5)
-        return (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32).reshape(self._shape)
+        actions: Array = (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32)
+        return actions.reshape(self._shape)
 
 
 class Gaussian(_Continuous):

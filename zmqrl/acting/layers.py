@@ -37,7 +37,8 @@ class Linear(Layer):
     def forward(self, x: Array) -> Array:
         out = self._out
         np.dot(x, self._weight, out)
-        return np.add(out, self._bias, out)
+        np.add(out, self._bias, out)
+        return out
 
 
 class Dueling(Layer):
@@ -53,24 +54,27 @@ class Dueling(Layer):
 
     def forward(self, x: Array) -> Array:
         advantage = self._advantage.forward(x)
-        mean = np.add.reduce(advantage, 1, None, None, True) * np.float32(1.0 / advantage.shape[1])
+        mean = np.add.reduce(advantage, axis=1, keepdims=True) * np.float32(1.0 / advantage.shape[1])
         offset = self._value.forward(x)
         offset -= mean
-        return np.add(advantage, offset, advantage)
+        np.add(advantage, offset, advantage)
+        return advantage
 
 
 class Tanh(Layer):
     """In place: its input is the buffer of the layer before."""
 
     def forward(self, x: Array) -> Array:
-        return np.tanh(x, x)
+        np.tanh(x, x)
+        return x
 
 
 class Relu(Layer):
     """In place."""
 
     def forward(self, x: Array) -> Array:
-        return np.maximum(x, np.float32(0.0), x)
+        np.maximum(x, np.float32(0.0), x)
+        return x
 
 
 class Scale(Layer):
@@ -80,7 +84,8 @@ class Scale(Layer):
         self._divisor = np.float32(divisor)
 
     def forward(self, x: Array) -> Array:
-        return np.divide(x, self._divisor, x)
+        np.divide(x, self._divisor, x)
+        return x
 
 
 def make_layers(specs: tuple[LayerSpec, ...], rows: int) -> list[Layer]:

@@ -1,7 +1,7 @@
 """Acting without torch: an MLP and a head in numpy, for one vector env's whole batch at a time.
 
-Every array has its own C-contiguous buffer and the batch is never cut or joined: eight rows at once and the same rows one by
-one differ in their last bits, so bits would otherwise depend on how many workers there are.
+Every array has its own C-contiguous buffer and the batch is never cut or joined: eight rows at once and the same
+rows one by one differ in their last bits, so bits would otherwise depend on how many workers there are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acting for networks with convolutions: torch for the layers, the same numpy heads. The only acting module with torch."""
+"""Acting for networks with convolutions: torch layers under the same numpy heads. The only acting module with torch."""
 
 from __future__ import annotations
 

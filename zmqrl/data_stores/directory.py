@@ -1,7 +1,7 @@
 """Checkpoints as files in one directory, on local disk and on NFS alike.
 
-Names: `v<incarnation>-<n>.safetensors`, `full-...`, `best-...`. On NFS a name may be cached as absent for tens of seconds
-and a file may go stale while it is open, so a reader opens once, reads to the end, verifies, and on any
+Names: `v<incarnation>-<n>.safetensors`, `full-...`, `best-...`. On NFS a name may be cached as absent for tens of
+seconds and a file may go stale while it is open, so a reader opens once, reads to the end, verifies, and on any
 failure lists the directory (which refreshes the client's cache) and tries again until its deadline.
 """
 

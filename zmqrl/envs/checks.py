@@ -29,7 +29,7 @@ class Where:
 
 
 def first_bad_slot(obs: Array, reward: Array) -> tuple[int, str] | None:
-    """The first slot whose observation holds NaN or whose reward is not finite, and what it is; None when all is well."""
+    """The first slot whose observation holds NaN or whose reward is not finite, and what it is; None if all is well."""
     if obs.dtype.kind == "f" and math.isnan(obs.sum()):  # inf - inf may give NaN too: look closer
         rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
         if rows.any():

@@ -19,17 +19,19 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if isinstance(error, ConfigError):
         return error
     if isinstance(error, gym_error.DependencyNotInstalled):
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {_install(section, error)}")
+        way_out = _install(section, error)
+        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {way_out}")
     if isinstance(error, gym_error.UnregisteredEnv):
         return _unregistered(section, error)
     if isinstance(error, ImportError):
         missing = error.name or str(error)
         module = section.id.partition(":")[0]
         if f"{module}.".startswith(f"{missing}."):
-            return ConfigError(f"env.id: {section.id!r}: there is no module {missing!r} to import from here{_near(section.id)}")
+            return ConfigError(f"env.id: {section.id!r}: there is no module {missing!r}{_near(section.id)}")
         return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
     if isinstance(error, TypeError) and section.kwargs:
-        return ConfigError(f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {_first_line(error)}")
+        kwargs = dict(section.kwargs)
+        return ConfigError(f"env.kwargs: {kwargs} are not accepted by {section.id!r}: {_first_line(error)}")
     return ConfigError(f"env.id: {section.id!r} cannot be made: {type(error).__name__}: {_first_line(error)}")
 
 

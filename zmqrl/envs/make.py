@@ -27,8 +27,8 @@ NAMESPACES = {"ALE": "ale_py"}
 def make_single(section: EnvSection) -> Env:
     """One env with its wrappers, without gymnasium's checkers (the vector env checks what comes out).
 
-    `a.b:Name` is attribute Name of module a.b if it exists, else an id that module a.b registers. Raises whatever the user's
-    code or gymnasium raises.
+    `a.b:Name` is attribute Name of module a.b if it exists, else an id that module a.b registers. Raises whatever
+    the user's code or gymnasium raises.
     """
     creator = _attribute(section.id)
     kwargs = dict(section.kwargs)
@@ -43,7 +43,7 @@ def make_single(section: EnvSection) -> Env:
 
 
 def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
-    """gymnasium's native vector form with NEXT_STEP autoreset, or None when there is none for this section."""
+    """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
     if section.wrappers or _attribute(section.id) is not None:
         return None
     _register_namespace(section.id)
@@ -69,7 +69,7 @@ def probe(section: EnvSection) -> EnvSpec:
     with quiet():
         try:
             env = make_single(section)
-        except Exception as error:  # noqa: BLE001 - the user's constructor may raise anything
+        except Exception as error:  # the user's constructor may raise anything
             raise explain(section, error) from error
         try:
             return _spec(section, env)

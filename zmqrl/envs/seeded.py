@@ -96,7 +96,7 @@ class SeededVectorEnv(VectorEnv):
     def _add(self, slot: int, make: Callable[[], Any]) -> None:
         try:
             env = make()
-        except Exception as error:  # noqa: BLE001 - the user's constructor may raise anything
+        except Exception as error:  # the user's constructor may raise anything
             where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
             raise where.fault(f"it cannot be made: {type(error).__name__}: {error}") from error
         limit: float = float("inf")

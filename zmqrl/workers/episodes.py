@@ -1,0 +1,192 @@
+"""What the learner knows of episodes from the segments it took: their returns, and where every env stands.
+
+The two have different order: returns are counted in batch order (`EpisodeBook.observe`), so that they do not depend
+on who arrived first; where an env stands moves on with each segment taken (`advance`), so that a successor can be
+told at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array
+
+WINDOW = 100
+"""Finished episodes in the mean return."""
+
+
+class EnvRecord:
+    """Where the N envs of one vector env stand: episode, and the actions since its reset.
+
+    Actions are kept as the segments' whole columns, shared by the N envs, as long as one of them needs a part.
+    """
+
+    def __init__(self, num_envs: int, keep_actions: bool) -> None:
+        self._keep_actions = keep_actions
+        self._episode = np.zeros(num_envs, np.int64)
+        self._resetting = np.zeros(num_envs, bool)
+        self._begun = np.zeros(num_envs, np.int64)
+        """Row, counted over all segments, of the first action of the current episode."""
+        self._rows = 0
+        self._chunks: deque[tuple[int, Array]] = deque()
+
+    def advance(self, columns: Mapping[str, Array]) -> None:
+        """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        done = columns["terminated"] | columns["truncated"]
+        steps = len(done)
+        if self._keep_actions:
+            action = columns["action"]
+            small = action.dtype.kind == "i" and action.max(initial=0) < 256 and action.min(initial=0) >= 0
+            self._chunks.append((self._rows, action.astype(np.uint8) if small else action.copy()))
+        if self._resetting.any():
+            self._episode += self._resetting
+            self._begun[self._resetting] = self._rows + 1
+            self._resetting[:] = False
+        if done.any():
+            for t, env in zip(*(axis.tolist() for axis in done.nonzero()), strict=True):
+                if t == steps - 1:
+                    self._resetting[env] = True
+                else:  # the row after it resets
+                    self._episode[env] += 1
+                    self._begun[env] = self._rows + t + 2
+        self._rows += steps
+        oldest = int(self._begun.min())
+        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= oldest:
+            self._chunks.popleft()
+
+    def states(self) -> tuple[EnvSlotState, ...]:
+        """Enough for a successor to go on; without actions each env goes on with its next episode."""
+        if not self._keep_actions:
+            return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
+        actions, first = self._actions()
+        return tuple(
+            EnvSlotState(
+                int(self._episode[env]),
+                None if actions is None else np.ascontiguousarray(actions[int(self._begun[env]) - first :, env]),
+                bool(self._resetting[env]),
+            )
+            for env in range(len(self._episode))
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """For FULL."""
+        actions, first = self._actions()
+        stored = {"episode": self._episode, "resetting": self._resetting, "begun": self._begun - first}
+        return stored if actions is None else {**stored, "actions": actions}
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Go back to what `arrays` gave."""
+        self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
+        self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
+        self._chunks.clear()
+        if "actions" in arrays:
+            self._chunks.append((0, np.array(arrays["actions"])))
+            self._rows = len(arrays["actions"])
+
+    def _actions(self) -> tuple[Array | None, int]:
+        """All kept actions `[rows, N, ...]` in one array, and the row of the first."""
+        if not self._chunks:
+            return None, self._rows
+        if len(self._chunks) > 1:
+            chunks = [chunk for _, chunk in self._chunks]
+            same = all(chunk.dtype == chunks[0].dtype for chunk in chunks)
+            joined = np.concatenate(chunks if same else [chunk.astype(np.int64) for chunk in chunks])
+            return joined, self._chunks[0][0]
+        return self._chunks[0][1], self._chunks[0][0]
+
+
+class EpisodeBook:
+    """Returns and lengths of training episodes, and the records of all vector envs. The learner's thread only."""
+
+    def __init__(self, vector_envs: int, num_envs: int, replayable: bool = True) -> None:
+        """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept."""
+        self._num_envs = num_envs
+        self._replayable = replayable
+        self._records = [EnvRecord(num_envs, replayable) for _ in range(vector_envs)]
+        self._running = np.zeros((vector_envs, num_envs), np.float64)
+        self._length = np.zeros((vector_envs, num_envs), np.int64)
+        self._incarnation = np.full(vector_envs, -1, np.int64)
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.total = 0
+        """Finished episodes."""
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last `WINDOW` finished episodes, of fewer while there are fewer; None before the first."""
+        return float(np.mean(self.returns)) if self.returns else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the same episodes."""
+        return float(np.mean(self.lengths)) if self.lengths else None
+
+    def advance(self, vector_env: int, columns: Mapping[str, Array]) -> None:
+        """A segment of `vector_env` was taken: move its record on."""
+        self._records[vector_env].advance(columns)
+
+    def states(self, vector_env: int) -> tuple[EnvSlotState, ...]:
+        """Where a successor of `vector_env` starts."""
+        return self._records[vector_env].states()
+
+    def observe(self, batch: SegmentBatch) -> None:
+        """Count the rewards of `batch`, in its order."""
+        columns, envs = batch.columns, self._num_envs
+        done: Array = columns["terminated"] | columns["truncated"]
+        any_done: Array = np.asarray(done.any(axis=0))
+        for place, meta in enumerate(batch.metas):
+            cut = slice(place * envs, (place + 1) * envs)
+            vector_env, incarnation = meta.id.vector_env, meta.id.incarnation
+            if not self._replayable and incarnation != self._incarnation[vector_env]:
+                self._running[vector_env], self._length[vector_env] = 0.0, 0
+            self._incarnation[vector_env] = incarnation
+            reward = columns["reward"][:, cut]
+            if any_done[cut].any():
+                self._finish(vector_env, reward, done[:, cut], columns["valid"][:, cut])
+            else:
+                self._running[vector_env] += reward.sum(axis=0, dtype=np.float64)
+                self._length[vector_env] += columns["valid"][:, cut].sum(axis=0)
+
+    def arrays(self) -> dict[str, Array]:
+        """For FULL."""
+        arrays: dict[str, Array] = {
+            "running": self._running,
+            "length": self._length,
+            "incarnation": self._incarnation,
+            "returns": np.array(self.returns, np.float64),
+            "lengths": np.array(self.lengths, np.int64),
+            "total": np.array(self.total),
+        }
+        for vector_env, record in enumerate(self._records):
+            arrays.update({f"{vector_env}/{name}": array for name, array in record.arrays().items()})
+        return arrays
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Go back to what `arrays` gave; vector envs that were not there then stay fresh."""
+        known = min(len(self._records), len(arrays["running"]))
+        self._running[:known] = arrays["running"][:known]
+        self._length[:known] = arrays["length"][:known]
+        self._incarnation[:known] = arrays["incarnation"][:known]
+        self.returns = deque(arrays["returns"].tolist(), maxlen=WINDOW)
+        self.lengths = deque(arrays["lengths"].tolist(), maxlen=WINDOW)
+        self.total = int(arrays["total"])
+        for vector_env in range(known):
+            prefix = f"{vector_env}/"
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            self._records[vector_env].load_arrays(own)
+
+    def _finish(self, vector_env: int, reward: Array, done: Array, valid: Array) -> None:
+        sums, counts = reward.cumsum(axis=0, dtype=np.float64), valid.cumsum(axis=0)
+        running, length = self._running[vector_env], self._length[vector_env]
+        for t, env in zip(*(axis.tolist() for axis in done.nonzero()), strict=True):
+            self.returns.append(float(running[env] + sums[t, env]))
+            self.lengths.append(int(length[env] + counts[t, env]))
+            self.total += 1
+            running[env], length[env] = -sums[t, env], -counts[t, env]
+        running += sums[-1]
+        length += counts[-1]

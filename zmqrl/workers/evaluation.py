@@ -1,0 +1,95 @@
+"""Greedy episodes on seeds of their own: the evaluator's scores, and those of `zmqrl eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from zmqrl.acting.base import Policy
+from zmqrl.acting.heads import bounds
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.make import make_single
+from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.types import EnvSpec
+
+EVALUATION = -1
+"""The vector env in the seeds of evaluation: no training vector env has this number."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns and lengths of the episodes, in the order of their seeds."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over the episodes."""
+        return float(np.std(self.returns))
+
+
+class Evaluation:
+    """All episodes side by side in one vector env, made once; every version plays the same seeds."""
+
+    def __init__(self, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> None:
+        make = partial(make_single, replace(section, num_envs=episodes))
+        self._env = SeededVectorEnv(spec, make, episodes, seed, EVALUATION)
+        low, high = bounds(spec.action)
+        self._bounds = (
+            None
+            if low is None or high is None
+            else (
+                low.reshape(spec.action.shape),
+                high.reshape(spec.action.shape),
+            )
+        )
+
+    def play(self, policy: Policy, abandoned: Callable[[], bool] = lambda: False) -> Score | None:
+        """Each env's first episode to its end; None as soon as `abandoned` between two steps. EnvFault as any env."""
+        for score in self._steps(policy):
+            if score is not None:
+                return score
+            if abandoned():
+                return None
+        return None
+
+    def close(self) -> None:
+        """Close the envs."""
+        self._env.close()
+
+    def _steps(self, policy: Policy) -> Iterator[Score | None]:
+        episodes = self._env.num_envs
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+        playing = np.ones(episodes, bool)
+        obs = self._env.start()
+        while playing.any():
+            actions = policy.act_greedily(obs)
+            result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
+            returns[playing] += result.reward[playing]
+            lengths += playing
+            for slot in np.nonzero((result.terminated | result.truncated) & playing)[0].tolist():
+                playing[slot] = False
+                self._env.park(slot)
+            obs = result.obs
+            yield None
+        yield Score(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+
+def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:
+    """`episodes` greedy episodes of a loaded policy, to their ends."""
+    evaluation = Evaluation(section, spec, episodes, seed)
+    try:
+        score = evaluation.play(policy)
+        assert score is not None
+        return score
+    finally:
+        evaluation.close()

@@ -1,0 +1,147 @@
+"""The evaluator process: scores the newest version on its own time and keeps the best. Training never waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+
+from zmqrl.acting.load import make_policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import Boot
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import DataStore
+from zmqrl.data_stores.make import make_store
+from zmqrl.errors import StoreError
+from zmqrl.logs.events import EventPipe
+from zmqrl.types import Notice
+from zmqrl.workers.evaluation import Evaluation, Score
+
+STDIN = 0
+WAIT_S = 0.5
+READ_DEADLINE_S = 1.0
+FINAL_READ_DEADLINE_S = 10.0
+
+
+def main(boot: Boot) -> int:
+    """Score versions until the final one is scored, stdin ends or SIGTERM. Exit code 0."""
+    os.nice(boot.plan.config.evaluator.nice)
+    evaluator = Evaluator(boot, Inbox(STDIN), make_store(boot.plan), EventPipe(boot.fds.get("events")))
+    signal.signal(signal.SIGTERM, lambda *_: evaluator.stop())
+    evaluator.run()
+    return 0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A version to score."""
+
+    notice: Notice
+    final: bool
+
+
+class Inbox:
+    """JSON lines on a descriptor; only the newest assignment counts, and a final one stays."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+        self.newest: Assignment | None = None
+        self.ended = False
+
+    def poll(self, timeout_s: float) -> None:
+        """Read what is there; wait up to `timeout_s` for the first byte."""
+        while not self.ended and select.select([self._fd], [], [], timeout_s)[0]:
+            timeout_s = 0.0
+            chunk = os.read(self._fd, 65536)
+            if not chunk:
+                self.ended = True
+                return
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip() or (self.newest is not None and self.newest.final):
+            return
+        message = json.loads(line)
+        for kind in ("notice", "final"):
+            if kind in message:
+                self.newest = Assignment(from_json(Notice, message[kind]), kind == "final")
+
+
+class Evaluator:
+    """The loop. One thread; looks at its inbox between two env steps."""
+
+    def __init__(self, boot: Boot, inbox: Inbox, store: DataStore, events: EventPipe) -> None:
+        plan = boot.plan
+        self._inbox, self._store, self._events = inbox, store, events
+        self._policy = make_policy(from_json(ActingSpec, plan.acting))
+        self._evaluation = Evaluation(plan.config.env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed)
+        best = store.best()
+        self._best = best[2] if best is not None else -float("inf")
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End between two steps; safe in a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Until the final version is scored, the inbox ends or `stop`."""
+        self._events.send("ready")
+        done: Assignment | None = None
+        while not self._stopping:
+            self._inbox.poll(0.0 if self._inbox.newest != done else WAIT_S)
+            if self._inbox.ended and not (self._inbox.newest is not None and self._inbox.newest.final):
+                break
+            assignment = self._inbox.newest
+            if assignment is None or assignment == done:
+                continue
+            self._score(assignment)
+            done = assignment
+            if assignment.final:
+                break
+        self._evaluation.close()
+
+    def _score(self, assignment: Assignment) -> None:
+        notice = assignment.notice
+        deadline_s = FINAL_READ_DEADLINE_S if assignment.final else READ_DEADLINE_S
+        try:
+            content = self._store.read(notice.key, notice.nbytes, notice.sha256, deadline_s)
+        except StoreError:
+            if assignment.final:
+                raise
+            return  # retention was faster: a newer version has long been announced
+        self._policy.load(tensors.parse(content)[0], notice.schedule)
+        score = self._evaluation.play(self._policy, lambda: self._abandons(assignment))
+        if score is not None:
+            self._report(assignment, content, score)
+
+    def _abandons(self, assignment: Assignment) -> bool:
+        """Whether something more pressing has come: the end, or the final version."""
+        self._inbox.poll(0.0)
+        if self._stopping:
+            return True
+        newest = self._inbox.newest
+        return not assignment.final and (self._inbox.ended or (newest is not None and newest.final))
+
+    def _report(self, assignment: Assignment, content: bytes, score: Score) -> None:
+        notice, best = assignment.notice, score.mean > self._best
+        if best:
+            self._best = score.mean
+            self._store.save_best(notice.version, content, score.mean)
+        self._events.send(
+            "score",
+            version=list(notice.version),
+            env_steps=notice.env_steps,
+            return_mean=score.mean,
+            return_std=score.std,
+            episodes=len(score.returns),
+            wall=time.time(),
+            best=best,
+            final=assignment.final,
+        )

@@ -1,0 +1,213 @@
+"""The rollout worker process: steps its vector envs and hands their segments to the memory backend.
+
+sync: the segment with index n is acted with version n and no other. async: with the newest version there is, taken
+between segments. No torch here and no algorithm.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Protocol
+
+from zmqrl.acting.base import Policy
+from zmqrl.acting.load import make_policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import Boot
+from zmqrl.data_stores import tensors
+from zmqrl.envs.factory import make_vector_env
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.plugins import load
+from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.types import Notice, SegmentId, Version
+from zmqrl.workers.rollout import Rollout
+
+POLL_S = 0.2
+REPORT_S = 2.0
+
+
+class WeightsSource(Protocol):
+    """Where published weights come from: the host's shared buffer."""
+
+    def version(self) -> Version | None:
+        """The version that is there; cheap."""
+        ...
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        """A whole copy of what is there."""
+        ...
+
+
+def main(boot: Boot) -> int:
+    """Step until told to stop. Exit code 0; what the env or anything else raises goes up to `entry`."""
+    sink: SegmentSink = load(boot.plan.config.memory_backend.kind, "zmqrl.memory_backends", MemoryBackend).sink(boot)
+    worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    try:
+        worker.run()
+    finally:
+        worker.close()
+        sink.close()
+    return 0
+
+
+class _Stream:
+    """A vector env that this worker steps, and the index of its next segment."""
+
+    def __init__(self, order: StreamOrder, rollout: Rollout) -> None:
+        self.incarnation = order.incarnation
+        self.next_index = order.next_index
+        self.rollout = rollout
+
+
+class RolloutWorker:
+    """The worker's loop around a sink and a source of weights. One thread."""
+
+    def __init__(self, boot: Boot, sink: SegmentSink, weights: WeightsSource, events: EventPipe) -> None:
+        self._plan = boot.plan
+        self._sync = boot.plan.config.run.mode != "async"
+        self._spec = from_json(ActingSpec, boot.plan.acting)
+        self._policy: Policy = make_policy(self._spec)
+        self._sink, self._weights, self._events = sink, weights, events
+        self._streams: dict[int, _Stream] = {}
+        self._version: Version | None = None
+        self._stopping = False
+        self._stepping: int | None = None
+        self._stepped = False
+        self._reports = _Reports(events)
+
+    def stop(self) -> None:
+        """End between two steps; safe in a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Until `stop`, or until the orders say so."""
+        self._events.send("ready")
+        timeout_s = 0.0
+        while not self._stopping:
+            orders = self._poll(timeout_s)
+            if orders.stop:
+                return
+            self._follow(orders)
+            self._take_weights()
+            worked = [self._advance(stream) for stream in list(self._streams.values())]
+            timeout_s = 0.0 if any(worked) else POLL_S
+            self._reports.send_when_due()
+
+    def close(self) -> None:
+        """Close all envs."""
+        for stream in self._streams.values():
+            stream.rollout.close()
+        self._streams = {}
+
+    def _poll(self, timeout_s: float) -> Orders:
+        if timeout_s == 0.0:
+            return self._sink.poll(0.0)
+        begun = time.monotonic()
+        orders = self._sink.poll(timeout_s)
+        self._reports.waited_s += time.monotonic() - begun
+        return orders
+
+    def _follow(self, orders: Orders) -> None:
+        """Make the vector envs those of `orders`: absolute, so what is not listed is given up."""
+        listed = {order.vector_env for order in orders.streams}
+        for vector_env in [v for v in self._streams if v not in listed]:
+            self._streams.pop(vector_env).rollout.close()
+        for order in orders.streams:
+            known = self._streams.get(order.vector_env)
+            if known is None or known.incarnation != order.incarnation:
+                if known is not None:
+                    known.rollout.close()
+                self._streams[order.vector_env] = self._take_up(order)
+
+    def _take_up(self, order: StreamOrder) -> _Stream:
+        config = self._plan.config
+        mode, seed = config.run.mode, config.run.seed
+        env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)
+        keyed = 0 if self._sync else order.incarnation
+        rollout = Rollout(env, self._policy, self._spec, seed, order.vector_env, keyed)
+        rollout.start(order.states)
+        return _Stream(order, rollout)
+
+    def _take_weights(self) -> None:
+        if self._weights.version() == self._version:
+            return
+        found = self._weights.read()
+        if found is None:
+            return
+        notice, content = found
+        self._policy.load(tensors.parse(content)[0], notice.schedule)
+        self._version = notice.version
+
+    def _advance(self, stream: _Stream) -> bool:
+        """Collect the stream's next segment if its version and a lease are there."""
+        version = self._version
+        if version is None or self._stopping or (self._sync and version.n != stream.next_index):
+            return False
+        if not self._sync:
+            self._take_weights()
+            version = self._version or version
+        segment = self._sink.open(stream.rollout.vector_env)
+        if segment is None:
+            return False
+        rows = self._collect(stream, segment)
+        if rows is None:
+            return False
+        id = SegmentId(stream.rollout.vector_env, stream.incarnation, stream.next_index)
+        self._sink.seal(segment, id, version, rows)
+        stream.next_index += 1
+        self._reports.observe(rows, segment)
+        return True
+
+    def _collect(self, stream: _Stream, segment: OpenSegment) -> int | None:
+        vector_env = stream.rollout.vector_env
+        sink_progress = self._sink.progress
+        if not self._stepped:
+            sink_progress = self._first_step
+
+        def progress(rows: int) -> None:
+            sink_progress(vector_env, rows)
+
+        rows = stream.rollout.collect(segment.columns, stream.next_index, progress, lambda: self._stopping)
+        if rows is None:
+            self._sink.abandon(segment)
+        return rows
+
+    def _first_step(self, vector_env: int, rows: int) -> None:
+        if not self._stepped:
+            self._stepped = True
+            self._events.send("first_step", wall=time.time())
+        self._sink.progress(vector_env, rows)
+
+
+class _Reports:
+    """The `worker` event, every `REPORT_S`."""
+
+    def __init__(self, events: EventPipe) -> None:
+        self._events = events
+        self._env_steps = self._episodes = self._rows = 0
+        self._since = time.monotonic()
+        self.waited_s = 0.0
+
+    def observe(self, rows: int, segment: OpenSegment) -> None:
+        """Count a sealed segment."""
+        self._env_steps += rows
+        self._rows += rows
+        done: Any = segment.columns["terminated"] | segment.columns["truncated"]
+        self._episodes += int(done.sum())
+
+    def send_when_due(self) -> None:
+        """Rates since the last event."""
+        elapsed_s = time.monotonic() - self._since
+        if elapsed_s < REPORT_S:
+            return
+        self._events.send(
+            "worker",
+            env_steps=self._env_steps,
+            env_steps_per_s=self._rows / elapsed_s,
+            wait_fraction=min(1.0, self.waited_s / elapsed_s),
+            episodes=self._episodes,
+        )
+        self._since, self._rows, self.waited_s = time.monotonic(), 0, 0.0
