@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
+
+from zmqrl.algorithms.base import OnPolicyLearner, Progress
+from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.config.sections import NetworkSection, ReplaySection
+from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.networks.initial import initial_weights
+from zmqrl.types import SpaceSpec, Version
+
+SMALL = NetworkSection(hidden=(16,))
+
+
+def make(action: SpaceSpec = DISCRETE, obs_size: int = 3, envs: int = 8, steps: int = 16, **options: object) -> PPO:
+    defaults = {"minibatch_size": 32, "epochs": 4}
+    config = PPOConfig(**(defaults | options))
+    return PPO(config, SMALL, env_spec(action, obs_size), steps, envs)
+
+
+def learner_of(algorithm: PPO) -> OnPolicyLearner:
+    weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
+    return algorithm.learner(weights, "cpu")
+
+
+def progress(env_steps: int = 0, updates: int = 0, **options: object) -> Progress:
+    return Progress(1, env_steps, updates, 10_000, **options)
+
+
+def train(algorithm: PPO, learner: OnPolicyLearner, driver: Driver, rounds: int, debug: bool = False) -> float:
+    reward = 0.0
+    for _ in range(rounds):
+        version = driver.version
+        batch = driver.segment(learner.weights())
+        learner.learn(batch, progress(debug=debug, version=version))
+        reward = float(batch.columns["reward"][batch.columns["valid"]].mean())
+    return reward
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_value_bootstraps_through_truncation_and_not_through_termination(truncates: bool) -> None:
+    algorithm = make(obs_size=4, gamma=0.98, learning_rate=0.02, minibatch_size=128, gae_lambda=0.95, max_grad_norm=1e3)
+    learner = learner_of(algorithm)
+    driver = Driver(algorithm, InfiniteHorizon(8, 8, truncates))
+    train(algorithm, learner, driver, 250)
+    value = float(learner._critic.run(torch.eye(4)[:1]))  # type: ignore[attr-defined]
+    # 1 / (1 - gamma) = 50; at most (1 - gamma^8) / (1 - gamma) = 7.5 when episodes really end.
+    assert abs(value - 50.0) < 1.0 if truncates else value < 7.5
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_learns_to_match_the_observation(action: SpaceSpec, normalised: bool) -> None:
+    algorithm = make(
+        action, learning_rate=0.01, gamma=0.0, normalise_obs=normalised, normalise_reward=normalised, minibatch_size=64
+    )
+    driver = Driver(algorithm, MatchTheObs(8))
+    assert train(algorithm, learner_of(algorithm), driver, 60, debug=True) > (0.9 if action is DISCRETE else 0.75)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_state_goes_on_bit_for_bit(action: SpaceSpec) -> None:
+    algorithm = make(action, normalise_obs=True, normalise_reward=True, learning_rate=0.01, ent_coef=0.01)
+    straight, resumed = learner_of(algorithm), learner_of(algorithm)
+    driver = Driver(algorithm, MatchTheObs(8))
+    train(algorithm, straight, driver, 3)
+    resumed.load_state(straight.weights(), straight.state())
+    for _ in range(3):
+        now, batch = progress(version=driver.version), driver.segment(straight.weights())
+        assert straight.learn(batch, now) == resumed.learn(batch, now)
+    for one, other in ((straight.weights(), resumed.weights()), (straight.state(), resumed.state())):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_debug_names_a_ratio_that_is_off() -> None:
+    algorithm = make()
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    version = driver.version
+    batch = driver.segment(learner.weights())
+    batch.columns["log_prob"][:] += 1e-3
+    learner.learn(batch, progress(version=Version(0, 7), debug=True))  # Lag: nothing to check.
+    with pytest.raises(TrainingFailed, match=r"off 1 by 0\.0"):
+        learner.learn(batch, progress(version=version, debug=True))
+
+
+def test_stale_segments_are_trained_with_the_statistics_they_were_acted_with() -> None:
+    algorithm = make(normalise_obs=True, epochs=1, learning_rate=1e-12)
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    first = driver.segment(learner.weights())
+    learner.learn(first, progress(version=Version(0, 0)))
+    late = driver.segment(learner.weights())
+    late = dataclasses.replace(late, metas=(dataclasses.replace(late.metas[0], version=Version(0, 1)),))
+    for n in range(1, 4):
+        learner.learn(first, progress(version=Version(0, n)))
+    # Frozen weights: the ratio of the late segment is 1 only under the statistics of its own version.
+    result = learner.learn(late, progress(version=Version(0, 4)))
+    assert abs(result.metrics["approx_kl"]) < 1e-6
+
+
+def test_learning_uses_no_global_random_numbers() -> None:
+    algorithm = make()
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    torch.manual_seed(5)
+    before_torch, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+    train(algorithm, learner, driver, 1)
+    assert torch.equal(torch.get_rng_state(), before_torch)
+    assert np.array_equal(np.random.get_state()[1], before_numpy)
+
+
+def test_updates_are_epochs_times_minibatches_and_metrics_are_finite() -> None:
+    algorithm = make(minibatch_size=50, epochs=3, value_clip=0.2, ent_coef=0.01)
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    result = learner.learn(driver.segment(learner.weights()), progress())
+    assert result.updates == 3 * 3
+    assert {"loss/policy", "loss/value", "entropy", "approx_kl", "clip_fraction", "explained_variance"} <= set(
+        result.metrics
+    )
+    assert np.isfinite(list(result.metrics.values())).all()
+    assert result.metrics["entropy"] == pytest.approx(np.log(3), abs=0.01)
+
+
+def test_a_batch_without_valid_rows_trains_nothing() -> None:
+    algorithm = make()
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    batch = driver.segment(learner.weights())
+    batch.columns["valid"][:] = False
+    before = learner.weights()
+    assert learner.learn(batch, progress()).updates == 0
+    assert all(np.array_equal(value, before[name]) for name, value in learner.weights().items())
+
+
+def test_invalid_rows_do_not_count() -> None:
+    algorithm = make(normalise_obs=True, normalise_reward=True)
+    one, other = learner_of(algorithm), learner_of(algorithm)
+    batch = Driver(algorithm, MatchTheObs(8, length=3)).segment(one.weights())
+    one.learn(batch, progress())
+    hidden = ~batch.columns["valid"]
+    assert hidden.any()
+    batch.columns["action"][hidden] = 2
+    batch.columns["log_prob"][hidden] = np.nan
+    other.learn(batch, progress())
+    assert all(np.array_equal(value, other.weights()[name]) for name, value in one.weights().items())
+
+
+def test_linear_schedules_reach_zero() -> None:
+    algorithm = make(learning_rate_schedule="linear", clip_schedule="linear")
+    assert algorithm.learning_rate(progress(5_000)) == pytest.approx(1.5e-4)
+    assert algorithm.clip(progress(20_000)) == 0.0
+
+
+def test_a_minibatch_larger_than_the_batch_is_a_config_error() -> None:
+    algorithm = make(minibatch_size=300, batch_segments=1)
+    algorithm.check("sync", 3, ReplaySection())
+    for mode, vector_envs in (("sync", 2), ("async", 4)):
+        with pytest.raises(ConfigError, match=r"algorithm\.minibatch_size: 300"):
+            algorithm.check(mode, vector_envs, ReplaySection())  # type: ignore[arg-type]
