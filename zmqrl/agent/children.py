@@ -44,6 +44,8 @@ class Child:
     stdin_fd: int
     wake_fd: int | None
     log: Path
+    log_start: int
+    """Where this process's part of the log begins, in bytes."""
     events_open: bool = True
     killed: bool = False
     told_to_end: bool = False
@@ -132,9 +134,10 @@ class Child:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def log_tail(self) -> list[str]:
-        """The last lines of its log."""
+        """The last lines that this process wrote to its log."""
         with self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self.log_start if self.log_start <= end else 0, end - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
 
     def cap_log(self) -> None:
@@ -170,6 +173,7 @@ class Nursery:
         log = self._log_dir / f"{self._boot.host}-{place.role}-{place.index}.log"
         try:
             with log.open("ab") as output:
+                log_start = output.tell()
                 process = subprocess.Popen(
                     self._command(place.role, self._boot.plan.run_id, place.index),
                     stdin=subprocess.PIPE,
@@ -183,7 +187,7 @@ class Nursery:
             if wake_read is not None:
                 os.close(wake_read)
         self._write_boot(process, place, spawn, fds, vector_envs)
-        return self._child(place, spawn, process, events_read, wake_write, log)
+        return self._child(place, spawn, process, events_read, wake_write, (log, log_start))
 
     def _environment_of(self, role: str) -> dict[str, str]:
         if role == "learner":
@@ -220,7 +224,7 @@ class Nursery:
         process: subprocess.Popen[bytes],
         events_fd: int,
         wake_fd: int | None,
-        log: Path,
+        log: tuple[Path, int],
     ) -> Child:
         assert process.stdin is not None
         stdin_fd = os.dup(process.stdin.fileno())
@@ -236,4 +240,4 @@ class Nursery:
         pidfd = os.pidfd_open(process.pid)
         if place.role == "evaluator":
             os.setpriority(os.PRIO_PROCESS, process.pid, self._boot.plan.config.evaluator.nice)
-        return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, log)
+        return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

@@ -1,0 +1,28 @@
+"""A launcher process over the stand-ins: `python stand_in_launch.py RUN_DIR MODE DETACH key=value...`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+
+from plans import START, stand_in_plan  # noqa: E402
+
+from zmqrl.launch.detach import run_detached  # noqa: E402
+from zmqrl.launch.launcher import Launcher  # noqa: E402
+from zmqrl.orchestrators.local import LocalOrchestrator  # noqa: E402
+
+
+def main() -> int:
+    run_dir, mode, detach = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "detach"
+    behaviour = dict(pair.split("=", 1) for pair in sys.argv[4:])
+    plan = stand_in_plan(run_dir, mode, **behaviour)  # type: ignore[arg-type]
+    orchestrator = LocalOrchestrator((sys.executable, START))
+    if detach:
+        return run_detached(run_dir, lambda ready: Launcher(plan, orchestrator, True, ready).run())
+    return Launcher(plan, orchestrator, True).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

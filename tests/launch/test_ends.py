@@ -1,0 +1,228 @@
+"""Every way a run can end, with real processes: the exit code, the summary, and nothing left within 5 s."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
+
+LAUNCH = str(Path(__file__).with_name("stand_in_launch.py"))
+START_S, END_S = 15.0, 5.0
+
+
+class Run:
+    """A launcher process over stand-ins."""
+
+    def __init__(self, run_dir: Path, *behaviour: str, mode: str = "sync", detach: bool = False) -> None:
+        self.run_dir = run_dir
+        arguments = [LAUNCH, str(run_dir), mode, "detach" if detach else "attach", *behaviour]
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def ready(self) -> list[ProcessId]:
+        """Wait until it runs; everything below the launcher: the agent first."""
+        wait_for(lambda: self.status().get("phase") == "running")
+        return descendants(self.process.pid)
+
+    def status(self) -> dict[str, Any]:
+        path = self.run_dir / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=START_S)
+        return self.process.returncode, out, err
+
+    def summary(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return loaded
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants(pid: int) -> list[ProcessId]:
+    """The agent, then its children: those are of the thread that started them."""
+    (agent,) = children(pid)
+    found = [identify(p) for p in (agent, *children(agent))]
+    return [process for process in found if process is not None]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def started() -> Iterator[list[Run]]:
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.communicate()
+
+
+def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
+    code, out, err = Run(run_dir, "train_s=0.3").end()
+    summary = Run.summary(type("R", (), {"run_dir": run_dir})())  # type: ignore[arg-type]
+    assert (code, summary["status"], summary["exit_code"], summary["error"]) == (0, "done", 0, None), err
+    assert summary["ledger"] == {
+        "produced": 128,
+        "stored": 128,
+        "in_flight": 0,
+        "dropped": {},
+        "duplicates_refused": 0,
+        "balanced": True,
+    }
+    assert summary["eval_return_mean"] == 30.0
+    assert summary["first_env_step_s"] < summary["wall_s"]
+    assert set(summary["peak_pss_mb"]) == {"broker", "learner", "worker", "evaluator"}
+    assert "5 processes ended, 0 left" in out
+    assert "ledger balanced" in out
+    assert (run_dir / "config.json").exists()
+    assert (run_dir / "metrics.jsonl").read_text().count("\n") >= 3
+    assert list((run_dir / "tensorboard").iterdir())
+
+
+def test_single_has_a_learner_and_an_evaluator(run_dir: Path) -> None:
+    code, out, err = Run(run_dir, "train_s=0.3", mode="single").end()
+    assert code == 0, err
+    assert "2 processes ended, 0 left" in out
+
+
+@pytest.mark.parametrize(("number", "status", "code"), [
+    (signal.SIGINT, "interrupted", 130),
+    (signal.SIGTERM, "interrupted", 130),
+    (signal.SIGUSR1, "stopped", 0),
+])  # fmt: skip
+def test_one_signal_stops_cleanly(
+    run_dir: Path, started: list[Run], number: signal.Signals, status: str, code: int
+) -> None:
+    run = Run(run_dir)
+    started.append(run)
+    processes = run.ready()
+    run.process.send_signal(number)
+    run.process.send_signal(number)  # the same press
+    assert run.end()[0] == code
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"]) == (status, code)
+    assert summary["weights_sha256"] is not None, "the learner wrote its last words"
+    assert not await_gone(processes, 0.0)
+
+
+def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "worker=deaf")
+    started.append(run)
+    processes = run.ready()
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(1.1)
+    run.process.send_signal(signal.SIGINT)
+    code, out, _ = run.end()
+    assert code == 130
+    assert run.summary()["status"] == "interrupted"
+    assert "killed" in out
+    assert not await_gone(processes, 0.0)
+
+
+def test_deaf_worker_is_killed_and_named(run_dir: Path) -> None:
+    code, out, err = Run(run_dir, "worker=deaf", "train_s=0.3").end()
+    assert code == 0, err
+    assert "killed local/worker-0 (pid" in out
+    assert "0 left" in out
+
+
+def test_what_an_env_started_does_not_outlive_the_run(run_dir: Path) -> None:
+    code, out, err = Run(run_dir, "worker=litter", "train_s=0.3").end()
+    assert code == 0, err
+    assert "local/stray (pid" in out
+
+
+def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "worker=raise")
+    started.append(run)
+    code, _, err = run.end()
+    summary = run.summary()
+    assert (code, summary["status"], summary["restarts"]) == (1, "failed", 2)
+    assert "EnvFault: step returned NaN (env Broken-v0, seed 7, step 12)" in summary["error"]
+    assert "raise error" in summary["error"], "the log's tail"
+    assert "given up after 1 restarts" in err
+
+
+def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "learner=raise")
+    started.append(run)
+    assert run.end()[0] == 1
+    assert "the loss is NaN" in run.summary()["error"]
+
+
+def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "evaluator=slow", "train_s=0.3")
+    started.append(run)
+    assert run.end()[0] == 0
+    assert run.summary()["wall_s"] < 6.0
+
+
+def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "worker=deaf")
+    started.append(run)
+    processes = run.ready()
+    assert len(processes) == 6
+    run.process.kill()
+    assert not await_gone(processes, END_S)
+
+
+def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "worker=deaf")
+    started.append(run)
+    processes = run.ready()
+    os.kill(processes[0].pid, signal.SIGKILL)
+    assert not await_gone(processes, END_S)
+    assert run.end()[0] == 1
+    summary = run.summary()
+    assert summary["status"] == "failed"
+    assert "host agent of local died" in summary["error"]
+
+
+def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, detach=True)
+    started.append(run)
+    run.process.stdout.readline()  # type: ignore[union-attr]
+    assert run.process.wait(START_S) == 0
+    info = json.loads((run_dir / "run.json").read_text())
+    launcher = ProcessId(info["pid"], info["start_time"])
+    assert is_alive(launcher)
+    os.kill(launcher.pid, signal.SIGUSR1)
+    assert not await_gone([launcher], END_S)
+    assert run.summary()["status"] == "stopped"
+
+
+def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir)
+    started.append(run)
+    run.ready()
+    second = Run(run_dir)
+    started.append(second)
+    code, _, err = second.end()
+    assert code != 0
+    assert "is in use by run" in err
+    run.process.send_signal(signal.SIGUSR1)
+    assert run.end()[0] == 0

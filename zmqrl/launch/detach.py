@@ -1,0 +1,73 @@
+"""`--detach`: the launcher goes on in a session of its own, and the command returns once all are READY."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+READY = b"R"
+
+
+def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
+    """Fork before anything was started (no thread, no socket); the child calls `run(on_ready)`.
+
+    Returns:
+        0 once the child says READY; the child's exit code when it ends before.
+    """
+    read_fd, write_fd = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_fd)
+        os._exit(_child(run_dir, run, write_fd))
+    os.close(write_fd)
+    before = signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
+    try:
+        ready = os.read(read_fd, 1) == READY
+        if not ready:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(read_fd)
+    print(f"run in {run_dir} goes on in the background (pid {pid}): `zmqrl status {run_dir}`")
+    return 0
+
+
+def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: int) -> int:
+    os.setsid()
+    told = False
+
+    def on_ready() -> None:
+        nonlocal told
+        told = True
+        _redirect(run_dir)
+        os.write(write_fd, READY)
+        os.close(write_fd)
+
+    try:
+        code = run(on_ready)
+        sys.stdout.flush()
+        return code
+    except Exception as error:  # the top loop of a process
+        if getattr(error, "exit_code", None) is None:
+            traceback.print_exc()
+        else:
+            print(error, file=sys.stderr, flush=True)
+        return int(getattr(error, "exit_code", 1))
+
+
+def _redirect(run_dir: Path) -> None:
+    """From here on there is no terminal: messages go to the launcher's log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(run_dir / "logs" / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(null)

@@ -1,0 +1,231 @@
+"""Launching a run: deploy, watch, write down, tear down, sum up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.launch.detach import run_detached
+from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import status_of
+from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.summary import Status, Summary, summarise
+from zmqrl.launch.view import View, final_lines, make_view
+from zmqrl.metrics.recorder import Recorder
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.plugins import load
+
+BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
+MONITOR_S = 0.1
+STATUS_EVERY_S = 1.0
+TEARDOWN_SLACK_S = 10.0
+KILL_GRACE_S = 2.0
+
+
+def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
+    """Run `plan` to its end and return the command's exit code.
+
+    With `detach` the run goes on in a session of its own, and this returns 0 once every process is READY.
+
+    Raises:
+        ConfigError: The run directory is in use. Nothing was started.
+    """
+    if detach:
+        return run_detached(Path(plan.run_dir), lambda ready: Launcher(plan, make_orchestrator(plan), True, ready).run())
+    return Launcher(plan, make_orchestrator(plan), plain).run()
+
+
+def make_orchestrator(plan: RunPlan) -> Orchestrator:
+    """`auto` and `local` start processes here; another kind is found by name or dotted path."""
+    kind = plan.config.orchestrator.kind
+    if kind in ("auto", "local"):
+        return LocalOrchestrator()
+    found: Orchestrator = load(kind, "zmqrl.orchestrators", Orchestrator)()  # type: ignore[type-abstract]
+    return found
+
+
+@dataclass
+class _Deadlines:
+    """Monotonic times of what the launcher waits for."""
+
+    start_by: float
+    status_at: float = 0.0
+    end_by: float | None = None
+    sent: Request = field(default=Request.NONE)
+
+
+class Launcher:
+    """One run. `run` is called once, in the main thread (signals)."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        orchestrator: Orchestrator,
+        plain: bool = False,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._plan = plan
+        self._orchestrator = orchestrator
+        self._plain = plain
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._state = RunState(plan)
+        self._signals = StopSignals()
+        self._problems_told = 0
+        self._too_few = False
+        self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary, once `run` has returned and anything was started."""
+        return self._summary
+
+    _summary: Summary | None = None
+
+    def run(self) -> int:
+        """From the run directory to the summary. Returns the exit code."""
+        directory = RunDirectory.create(self._plan)
+        with self._signals.caught():
+            self._orchestrator.deploy(self._plan)
+            view = make_view(self._plain, self._state)
+            recorder = Recorder(directory.path, self._plan.started_at)
+            try:
+                self._warn_of_few_cores(view)
+                self._watch(directory, recorder, view)
+            finally:
+                teardown = self._orchestrator.undeploy(self._grace_s())
+                for event in self._orchestrator.monitor(0.0):
+                    self._take(event, recorder)
+                recorder.close()
+                view.close()
+            return self._sum_up(directory, teardown)
+
+    def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
+        while self._state.agent_exit is None:
+            for event in self._orchestrator.monitor(MONITOR_S):
+                self._take(event, recorder)
+            now = time.monotonic()
+            self._tell_problems(view)
+            self._pass_requests(view, now)
+            self._check_start(now)
+            if self._deadlines.end_by is not None and now > self._deadlines.end_by:
+                return
+            if now >= self._deadlines.status_at:
+                self._deadlines.status_at = now + STATUS_EVERY_S
+                directory.write("status.json", status_of(self._state, time.time()))
+            view.update(self._state, time.time())
+        self._tell_problems(view)
+        directory.write("status.json", status_of(self._state, time.time()))
+
+    def _take(self, event: HostEvent, recorder: Recorder) -> None:
+        self._state.handle(event)
+        if event.event == "metrics":
+            recorder.record(time.time(), self._state.env_steps, event.data["values"])
+        elif event.event == "score":
+            scores = {f"eval_{name}": event.data.get(name) for name in ("return_mean", "return_std")}
+            recorder.record(float(event.data["wall"]), int(event.data["env_steps"]), scores)
+        elif event.event == "worker":
+            prefix = f"worker_{event.data['index']}_"
+            rates = {prefix + name: event.data.get(name) for name in ("env_steps_per_s", "wait_fraction")}
+            recorder.record(time.time(), self._state.env_steps, rates)
+        if self._on_ready is not None and self._state.all_ready:
+            self._on_ready()
+            self._on_ready = None
+
+    def _tell_problems(self, view: View) -> None:
+        for problem in self._state.problems[self._problems_told :]:
+            view.message(str(problem))
+        self._problems_told = len(self._state.problems)
+
+    def _pass_requests(self, view: View, now: float) -> None:
+        request = self._signals.request
+        if request <= self._deadlines.sent:
+            return
+        first = self._deadlines.sent is Request.NONE
+        self._deadlines.sent = request
+        if request is Request.KILL:
+            view.message("killing every process of the run")
+            self._orchestrator.command(None, {"command": "kill"})
+            self._deadlines.end_by = now + KILL_GRACE_S
+        elif first:
+            if request is Request.INTERRUPT:
+                view.message("stopping cleanly with a checkpoint; once more kills")
+            self._stop(now)
+
+    def _stop(self, now: float) -> None:
+        self._orchestrator.command(None, {"command": "stop"})
+        limits, evaluator = self._plan.config.limits, self._plan.config.evaluator
+        self._deadlines.end_by = now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
+
+    def _check_start(self, now: float) -> None:
+        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None
+        if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
+            return
+        self._too_few = self._state.failure is None
+        self._stop(now)
+
+    def _grace_s(self) -> float:
+        return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s
+
+    def _warn_of_few_cores(self, view: View) -> None:
+        cores = len(os.sched_getaffinity(0))
+        workers = self._plan.workers.get("local", 0)
+        if workers > cores:
+            view.message(f"{workers} rollout workers on {cores} cores: it works, but fewer may be faster (--workers)")
+
+    def _sum_up(self, directory: RunDirectory, teardown: Teardown) -> int:
+        status, exit_code, error = self._outcome(teardown)
+        if exit_code == BAD_CONFIGURATION:
+            directory.discard()
+            print(error, file=sys.stderr)
+            return exit_code
+        self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
+        directory.write("summary.json", to_json(self._summary))
+        print(final_lines(self._summary), flush=True)
+        print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
+        if error is not None:
+            told = error.splitlines()[0] if self._problems_told else error
+            print(f"{status}: {told}", file=sys.stderr, flush=True)
+        return exit_code
+
+    def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
+        """2 before 1 before 3; then too few workers, interrupted, stopped, done."""
+        state = self._state
+        if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
+            return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent refused the configuration"
+        request = self._signals.request
+        failure = state.failure or self._lost_agent(request)
+        if failure is not None and request is not Request.KILL:
+            return "failed", FAILED, failure
+        if teardown.left:
+            return "failed", UNCLEAN, f"still there after the teardown: {', '.join(teardown.left)}"
+        if self._too_few:
+            limits = self._plan.config.limits
+            ready = f"{state.ready_workers} of at least {self._plan.config.min_workers} workers"
+            return "failed", TOO_FEW, f"{ready} were ready within limits.start_s ({limits.start_s:g} s)"
+        if request in (Request.INTERRUPT, Request.KILL):
+            return "interrupted", INTERRUPTED, None
+        stopped = request is Request.STOP or state.ended.get("reason") == "stop"
+        return ("stopped" if stopped else "done"), DONE, None
+
+    def _lost_agent(self, request: Request) -> str | None:
+        if self._state.finished or request is Request.KILL:
+            return None
+        if self._state.agent_fault is not None:
+            return f"the host agent of local failed: {self._state.agent_fault}"
+        return f"the host agent of local died (exit {self._state.agent_exit}): the run goes on from FULL with --resume"
+
+
+def _teardown_line(teardown: Teardown) -> str:
+    parts = [f"{teardown.ended} processes ended"]
+    if teardown.killed:
+        parts.append(f"killed {', '.join(teardown.killed)}")
+    parts.append(f"LEFT {', '.join(teardown.left)}" if teardown.left else "0 left")
+    return ", ".join(parts)

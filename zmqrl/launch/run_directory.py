@@ -1,0 +1,94 @@
+"""The run directory: what is in it, and who may use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """`run.json`: which process drives the run; what `status` and `stop` find it by."""
+
+    run_id: str
+    pid: int
+    start_time: int
+    host: str
+    started_at: float
+    preset: str | None
+
+    @property
+    def live(self) -> bool:
+        """Whether the launcher still runs, as far as this machine can tell."""
+        return self.host == socket.gethostname() and is_alive(ProcessId(self.pid, self.start_time))
+
+
+class RunDirectory:
+    """Paths of a run, and its writer."""
+
+    def __init__(self, path: Path, created: bool) -> None:
+        self.path = path
+        self._created = created
+
+    @classmethod
+    def create(cls, plan: RunPlan) -> RunDirectory:
+        """Make it, or take over one whose launcher is gone. ConfigError when a run is using it."""
+        path = Path(plan.run_dir)
+        info = read_info(path)
+        if info is not None and info.live:
+            raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
+        directory = cls(path, created=not path.exists())
+        for folder in (path / "logs", path / "checkpoints"):
+            folder.mkdir(parents=True, exist_ok=True)
+        me = identify(os.getpid())
+        assert me is not None
+        preset = plan.config.run.preset
+        run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
+        directory.write("config.json", {"format_version": FORMAT_VERSION, "config": to_json(plan.config)})
+        directory.write("run.json", to_json(run))
+        return directory
+
+    def write(self, name: str, data: Mapping[str, Any]) -> None:
+        """A JSON file, whole or not at all."""
+        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary.write_text(json.dumps(data, indent=2) + "\n")
+        temporary.replace(self.path / name)
+
+    def discard(self) -> None:
+        """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        if self._created:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def read_info(run_dir: Path) -> RunInfo | None:
+    """`run.json` of a run directory; None when there is none or it cannot be read."""
+    try:
+        return from_json(RunInfo, json.loads((run_dir / "run.json").read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def read_config(run_dir: Path) -> Config:
+    """The configuration of a run as it was resolved. ConfigError names what is wrong."""
+    path = run_dir / "config.json"
+    try:
+        data = json.loads(path.read_text())
+        if data["format_version"] != FORMAT_VERSION:
+            raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
+        return from_json(Config, data["config"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path} is no configuration of a run: {error}") from error

@@ -1,0 +1,218 @@
+"""What the launcher knows of a run. Pure: events in; views, `status.json` and the summary read it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.orchestrators.base import HostEvent
+
+Bottleneck = Literal["workers", "learner", "bus", "store"]
+BOTH_WAIT = 1.25
+"""Learner and workers may wait in turns (sum 1); if both wait at once, it is what lies between them."""
+STORE_HOLDS = 0.3
+RETURNS_KEPT = 60
+LOG_LINES_SHOWN = 12
+
+
+@dataclass
+class WorkerRow:
+    """One rollout worker as the live view shows it."""
+
+    host: str
+    index: int
+    state: str = "starting"
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    wait_fraction: float = 0.0
+    episodes: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What died, where and why, and what was done about it."""
+
+    where: str
+    cause: str
+    detail: Mapping[str, Any]
+    log: str
+    log_tail: tuple[str, ...]
+    done_about_it: str
+
+    def __str__(self) -> str:
+        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items())
+        lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
+        lines += [f"    {line}" for line in self.log_tail[-LOG_LINES_SHOWN:]]
+        if self.log:
+            lines.append(f"  log: {self.log}")
+        return "\n".join([*lines, f"  {self.done_about_it}"])
+
+
+@dataclass
+class RunState:
+    """Changed by `handle` alone."""
+
+    plan: RunPlan
+    workers: dict[int, WorkerRow] = field(default_factory=dict)
+    ready: set[tuple[str, int]] = field(default_factory=set)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
+    score: dict[str, Any] = field(default_factory=dict)
+    ended: dict[str, Any] = field(default_factory=dict)
+    finished: dict[str, Any] = field(default_factory=dict)
+    first_step_at: float | None = None
+    restarts: int = 0
+    peak_pss_mb: dict[str, float] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    failure: str | None = None
+    """The first cause, once the run cannot go on."""
+    agent_fault: str | None = None
+    agent_exit: int | None = None
+    _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
+
+    def handle(self, event: HostEvent) -> None:
+        """Take one event in; an unknown one changes nothing."""
+        handler = getattr(self, f"_on_{event.event}", None)
+        if handler is not None:
+            handler(event)
+
+    @property
+    def env_steps(self) -> int:
+        """Stored so far, as last heard."""
+        return int(self.ended.get("env_steps", self.metrics.get("env_steps", 0)))
+
+    @property
+    def ready_workers(self) -> int:
+        """Workers that said READY and were not given up; in single the learner counts as one."""
+        if self.plan.config.run.mode == "single":
+            return int(("learner", 0) in self.ready)
+        return sum(("worker", index) in self.ready for index in self.workers)
+
+    @property
+    def all_ready(self) -> bool:
+        """The learner and every worker."""
+        return ("learner", 0) in self.ready and self.ready_workers >= self.plan.total_workers
+
+    @property
+    def bottleneck(self) -> Bottleneck | None:
+        """Who the others wait for, from their wait fractions; None while nobody measured."""
+        known = {**self.metrics, **self.ended}
+        learner_waits = known.get("wait_fraction")
+        if learner_waits is None:
+            return None
+        waits = [row.wait_fraction for row in self.workers.values() if row.env_steps]
+        workers_wait = sum(waits) / len(waits) if waits else 1.0 - learner_waits
+        if known.get("store_wait_fraction", 0.0) > STORE_HOLDS:
+            return "store"
+        if learner_waits + workers_wait > BOTH_WAIT:
+            return "bus"
+        return "workers" if learner_waits >= workers_wait else "learner"
+
+    def _row(self, event: HostEvent) -> WorkerRow | None:
+        if event.data.get("role") != "worker":
+            return None
+        index = int(event.data["index"])
+        return self.workers.setdefault(index, WorkerRow(event.host, index))
+
+    def _on_started(self, event: HostEvent) -> None:
+        row = self._row(event)
+        if row is not None:
+            row.state = "starting"
+
+    def _on_ready(self, event: HostEvent) -> None:
+        self.ready.add((event.data["role"], event.data["index"]))
+        row = self._row(event)
+        if row is not None:
+            row.state = "ready"
+
+    def _on_first_step(self, event: HostEvent) -> None:
+        wall = float(event.data["wall"])
+        self.first_step_at = wall if self.first_step_at is None else min(wall, self.first_step_at)
+
+    def _on_worker(self, event: HostEvent) -> None:
+        row = self._row(event)
+        if row is not None:
+            for name in ("env_steps", "env_steps_per_s", "wait_fraction", "episodes"):
+                setattr(row, name, event.data.get(name, getattr(row, name)))
+
+    def _on_metrics(self, event: HostEvent) -> None:
+        self.metrics.update(event.data["values"])
+        mean = event.data["values"].get("train_return_mean_100")
+        if mean is not None:
+            self.returns.append(float(mean))
+
+    def _on_score(self, event: HostEvent) -> None:
+        if not self.score.get("final"):
+            self.score = dict(event.data)
+
+    def _on_ended(self, event: HostEvent) -> None:
+        self.ended = dict(event.data)
+
+    def _on_usage(self, event: HostEvent) -> None:
+        for name, used in event.data["processes"].items():
+            role = name.rpartition("-")[0]
+            self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used["pss_mb"])
+
+    def _on_exit(self, event: HostEvent) -> None:
+        place = (event.data["role"], event.data["index"])
+        row = self._row(event)
+        if row is not None:
+            row.state = "ended" if event.data["expected"] else "down"
+        crashed = event.data["role"] == "learner" and event.data["code"] not in (0, None)
+        if event.data["expected"] and not crashed:
+            return
+        self.ready.discard(place)
+        self._last_exit[place] = event
+        if event.data["expected"]:
+            self._note(event, "the run ends without its last checkpoint")
+            self.failure = self.failure or self._cause(event)
+
+    def _on_restart(self, event: HostEvent) -> None:
+        self.restarts += 1
+        row = self._row(event)
+        if row is not None:
+            row.restarts += 1
+        self._note(event, f"it is started again in {event.data['in_s']:g} s")
+
+    def _on_gave_up(self, event: HostEvent) -> None:
+        row = self._row(event)
+        if row is not None:
+            row.state = "given up"
+        self._note(event, f"it is given up after {self.plan.config.restart.max} restarts")
+
+    def _on_failed(self, event: HostEvent) -> None:
+        self.failure = self.failure or str(event.data["cause"])
+        if self.problems:
+            self.failure = f"{event.data['cause']}\n{self.problems[-1]}"
+
+    def _on_fault(self, event: HostEvent) -> None:
+        if "role" not in event.data:
+            self.agent_fault = str(event.data["error"])
+
+    def _on_finished(self, event: HostEvent) -> None:
+        self.finished = dict(event.data)
+        self.peak_pss_mb = dict(event.data["peak_pss_mb"])
+
+    def _on_agent_exit(self, event: HostEvent) -> None:
+        self.agent_exit = int(event.data["code"])
+
+    def _cause(self, event: HostEvent) -> str:
+        return f"{event.host}/{event.data['role']}-{event.data['index']}: {event.data['cause']}"
+
+    def _note(self, event: HostEvent, done_about_it: str) -> None:
+        died = self._last_exit.get((event.data["role"], event.data["index"]), event)
+        where = f"{event.host}/{event.data['role']}-{event.data['index']}"
+        self.problems.append(
+            Problem(
+                where=where,
+                cause=str(died.data.get("cause", "ended")),
+                detail=died.data.get("detail", {}),
+                log=str(died.data.get("log", "")),
+                log_tail=tuple(died.data.get("log_tail", ())),
+                done_about_it=done_about_it,
+            )
+        )

@@ -1,0 +1,41 @@
+"""`status.json`: the run as it stands, for `zmqrl status` from another shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zmqrl.config.codec import to_json
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.view import progress
+
+
+def status_of(state: RunState, now: float) -> dict[str, Any]:
+    """JSON data at unix time `now`."""
+    done, eta_s = progress(state, now)
+    run = state.plan.config.run
+    return {
+        "run_id": state.plan.run_id,
+        "name": run.name,
+        "mode": run.mode,
+        "written_at": now,
+        "wall_s": round(now - state.plan.started_at, 1),
+        "phase": _phase(state),
+        "progress": round(done, 4),
+        "eta_s": None if eta_s is None else round(eta_s, 1),
+        "env_steps": state.env_steps,
+        "total_env_steps": run.total_env_steps,
+        "metrics": state.metrics,
+        "score": state.score,
+        "restarts": state.restarts,
+        "bottleneck": state.bottleneck,
+        "workers": [to_json(row) for _, row in sorted(state.workers.items())],
+        "problems": [str(problem) for problem in state.problems[-5:]],
+    }
+
+
+def _phase(state: RunState) -> str:
+    if state.agent_exit is not None:
+        return "ended"
+    if state.ended or state.failure:
+        return "ending"
+    return "running" if state.all_ready else "starting"

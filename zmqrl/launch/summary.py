@@ -1,0 +1,104 @@
+"""`summary.json`: the run in one file, its keys in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.launch.run_state import RunState
+from zmqrl.types import Ledger
+
+Status = Literal["done", "stopped", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Null where the run did not get far enough to know."""
+
+    status: Status
+    exit_code: int
+    error: str | None
+    run_id: str
+    mode: str
+    algorithm: str
+    env: str
+    seed: int
+    workers: int
+    env_steps: int | None
+    updates: int | None
+    episodes: int | None
+    wall_s: float
+    """Seconds from the start of the command to the end of the last process."""
+    first_env_step_s: float | None
+    env_steps_per_s: float | None
+    updates_per_s: float | None
+    updates_lost: int | None
+    train_return_mean_100: float | None
+    eval_return_mean: float | None
+    eval_episodes: int | None
+    solved_at_env_steps: int | None
+    solved_at_wall_s: float | None
+    policy_lag: Mapping[str, float] | None
+    replay_ratio: float | None
+    ledger: Mapping[str, Any] | None
+    weights_sha256: str | None
+    restarts: int
+    peak_pss_mb: Mapping[str, float]
+    bottleneck: str | None
+
+
+def summarise(
+    plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float
+) -> Summary:
+    """What is known at unix time `now`: the learner's `ended` where it came, else its last metrics."""
+    known = {**state.metrics, **state.ended}
+    return Summary(
+        status=status,
+        exit_code=exit_code,
+        error=error,
+        run_id=plan.run_id,
+        mode=plan.config.run.mode,
+        algorithm=str(plan.config.algorithm.get("kind")),
+        env=plan.env.id,
+        seed=plan.config.run.seed,
+        workers=plan.total_workers,
+        env_steps=_whole(known.get("env_steps")),
+        updates=_whole(known.get("updates")),
+        episodes=_whole(known.get("episodes")),
+        wall_s=round(now - plan.started_at, 3),
+        first_env_step_s=_since(state.first_step_at, plan.started_at),
+        env_steps_per_s=known.get("env_steps_per_s"),
+        updates_per_s=known.get("updates_per_s"),
+        updates_lost=_whole(known.get("updates_lost")),
+        train_return_mean_100=known.get("train_return_mean_100"),
+        eval_return_mean=state.score.get("return_mean"),
+        eval_episodes=_whole(state.score.get("episodes")),
+        solved_at_env_steps=_whole(known.get("solved_at_env_steps")),
+        solved_at_wall_s=known.get("solved_at_wall_s"),
+        policy_lag=known.get("policy_lag"),
+        replay_ratio=known.get("replay_ratio"),
+        ledger=_ledger(state.finished.get("ledger")),
+        weights_sha256=known.get("weights_sha256"),
+        restarts=state.restarts,
+        peak_pss_mb=state.peak_pss_mb,
+        bottleneck=state.bottleneck,
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _since(wall: float | None, started_at: float) -> float | None:
+    return None if wall is None else round(wall - started_at, 3)
+
+
+def _ledger(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if data is None:
+        return None
+    fields = {name: data[name] for name in ("produced", "stored", "in_flight", "dropped", "duplicates_refused")}
+    ledger = from_json(Ledger, fields)
+    return {**to_json(ledger), "balanced": ledger.balanced}

@@ -1,0 +1,72 @@
+"""What a view of a run does; `make_view` chooses one."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.summary import Summary
+
+
+class View(ABC):
+    """Only the launcher's main thread calls it."""
+
+    @abstractmethod
+    def update(self, state: RunState, now: float) -> None:
+        """Show `state` at unix time `now`; called often, redraws as it likes."""
+
+    @abstractmethod
+    def message(self, text: str) -> None:
+        """Print a block to stderr without breaking the picture."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the terminal back."""
+
+
+def make_view(plain: bool, state: RunState) -> View:
+    """The live view on a terminal, plain lines elsewhere and with `--plain`."""
+    if plain or not sys.stdout.isatty():
+        from zmqrl.launch.plain_view import PlainView
+
+        return PlainView()
+    from zmqrl.launch.live_view import LiveView
+
+    return LiveView(state)
+
+
+def final_lines(summary: Summary) -> str:
+    """The summary for people."""
+    lines = [f"run {summary.run_id}: {summary.status}, {_count(summary.env_steps)} env steps, "
+             f"{_count(summary.updates)} updates in {summary.wall_s:.1f} s"]
+    if summary.train_return_mean_100 is not None:
+        solved = f", solved at {summary.solved_at_env_steps:,} env steps" if summary.solved_at_env_steps else ""
+        lines.append(f"  return {summary.train_return_mean_100:.1f} (mean of the last 100 episodes){solved}")
+    if summary.eval_return_mean is not None:
+        lines.append(f"  evaluated {summary.eval_return_mean:.1f} (mean of {summary.eval_episodes} greedy episodes)")
+    if summary.ledger is not None:
+        ledger = summary.ledger
+        dropped = sum(ledger["dropped"].values())
+        lines.append(
+            f"  ledger {'balanced' if ledger['balanced'] else 'DOES NOT BALANCE'}: produced {ledger['produced']:,} = "
+            f"stored {ledger['stored']:,} + in flight {ledger['in_flight']:,} + dropped {dropped:,}"
+        )
+    if summary.restarts:
+        lines.append(f"  restarts {summary.restarts}")
+    if summary.bottleneck:
+        lines.append(f"  bottleneck {summary.bottleneck}")
+    return "\n".join(lines)
+
+
+def _count(number: int | None) -> str:
+    return "unknown" if number is None else f"{number:,}"
+
+
+def progress(state: RunState, now: float) -> tuple[float, float | None]:
+    """Fraction of the total that is done, and seconds to go at the mean speed so far."""
+    total = state.plan.config.run.total_env_steps
+    done = min(1.0, state.env_steps / total)
+    if state.first_step_at is None or done <= 0:
+        return done, None
+    return done, (now - state.first_step_at) * (1 - done) / done
