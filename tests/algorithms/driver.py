@@ -57,10 +57,18 @@ class MatchTheObs(Toy):
 
 
 class InfiniteHorizon(Toy):
-    """Reward 1 for ever on a ring of four states, cut by a limit (InfiniteHorizonEnv of Stable-Baselines3's tests)."""
+    """Reward 1 for ever on a ring of states, cut by a limit (InfiniteHorizonEnv of Stable-Baselines3's tests).
+
+    V(start) is 1 / (1 - gamma) when truncation bootstraps; with termination and a ring longer than an episode it is
+    the sum of `length` discounted rewards.
+    """
+
+    def __init__(self, envs: int, length: int, truncates: bool, states: int) -> None:
+        super().__init__(envs, length, truncates)
+        self._states = np.eye(states, dtype=np.float32)
 
     def observe(self) -> Array:
-        return np.eye(4, dtype=np.float32)[self.age % 4]
+        return self._states[self.age % len(self._states)]
 
     def reward(self, action: Array) -> Array:
         return np.ones(self.envs, dtype=np.float32)
@@ -120,6 +128,9 @@ class Driver:
         for layer in spec.layers:
             if layer.kind == "linear":
                 x = x @ weights[f"{layer.name}.weight"].T + weights[f"{layer.name}.bias"]
+            elif layer.kind == "dueling":
+                # The value shifts all actions alike: a greedy choice does not need it.
+                x = x @ weights[f"{layer.name}.advantage.weight"].T + weights[f"{layer.name}.advantage.bias"]
             else:
                 x = np.tanh(x) if layer.kind == "tanh" else np.maximum(x, 0)
         if spec.head == "epsilon_greedy":
