@@ -43,6 +43,16 @@ class SlotRef(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SegmentMeta:
+    """What a slot's header says of its segment."""
+
+    id: SegmentId
+    version: Version
+    rows: int
+    """Valid rows."""
+
+
+@dataclass(frozen=True)
 class ColumnSpec:
     """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`."""
 

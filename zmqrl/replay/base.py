@@ -6,17 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zmqrl.types import Array, SegmentId, Version
+from zmqrl.types import Array, SegmentMeta
 
-
-@dataclass(frozen=True)
-class SegmentMeta:
-    """What a slot's header says of its segment."""
-
-    id: SegmentId
-    version: Version
-    rows: int
-    """Valid rows."""
+__all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta"]
 
 
 @dataclass(frozen=True)

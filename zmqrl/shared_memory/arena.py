@@ -1,0 +1,220 @@
+"""The arena: slots for segments, one writer per word, and the stream table (docs/protocol.md has the map).
+
+Per slot four aligned int64 words, each with a single writer; a slot's state is derived by comparing them:
+
+    lease_gen    broker    grows by 1 when the slot is leased, or taken back
+    seal_gen     worker    := the lease's generation, after the payload
+    accept_gen   broker    := the same, after the stream table has booked the segment
+    release_gen  learner   := the same, when it needs the slot no longer
+
+    open      lease > seal
+    sealed    lease == seal > accept
+    held      lease == seal == accept > release
+    free      all equal; or taken back: lease > seal, and no worker has it (the broker knows)
+
+An aligned 8-byte store is one store, and x86 keeps stores in order; a machine with a weaker order would need a barrier
+between payload and seal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ArenaError
+from zmqrl.shared_memory import memory
+from zmqrl.shared_memory.stream_table import STREAM_BYTES, StreamTable
+from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
+
+MAGIC = 0x5A4D51524C01
+HEADER_BYTES = 4096
+MAGIC_AT, DIGEST_AT, BROKER_AT, LEARNER_AT = 0, 1, 8, 16
+LINE = 8
+"""Words of a cache line; words of different writers never share one."""
+SLOT_WORDS = 4 * LINE
+LEASE, SEAL, ACCEPT, RELEASE = 0, LINE, 2 * LINE, 3 * LINE
+META = SEAL + 1
+META_WORDS = 6
+ALIGN = 64
+SETTING = "replay.capacity, env.num_envs or env.segment_steps"
+
+
+class Layout:
+    """Where everything is: the same in every process that has the plan."""
+
+    def __init__(self, columns: tuple[ColumnSpec, ...], slots: int, streams: int) -> None:
+        self.columns, self.slots, self.streams = columns, slots, streams
+        self.offsets: dict[str, int] = {}
+        stride = 0
+        for column in columns:
+            self.offsets[column.name] = stride
+            stride += -(-column.nbytes // ALIGN) * ALIGN
+        self.stride = stride
+        self.streams_at = HEADER_BYTES // 8
+        self.slots_at = self.streams_at + streams * STREAM_BYTES // 8
+        words = self.slots_at + slots * SLOT_WORDS
+        self.payload_at = -(-8 * words // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.nbytes = self.payload_at + slots * stride
+
+    @property
+    def digest(self) -> int:
+        """Tells layouts apart: 60 bits."""
+        text = repr((self.columns, self.slots, self.streams))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+
+
+def layout_of(plan: RunPlan) -> Layout:
+    """The arena of a run."""
+    return Layout(plan.columns, plan.slots, plan.streams)
+
+
+def check_fits(plan: RunPlan) -> None:
+    """Raise `ArenaTooLarge`, which says the need, what there is and what to change, before anything is started."""
+    memory.check_fits(layout_of(plan).nbytes, SETTING)
+
+
+class Arena:
+    """A mapped arena. Every method that writes names its only writer."""
+
+    def __init__(self, layout: Layout, mapped: mmap.mmap, fd: int | None) -> None:
+        self.layout, self.fd = layout, fd
+        self._memory = memoryview(mapped)
+        self.words = self._memory[: layout.payload_at].cast("q")
+        self.streams = StreamTable(self.words, layout.streams_at, layout.streams)
+        self.columns: Mapping[str, Array] = {c.name: self._column(c) for c in layout.columns}
+
+    @classmethod
+    def create(cls, plan: RunPlan) -> Arena:
+        """Host agent: a reserved memfd, to be inherited. `ArenaTooLarge` when it does not fit."""
+        layout = layout_of(plan)
+        memory.check_fits(layout.nbytes, SETTING)
+        fd = memory.create("zmqrl-arena", layout.nbytes)
+        return cls(layout, memory.attach(fd, layout.nbytes), fd)._begin()
+
+    @classmethod
+    def attach(cls, plan: RunPlan, fd: int) -> Arena:
+        """An inherited arena; `ArenaError` when it was made for another plan."""
+        layout = layout_of(plan)
+        size = os.fstat(fd).st_size
+        if size != layout.nbytes:
+            raise ArenaError(f"the arena has {size} bytes, this plan's has {layout.nbytes}")
+        arena = cls(layout, memory.attach(fd, layout.nbytes), fd)
+        if arena.words[MAGIC_AT] != MAGIC or arena.words[DIGEST_AT] != layout.digest:
+            raise ArenaError("the arena was made for another layout or by another version of zmqrl")
+        return arena
+
+    @classmethod
+    def private(cls, plan: RunPlan) -> Arena:
+        """The same layout in memory of this process alone (single mode, tests)."""
+        layout = layout_of(plan)
+        memory.check_fits(layout.nbytes, SETTING)
+        return cls(layout, memory.private(layout.nbytes), None)._begin()
+
+    def _begin(self) -> Arena:
+        self.words[DIGEST_AT] = self.layout.digest
+        self.words[MAGIC_AT] = MAGIC
+        return self
+
+    def _column(self, spec: ColumnSpec) -> Array:
+        dtype = np.dtype(spec.dtype)
+        inner = [dtype.itemsize * math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
+        offset = self.layout.payload_at + self.layout.offsets[spec.name]
+        shape, strides = (self.layout.slots, *spec.shape), (self.layout.stride, *inner)
+        view: Array = np.ndarray(shape, dtype, buffer=self._memory, offset=offset, strides=strides)
+        return view
+
+    def word(self, slot: int, which: int) -> int:
+        """One of the slot's four words."""
+        return self.words[self.layout.slots_at + slot * SLOT_WORDS + which]
+
+    def lease(self, slot: int) -> SlotRef:
+        """Broker: the next generation of the slot; also takes a lease back from whoever had it."""
+        at = self.layout.slots_at + slot * SLOT_WORDS + LEASE
+        generation = self.words[at] + 1
+        self.words[at] = generation
+        return SlotRef(slot, generation)
+
+    def write_meta(self, slot: int, meta: SegmentMeta) -> None:
+        """Worker: what the segment is; before the seal."""
+        at = self.layout.slots_at + slot * SLOT_WORDS + META
+        w, m = self.words, meta
+        w[at], w[at + 1], w[at + 2] = m.id
+        w[at + 3], w[at + 4] = m.version
+        w[at + 5] = m.rows
+
+    def seal(self, ref: SlotRef) -> None:
+        """Worker: the payload is whole. The last store of a segment."""
+        self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + SEAL] = ref.generation
+
+    def accept(self, ref: SlotRef) -> None:
+        """Broker: the stream table has booked the segment."""
+        self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + ACCEPT] = ref.generation
+
+    def release(self, ref: SlotRef) -> None:
+        """Learner: the slot may be overwritten."""
+        self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
+
+    def meta(self, slot: int) -> SegmentMeta:
+        """What the slot's header says."""
+        at = self.layout.slots_at + slot * SLOT_WORDS + META
+        vector_env, incarnation, index, inc, n, rows = self.words[at : at + META_WORDS].tolist()
+        return SegmentMeta(SegmentId(vector_env, incarnation, index), Version(inc, n), rows)
+
+    def is_held(self, ref: SlotRef) -> bool:
+        """Booked and not released, in this generation."""
+        at, g = self.layout.slots_at + ref.slot * SLOT_WORDS, ref.generation
+        w = self.words
+        return w[at + ACCEPT] == g == w[at + SEAL] == w[at + LEASE] and w[at + RELEASE] < g
+
+    def held(self) -> list[SlotRef]:
+        """Every held slot, in stream order per vector env."""
+        refs = [SlotRef(slot, self.word(slot, ACCEPT)) for slot in range(self.layout.slots)]
+        return sorted((r for r in refs if self.is_held(r)), key=lambda r: self.meta(r.slot).id)
+
+    def sealed(self) -> list[SlotRef]:
+        """Every slot that is sealed and not booked, in stream order per vector env."""
+        found = []
+        for slot in range(self.layout.slots):
+            generation = self.word(slot, LEASE)
+            if self.word(slot, SEAL) == generation > self.word(slot, ACCEPT):
+                found.append(SlotRef(slot, generation))
+        return sorted(found, key=lambda r: self.meta(r.slot).id)
+
+    @property
+    def broker_incarnation(self) -> int:
+        """How often a broker took this arena up."""
+        return self.words[BROKER_AT]
+
+    def begin_broker(self) -> int:
+        """Broker: its own incarnation, from 1."""
+        self.words[BROKER_AT] += 1
+        return self.words[BROKER_AT]
+
+    def open_slots(self) -> int:
+        """Leases in use: slots being written."""
+        return sum(self.word(slot, LEASE) > self.word(slot, SEAL) for slot in range(self.layout.slots))
+
+    def ledger(self) -> Ledger:
+        """The books now: `produced` is the workers' count, the rest the broker's. Exact when both have ended."""
+        table = self.streams
+        records = [table.read(v) for v in range(table.streams)]
+        return Ledger(
+            produced=sum(table.read_producer(v).produced for v in range(table.streams)),
+            stored=sum(r.stored for r in records),
+            in_flight=sum(self.meta(ref.slot).rows for ref in self.sealed()),
+            dropped={reason: sum(r.dropped[i] for r in records) for i, reason in enumerate(DROP_REASONS)},
+            duplicates_refused=sum(r.duplicates_refused for r in records),
+        )
+
+    def close(self) -> None:
+        """Drop our views and the descriptor; what others still view stays mapped until they drop it."""
+        self.columns = {}
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None

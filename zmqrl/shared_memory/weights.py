@@ -1,0 +1,105 @@
+"""Published weights on one host: a memfd with two buffers, written in turn, so that readers need no lock.
+
+Each buffer begins and ends with the same version word; a reader that finds them different, or changed after its copy,
+copies again. One writer (the host agent), any number of readers (its workers).
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.errors import DeadlineExceeded
+from zmqrl.types import Notice, Version
+
+HEADER_BYTES = 4096
+NEWEST, CAPACITY = 0, 1
+BUFFER_WORDS_AT = 8
+BUFFER_WORDS = 8
+BEGIN, END, INCARNATION, N, NOTICE_BYTES, PAYLOAD_BYTES = range(6)
+NOTICE_MAX = 16_384
+SPARE = 1.25
+READ_ATTEMPTS = 1000
+
+
+def _words(mapped: mmap.mmap) -> memoryview:
+    return memoryview(mapped)[:HEADER_BYTES].cast("q")
+
+
+class WeightsWriter:
+    """The agent's end. The first version sizes the memfd; all versions of a run are of one size."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._mapped: mmap.mmap | None = None
+        self._sequence = 0
+
+    def write(self, notice: Notice, payload: bytes) -> None:
+        """Make `payload` the newest version. ValueError when it outgrew the first version by more than a quarter."""
+        if self._mapped is None:
+            self._map(len(payload))
+        assert self._mapped is not None
+        words, text = _words(self._mapped), json.dumps(to_json(notice)).encode()
+        capacity = words[CAPACITY]
+        if len(text) + len(payload) > capacity:
+            raise ValueError(f"weights of {len(payload)} bytes do not fit into a buffer of {capacity}")
+        self._sequence += 1
+        at = BUFFER_WORDS_AT + (self._sequence & 1) * BUFFER_WORDS
+        start = HEADER_BYTES + (self._sequence & 1) * capacity
+        words[at + BEGIN] = self._sequence
+        words[at + INCARNATION], words[at + N] = notice.version
+        words[at + NOTICE_BYTES], words[at + PAYLOAD_BYTES] = len(text), len(payload)
+        self._mapped[start : start + len(text)] = text
+        self._mapped[start + len(text) : start + len(text) + len(payload)] = payload
+        words[at + END] = self._sequence
+        words[NEWEST] = self._sequence
+
+    def _map(self, payload_bytes: int) -> None:
+        capacity = -(-int(payload_bytes * SPARE + NOTICE_MAX) // 4096) * 4096
+        os.posix_fallocate(self._fd, 0, HEADER_BYTES + 2 * capacity)
+        self._mapped = mmap.mmap(self._fd, HEADER_BYTES + 2 * capacity)
+        _words(self._mapped)[CAPACITY] = capacity
+
+
+class WeightsReader:
+    """A worker's end of the inherited memfd."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._mapped: mmap.mmap | None = None
+        self._words: memoryview | None = None
+
+    def version(self) -> Version | None:
+        """The newest version; None before the first. Two loads, no copy."""
+        words = self._attached()
+        if words is None or not words[NEWEST]:
+            return None
+        at = BUFFER_WORDS_AT + (words[NEWEST] & 1) * BUFFER_WORDS
+        return Version(words[at + INCARNATION], words[at + N])
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        """A whole copy of the newest version; None before the first."""
+        words = self._attached()
+        if words is None or self._mapped is None:
+            return None
+        for _ in range(READ_ATTEMPTS):
+            sequence = words[NEWEST]
+            if not sequence:
+                return None
+            at = BUFFER_WORDS_AT + (sequence & 1) * BUFFER_WORDS
+            start = HEADER_BYTES + (sequence & 1) * words[CAPACITY]
+            middle = start + words[at + NOTICE_BYTES]
+            text, payload = self._mapped[start:middle], self._mapped[middle : middle + words[at + PAYLOAD_BYTES]]
+            if words[at + BEGIN] == sequence == words[at + END]:
+                return from_json(Notice, json.loads(text)), payload
+        raise DeadlineExceeded(f"the weights changed {READ_ATTEMPTS} times while they were being read")
+
+    def _attached(self) -> memoryview | None:
+        if self._words is None:
+            size = os.fstat(self._fd).st_size
+            if size:
+                self._mapped = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+                self._words = _words(self._mapped)
+        return self._words
