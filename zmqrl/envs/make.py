@@ -47,11 +47,12 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
     if section.wrappers or _attribute(section.id) is not None:
         return None
     _register_namespace(section.id)
-    spec = gym.spec(section.id)
+    env_id = section.id.rpartition(":")[2]  # the module is imported by now
+    spec = gym.spec(env_id)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
-        env = gym.make_vec(section.id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
+        env = gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
     except TypeError:
         return None  # the single env takes these kwargs, its vector form does not
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:

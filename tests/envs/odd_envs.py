@@ -1,0 +1,76 @@
+"""Envs that break a rule at a given step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Counting(gym.Env[Any, Any]):
+    """Observes (reset seed, steps, last action); ends after `length` steps by termination, or truncates."""
+
+    def __init__(self, length: int = 5, truncate: bool = False) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(4, start=1)
+        self._length, self._truncate = length, truncate
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._seed, self._t = seed, 0
+        return np.array([self._seed, 0.0, -1.0]), {}
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        ended = self._t >= self._length
+        obs = np.array([self._seed, self._t, action], float)
+        return obs, 1.0, ended and not self._truncate, ended and self._truncate, {}
+
+
+class Breaking(Counting):
+    def __init__(self, fault: str, at: int = 3) -> None:
+        super().__init__(length=100)
+        self._fault, self._at = fault, at
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        if self._fault == "reset":
+            raise RuntimeError("no reset today")
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self._t == self._at:
+            if self._fault == "raise":
+                raise RuntimeError("the robot fell over")
+            if self._fault == "nan":
+                obs[1] = np.nan
+            if self._fault == "shape":
+                obs = obs[:1]
+            if self._fault == "reward":
+                reward = "much"
+            if self._fault == "nan_reward":
+                reward = float("nan")
+            if self._fault == "short":
+                return obs, reward
+        return obs, reward, terminated, truncated, info
+
+
+class Walker(gym.Env[Any, Any]):
+    """Deterministic, chaotic enough that one wrong action shows; bounded box actions."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-10.0, 10.0, (2,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._x, self._t = self.np_random.random(2), 0
+        return self._x.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._t += 1
+        self._x = (self._x * 3.7 * (1.0 - self._x) + 0.01 * float(action[0])) % 1.0
+        return self._x.astype(np.float32), float(self._x[0]), bool(self._x[1] < 0.05), self._t >= 30, {}

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.make import probe
+from zmqrl.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def odd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_what_is_known_of_cartpole() -> None:
+    spec = probe(EnvSection())
+    assert (spec.action.kind, spec.action.n, spec.observation.shape) == ("discrete", 2, (4,))
+    assert spec.observation.low == ()
+    assert (spec.reward_threshold, spec.native_vector) == (475.0, True)
+
+
+def test_wrappers_kwargs_without_a_vector_form_and_own_classes_are_not_native() -> None:
+    assert not probe(EnvSection(wrappers=("gymnasium.wrappers:FlattenObservation",))).native_vector
+    assert not probe(EnvSection(id="odd_envs:Walker")).native_vector
+
+
+def test_bounds_of_a_box() -> None:
+    action = probe(EnvSection(id="Pendulum-v1")).action
+    assert (action.low, action.high, action.dtype) == ((-2.0,), (2.0,), "float32")
+
+
+def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(EnvSection(id="gymnasium.envs:CartPole-v1")).action.n == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (EnvSection(id="CartPol-v1"), ["env.id", "'CartPol-v1'", "'CartPole-v1'"]),
+        (EnvSection(id="CartPole-v9"), ["env.id", "'CartPole-v1'"]),
+        (EnvSection(kwargs={"gravty": 1}), ["env.kwargs", "gravty"]),
+        (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
+        (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
+        (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
+        (EnvSection(id="FrozenLake-v1"), ["Discrete(16)", "FlattenObservation"]),
+        (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
+        (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
+        (EnvSection(id="odd_envs:Breaking"), ["env.id", "fault"]),
+        (EnvSection(id=""), ["env.id"]),
+    ],
+)
+def test_one_message_with_key_value_and_way_out(
+    section: EnvSection, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        probe(section)
+    assert time.monotonic() - begun < 1.0
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_unsupported_wrapper_free_space_is_mended_by_the_wrapper_it_names() -> None:
+    assert probe(EnvSection(id="FrozenLake-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))).action.n == 4
