@@ -17,8 +17,9 @@ T = TypeVar("T")
 def load(kind: str, package: str, base: type[T]) -> Any:
     """The concrete subclass of `base` that `kind` names.
 
-    `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of module a.b.
-    ConfigError says what is wrong and names the nearest kind. The class is returned as Any: the caller knows its constructor.
+    `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of
+    module a.b. ConfigError says what is wrong and names the nearest kind. It is returned as Any: the caller knows its
+    constructor.
     """
     if ":" in kind:
         return _by_path(kind, base)
@@ -26,7 +27,8 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     if kind not in names:
         near = difflib.get_close_matches(kind, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{kind!r} is no {base.__name__} of zmqrl ({', '.join(names)}) and no path `module:Name`{hint}")
+        known = ", ".join(names)
+        raise ConfigError(f"{kind!r} is no {base.__name__} of zmqrl ({known}) and no path `module:Name`{hint}")
     found = list(concrete(f"{package}.{kind}", base))
     if len(found) != 1:
         raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
@@ -43,7 +45,8 @@ def modules(package: str) -> tuple[str, ...]:
 def concrete(module: str, base: type[T]) -> Iterator[type[T]]:
     """The concrete subclasses of `base` that `module` itself defines."""
     for item in vars(importlib.import_module(module)).values():
-        if inspect.isclass(item) and issubclass(item, base) and item.__module__ == module and not inspect.isabstract(item):
+        own = inspect.isclass(item) and item.__module__ == module
+        if own and issubclass(item, base) and not inspect.isabstract(item):
             yield item
 
 

@@ -14,4 +14,7 @@ def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     kind = load(config.algorithm["kind"], "zmqrl.algorithms", Algorithm)
     options = {name: value for name, value in config.algorithm.items() if name != "kind"}
     section = config.env
-    return kind(from_json(kind.Config, options), config.network, env, section.segment_steps, section.num_envs)
+    algorithm: Algorithm = kind(
+        from_json(kind.Config, options), config.network, env, section.segment_steps, section.num_envs
+    )
+    return algorithm

@@ -40,7 +40,8 @@ def run(repeats: int = 3, seeds: int = 5, sb3_python: str | None = None) -> Benc
     if sb3:
         figures.append(Figure("yardstick: Stable-Baselines3, zoo preset", "env steps/s", tuple(sb3)))
         ratios.append(Figure("sync PPO / Stable-Baselines3", "", tuple(a / b for a, b in zip(zoo, sb3, strict=True))))
-    settings = {"workers": 2, "async_env_steps": ASYNC_STEPS, "sync_env_steps": SYNC_STEPS, "stable_baselines3": bool(sb3)}
+    steps = {"async_env_steps": ASYNC_STEPS, "sync_env_steps": SYNC_STEPS}
+    settings = {"workers": 2, **steps, "stable_baselines3": bool(sb3)}
     return BenchResult("e2e", figures, settings, ratios)
 
 

@@ -16,8 +16,10 @@ from zmqrl.errors import TrainingFailed
 RUN_LIMIT_S = 900
 
 
-def run_preset(preset: str, settings: Mapping[str, Any], mode: str | None = None, workers: int = 2, seed: int = 1) -> dict[str, Any]:
-    """`zmqrl train preset` in a temporary run directory; its summary with `command_s`, the whole command's wall time."""
+def run_preset(
+    preset: str, settings: Mapping[str, Any], mode: str | None = None, workers: int = 2, seed: int = 1
+) -> dict[str, Any]:
+    """`zmqrl train preset` in a temporary run directory; its summary, and `command_s`, the wall time of it all."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "zmqrl", "train", preset, "--run-dir", f"{folder}/run", "--plain"]
         command += ["--workers", str(workers), "--seed", str(seed)]

@@ -9,4 +9,6 @@ from zmqrl.plugins import load
 
 def make_store(plan: RunPlan) -> DataStore:
     """The store of `store.kind` at the plan's path."""
-    return load(plan.config.store.kind, "zmqrl.data_stores", DataStore)(plan.store_path, plan.config.store.keep)
+    kind = load(plan.config.store.kind, "zmqrl.data_stores", DataStore)
+    store: DataStore = kind(plan.store_path, plan.config.store.keep)
+    return store

@@ -89,7 +89,7 @@ class Ending:
 
     def _hurried(self, alive: Set[str], now: float) -> list[EndAction]:
         if not self._stage_until:
-            self._stage_until = {role: self._began + self._grace_s for role in (*ORDER, "evaluator")}
+            self._stage_until = dict.fromkeys((*ORDER, "evaluator"), self._began + self._grace_s)
             return [*(Terminate(role) for role in ORDER if role in alive), CloseEvaluator()]
         return self._kill([role for role, until in self._stage_until.items() if now >= until], alive, now)
 

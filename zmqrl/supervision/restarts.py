@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from zmqrl.config.sections import RestartSection
 
@@ -12,7 +11,8 @@ BAD_CONFIGURATION = 2
 """The exit code that no restart can mend."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Place:
     """A process index: what is started again when a process of it dies."""
 
     role: str
