@@ -73,7 +73,7 @@ class Relu(Layer):
     """In place."""
 
     def forward(self, x: Array) -> Array:
-        np.maximum(x, np.float32(0.0), x)
+        np.maximum(x, np.float32(0.0), out=x)
         return x
 
 

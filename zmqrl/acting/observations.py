@@ -36,7 +36,8 @@ class ObservationInput:
             exact = self._exact
             np.subtract(flat, self._mean, exact)
             np.multiply(exact, self._scale, exact)
-            np.minimum(np.maximum(exact, -self._clip, exact), self._clip, exact)
+            np.maximum(exact, -self._clip, out=exact)
+            np.minimum(exact, self._clip, out=exact)
             flat = exact
         np.copyto(self._out, flat)
         return self._out

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from zmqrl.acting.base import noise_for
+from zmqrl.acting.load import make_policy
+from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.errors import ConfigError
+from zmqrl.types import ColumnSpec, SpaceSpec
+
+N, T = 8, 4
+OBS = SpaceSpec("box", (3,), "float32")
+DISCRETE = SpaceSpec("discrete", (), "int64", n=5)
+BOX = SpaceSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0))
+LOG_PROB = (ColumnSpec("log_prob", "float32", (T, N)),)
+RNG = np.random.default_rng(0)
+
+
+def layers(outputs: int, *, last: str = "linear") -> tuple[LayerSpec, ...]:
+    return (
+        LayerSpec("linear", "p.0", 3, 16),
+        LayerSpec("tanh"),
+        LayerSpec("linear", "p.1", 16, 16),
+        LayerSpec("relu"),
+        LayerSpec(last, "p.2", 16, outputs),  # type: ignore[arg-type]
+    )
+
+
+def weights(outputs: int) -> dict[str, np.ndarray]:
+    def draw(*shape: int) -> np.ndarray:
+        return RNG.standard_normal(shape).astype(np.float32)
+
+    return {
+        "p.0.weight": draw(16, 3),
+        "p.0.bias": draw(16),
+        "p.1.weight": draw(16, 16),
+        "p.1.bias": draw(16),
+        "p.2.weight": draw(outputs, 16),
+        "p.2.bias": draw(outputs),
+        "p.2.value.weight": draw(1, 16),
+        "p.2.value.bias": draw(1),
+        "p.2.advantage.weight": draw(outputs, 16),
+        "p.2.advantage.bias": draw(outputs),
+        "log_std": draw(outputs),
+        "obs_mean": RNG.standard_normal(3),
+        "obs_scale": RNG.random(3) + 0.5,
+    }
+
+
+def body(w: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    hidden = np.tanh(x.astype(np.float64) @ w["p.0.weight"].T + w["p.0.bias"])
+    return np.maximum(hidden @ w["p.1.weight"].T + w["p.1.bias"], 0)
+
+
+def outputs_of(w: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    return body(w, x) @ w["p.2.weight"].T + w["p.2.bias"]
+
+
+def run(spec: ActingSpec, w: dict[str, np.ndarray], obs: np.ndarray, **schedule: float):
+    policy = make_policy(spec)
+    policy.load(w, schedule)
+    noise = noise_for(np.random.default_rng(7), T, len(obs), 2 if spec.action.kind == "box" else 0)
+    extras = {column.name: np.full((T, len(obs), *column.shape[2:]), np.nan, np.float32) for column in spec.extras}
+    return policy.act(obs, noise, 1, extras), noise, extras, policy
+
+
+def test_categorical_by_inverse_cdf_and_its_log_prob() -> None:
+    w, obs = weights(5), RNG.standard_normal((N, 3)).astype(np.float32)
+    actions, noise, extras, policy = run(ActingSpec(layers(5), "categorical", DISCRETE, OBS, LOG_PROB), w, obs)
+    logits = outputs_of(w, obs)
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    expected = [int(np.searchsorted(np.cumsum(row), u, side="right")) for row, u in zip(p, noise.uniform[1, :, 0])]
+    assert actions.tolist() == expected
+    assert actions.dtype == np.int64
+    np.testing.assert_allclose(extras["log_prob"][1], np.log(p[np.arange(N), actions]), atol=1e-5)
+    assert np.isnan(extras["log_prob"][[0, 2, 3]]).all()
+    assert policy.act_greedily(obs).tolist() == logits.argmax(1).tolist()
+
+
+def test_categorical_frequencies() -> None:
+    spec = ActingSpec((LayerSpec("linear", "p", 3, 5),), "categorical", DISCRETE, OBS)
+    policy = make_policy(spec)
+    logits = np.array([0.0, 1.0, -1.0, 2.0, 0.5], np.float32)
+    policy.load({"p.weight": np.zeros((5, 3), np.float32), "p.bias": logits}, {})
+    noise = noise_for(np.random.default_rng(0), 1, 40_000, 0)
+    counts = np.bincount(policy.act(np.zeros((40_000, 3)), noise, 0, {}), minlength=5) / 40_000
+    np.testing.assert_allclose(counts, np.exp(logits) / np.exp(logits).sum(), atol=0.01)
+
+
+def test_epsilon_greedy_and_dueling() -> None:
+    w, obs = weights(5), RNG.standard_normal((N, 3)).astype(np.float32)
+    spec = ActingSpec(layers(5, last="dueling"), "epsilon_greedy", DISCRETE, OBS)
+    hidden = body(w, obs)
+    advantage = hidden @ w["p.2.advantage.weight"].T + w["p.2.advantage.bias"]
+    best = advantage.argmax(1)
+    assert run(spec, w, obs, epsilon=0.0)[0].tolist() == best.tolist()
+    actions, noise, _, _ = run(spec, w, obs, epsilon=0.5)
+    random = np.floor(noise.uniform[1, :, 1] * 5).astype(int)
+    assert actions.tolist() == np.where(noise.uniform[1, :, 0] < 0.5, random, best).tolist()
+
+
+def test_gaussian_is_stored_unclipped_and_greedy_is_clipped() -> None:
+    w, obs = weights(2), RNG.standard_normal((N, 3)).astype(np.float32)
+    spec = ActingSpec(layers(2), "gaussian", BOX, OBS, LOG_PROB, arrays=("log_std",))
+    actions, noise, extras, policy = run(spec, w, obs)
+    mean, std = outputs_of(w, obs), np.exp(w["log_std"])
+    np.testing.assert_allclose(actions, mean + std * noise.normal[1], rtol=1e-4, atol=1e-5)
+    assert actions.dtype == np.float32
+    z = (actions - mean) / std
+    expected = (-0.5 * z * z - w["log_std"] - 0.5 * math.log(2 * math.pi)).sum(1)
+    np.testing.assert_allclose(extras["log_prob"][1], expected, atol=1e-4)
+    greedy = policy.act_greedily(obs)
+    np.testing.assert_allclose(greedy, np.clip(mean, BOX.low, BOX.high), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("head", "outputs"), [("squashed_gaussian", 4), ("deterministic_noise", 2)])
+def test_bounded_heads_stay_within_the_bounds(head: str, outputs: int) -> None:
+    w, obs = weights(outputs), 5 * RNG.standard_normal((N, 3)).astype(np.float32)
+    actions, _, _, policy = run(ActingSpec(layers(outputs), head, BOX, OBS), w, obs, noise=0.3)
+    for some in (actions, policy.act_greedily(obs)):
+        assert (some >= np.array(BOX.low)).all()
+        assert (some <= np.array(BOX.high)).all()
+
+
+def test_observations_are_normalised_with_the_versions_statistics() -> None:
+    w, obs = weights(5), 30 * RNG.standard_normal((N, 3))
+    spec = ActingSpec(layers(5), "categorical", DISCRETE, OBS, normalise_obs=True, obs_clip=2.0)
+    seen = np.clip((obs - w["obs_mean"]) * w["obs_scale"], -2, 2).astype(np.float32)
+    policy = make_policy(spec)
+    policy.load(w, {})
+    assert policy.act_greedily(obs).tolist() == outputs_of(w, seen).argmax(1).tolist()
+
+
+def test_pixels_are_scaled() -> None:
+    w = weights(5)
+    spec = ActingSpec((LayerSpec("scale", inputs=255), *layers(5)), "categorical", DISCRETE, OBS)
+    obs = RNG.integers(0, 256, (N, 3)).astype(np.uint8)
+    policy = make_policy(spec)
+    policy.load(w, {})
+    assert policy.act_greedily(obs).tolist() == outputs_of(w, obs / 255).argmax(1).tolist()
+    assert obs.dtype == np.uint8
+
+
+def test_new_weights_and_another_batch_size() -> None:
+    spec = ActingSpec(layers(5), "categorical", DISCRETE, OBS)
+    policy = make_policy(spec)
+    for rows in (8, 3, 8):
+        w, obs = weights(5), RNG.standard_normal((rows, 3)).astype(np.float32)
+        policy.load(w, {})
+        assert policy.act_greedily(obs).tolist() == outputs_of(w, obs).argmax(1).tolist()
+
+
+def test_an_unknown_head_or_extra_is_refused() -> None:
+    obs = np.zeros((N, 3), np.float32)
+    with pytest.raises(ConfigError, match="softmix"):
+        run(ActingSpec(layers(5), "softmix", DISCRETE, OBS), weights(5), obs)
+    with pytest.raises(ConfigError, match="log_prob"):
+        run(ActingSpec(layers(5), "epsilon_greedy", DISCRETE, OBS, LOG_PROB), weights(5), obs, epsilon=0.0)
+    with pytest.raises(ValueError, match="torch"):
+        make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS))
+
+
+def test_an_own_head_by_dotted_path() -> None:
+    spec = ActingSpec(layers(5), "zmqrl.acting.heads:Categorical", DISCRETE, OBS)
+    assert len(run(spec, weights(5), np.zeros((N, 3), np.float32))[0]) == N
+
+
+def test_torch_and_numpy_agree() -> None:
+    w, obs = weights(5), RNG.standard_normal((N, 3)).astype(np.float32)
+    found = []
+    for runtime in ("numpy", "torch"):
+        spec = ActingSpec(layers(5, last="dueling"), "categorical", DISCRETE, OBS, LOG_PROB, runtime=runtime)  # type: ignore[arg-type]
+        actions, _, extras, _ = run(spec, w, obs)
+        found.append((actions.tolist(), extras["log_prob"][1]))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)
+
+
+def test_torch_runs_convolutions() -> None:
+    space = SpaceSpec("box", (2, 6, 6), "uint8")
+    body = (
+        LayerSpec("scale", inputs=255),
+        LayerSpec("conv", "c.0", 2, 3, kernel=3, stride=2),
+        LayerSpec("relu"),
+        LayerSpec("flatten"),
+        LayerSpec("linear", "c.1", 12, 5),
+    )
+    w = {
+        "c.0.weight": RNG.standard_normal((3, 2, 3, 3)).astype(np.float32),
+        "c.0.bias": np.zeros(3, np.float32),
+        "c.1.weight": RNG.standard_normal((5, 12)).astype(np.float32),
+        "c.1.bias": np.zeros(5, np.float32),
+    }
+    obs = RNG.integers(0, 256, (N, 2, 6, 6)).astype(np.uint8)
+    x = obs / 255
+    conv = np.array(
+        [
+            [
+                [
+                    [(x[n, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] * w["c.0.weight"][o]).sum() for j in (0, 1)]
+                    for i in (0, 1)
+                ]
+                for o in range(3)
+            ]
+            for n in range(N)
+        ]
+    )
+    logits = np.maximum(conv, 0).reshape(N, -1) @ w["c.1.weight"].T
+    policy = make_policy(ActingSpec(body, "categorical", DISCRETE, space, runtime="torch"))
+    policy.load(w, {})
+    assert policy.act_greedily(obs).tolist() == logits.argmax(1).tolist()
+
+
+def test_numpy_acting_imports_no_torch_and_no_pydantic() -> None:
+    code = "import sys, zmqrl.acting.load as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zmqrl.acting.load import make_policy
+from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.factory import make_vector_env
+from zmqrl.envs.make import probe
+from zmqrl.types import ColumnSpec, Mode
+from zmqrl.workers.episodes import EpisodeBook
+from zmqrl.workers.rollout import Rollout
+
+T, N, SEED = 5, 3, 4
+
+
+@pytest.fixture(autouse=True)
+def odd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
+
+
+class Collector:
+    """A rollout with segment columns of its own."""
+
+    def __init__(self, env_id: str = "CartPole-v1", mode: Mode = "sync", states=None, steps: int = T, **kwargs) -> None:
+        section = EnvSection(id=env_id, num_envs=N, kwargs=kwargs)
+        env_spec = probe(section)
+        box = env_spec.action.kind == "box"
+        inputs, outputs = env_spec.observation.shape[0], 1 if box else env_spec.action.n
+        log_prob = ColumnSpec("log_prob", "float32", (steps, N))
+        spec = ActingSpec(
+            (LayerSpec("linear", "p", inputs, outputs),),
+            "gaussian" if box else "categorical",
+            env_spec.action,
+            env_spec.observation,
+            (log_prob,),
+            arrays=("log_std",) if box else (),
+        )
+        policy = make_policy(spec)
+        rng = np.random.default_rng(0)
+        weight = rng.standard_normal((outputs, inputs)).astype(np.float32)
+        policy.load({"p.weight": weight, "p.bias": np.zeros(outputs, np.float32), "log_std": np.ones(1)}, {})
+        self.env = make_vector_env(section, env_spec, mode, SEED, 1)
+        self.rollout = Rollout(self.env, policy, spec, SEED, 1)
+        self.rollout.start(states)
+        action = ("float32", (1,)) if box else ("int64", ())
+        self._shapes = {
+            "obs": (env_spec.observation.dtype, (steps + 1, N, inputs)),
+            "action": (action[0], (steps, N, *action[1])),
+            "reward": ("float32", (steps, N)),
+            "terminated": ("bool", (steps, N)),
+            "truncated": ("bool", (steps, N)),
+            "valid": ("bool", (steps, N)),
+            "log_prob": ("float32", (steps, N)),
+        }
+        self.progress: list[int] = []
+
+    def collect(self, index: int, stop_after: int = 10_000) -> tuple[dict[str, np.ndarray], int | None]:
+        columns = {name: np.full(shape, 77, dtype) for name, (dtype, shape) in self._shapes.items()}
+        self.progress = []
+        stopped = lambda: len(self.progress) >= stop_after  # noqa: E731
+        return columns, self.rollout.collect(columns, index, self.progress.append, stopped)
+
+
+def test_next_step_rows() -> None:
+    collector = Collector("odd_envs:Counting", length=3)
+    columns, rows = collector.collect(0)
+    assert columns["obs"][:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1]
+    assert columns["terminated"][:, 0].tolist() == [False, False, True, False, False]
+    assert columns["valid"][:, 0].tolist() == [True, True, True, False, True]
+    assert columns["reward"][:, 0].tolist() == [1, 1, 1, 0, 1]
+    assert rows == 12
+    assert collector.progress == [3, 6, 9, 9, 12]
+
+
+def test_an_end_on_the_last_row_makes_the_next_segments_first_row_invalid() -> None:
+    collector = Collector("odd_envs:Counting", length=5)
+    first, rows = collector.collect(0)
+    assert first["terminated"][4].all()
+    assert rows == 15
+    second, rows = collector.collect(1)
+    assert second["obs"][0, 0].tolist() == first["obs"][5, 0].tolist()
+    assert second["valid"][:, 0].tolist() == [False, True, True, True, True]
+    assert rows == 12
+
+
+def test_a_segments_bits_depend_on_its_name_alone() -> None:
+    one, other = Collector(), Collector()
+    for index in range(3):
+        ours, theirs = one.collect(index)[0], other.collect(index)[0]
+        assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+    assert one.collect(3)[0]["action"].tobytes() != other.collect(4)[0]["action"].tobytes()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "odd_envs:Walker"])
+@pytest.mark.parametrize("steps", [1, 5, 16])
+def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str, steps: int) -> None:
+    predecessor, book = Collector(env_id, steps=steps), EpisodeBook(2, N)
+    for index in range(64 // steps):
+        successor = Collector(env_id, states=book.states(1), steps=steps)
+        columns, rows = predecessor.collect(index)
+        again, rows_again = successor.collect(index)
+        assert rows == rows_again
+        for name in columns:
+            assert columns[name].tobytes() == again[name].tobytes(), (index, name)
+        book.advance(1, columns)
+
+
+def test_box_actions_are_stored_unclipped() -> None:
+    columns, _ = Collector("odd_envs:Walker").collect(0)  # the env asserts that what it gets is in its space
+    assert np.abs(columns["action"]).max() > 1
+
+
+def test_it_stops_between_two_steps() -> None:
+    collector = Collector()
+    assert collector.collect(0, stop_after=2)[1] is None
+    assert len(collector.progress) == 2
+
+
+def test_native_envs_are_collected_too() -> None:
+    columns, rows = Collector(mode="async", steps=64).collect(0)
+    assert rows == int(columns["valid"].sum()) < 64 * N
+    done = columns["terminated"] | columns["truncated"]
+    assert (columns["valid"][1:] == ~done[:-1]).all()
