@@ -12,7 +12,9 @@ from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.networks.initial import initial_weights
-from zmqrl.types import SpaceSpec, Version
+from zmqrl.ops.gae import generalised_advantages
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array, SpaceSpec, Version
 
 SMALL = NetworkSection(hidden=(16,))
 
@@ -91,17 +93,19 @@ def test_debug_names_a_ratio_that_is_off() -> None:
 
 
 def test_stale_segments_are_trained_with_the_statistics_they_were_acted_with() -> None:
-    algorithm = make(normalise_obs=True, epochs=1, learning_rate=1e-12)
+    algorithm = make(normalise_obs=True, epochs=1, learning_rate=1e-12, orthogonal_init=False)
     learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
     first = driver.segment(learner.weights())
     learner.learn(first, progress(version=Version(0, 0)))
     late = driver.segment(learner.weights())
     late = dataclasses.replace(late, metas=(dataclasses.replace(late.metas[0], version=Version(0, 1)),))
+    first.columns["obs"][:] *= 10.0
     for n in range(1, 4):
         learner.learn(first, progress(version=Version(0, n)))
     # Frozen weights: the ratio of the late segment is 1 only under the statistics of its own version.
-    result = learner.learn(late, progress(version=Version(0, 4)))
-    assert abs(result.metrics["approx_kl"]) < 1e-6
+    assert abs(learner.learn(late, progress(version=Version(0, 4))).metrics["approx_kl"]) < 1e-6
+    forgotten = dataclasses.replace(late, metas=(dataclasses.replace(late.metas[0], version=Version(9, 9)),))
+    assert learner.learn(forgotten, progress(version=Version(0, 5))).metrics["approx_kl"] > 1e-4
 
 
 def test_learning_uses_no_global_random_numbers() -> None:
@@ -112,6 +116,50 @@ def test_learning_uses_no_global_random_numbers() -> None:
     train(algorithm, learner, driver, 1)
     assert torch.equal(torch.get_rng_state(), before_torch)
     assert np.array_equal(np.random.get_state()[1], before_numpy)
+
+
+def plain_loss(algorithm: PPO, tensors: dict[str, torch.Tensor], batch: SegmentBatch, value: Array) -> torch.Tensor:
+    """The whole objective from its definition, with torch's distributions, for autograd."""
+    config, columns, valid = algorithm.config, batch.columns, batch.columns["valid"]
+    flags = (columns["terminated"], columns["truncated"], valid)
+    gae = generalised_advantages(columns["reward"], value, *flags, config.gamma, config.gae_lambda)
+    advantage, target = torch.tensor(gae[valid]), torch.tensor((gae + value[:-1])[valid])
+
+    def run(tower: str) -> torch.Tensor:
+        hidden = torch.tanh(torch.tensor(columns["obs"][:-1][valid]) @ tensors[f"{tower}.0.weight"].T)
+        return hidden @ tensors[f"{tower}.1.weight"].T + tensors[f"{tower}.1.bias"]
+
+    if algorithm.discrete:
+        policy: torch.distributions.Distribution = torch.distributions.Categorical(logits=run("actor"))
+    else:
+        policy = torch.distributions.Independent(
+            torch.distributions.Normal(run("actor"), tensors["log_std"].exp().expand(1)), 1
+        )
+    ratio = (policy.log_prob(torch.tensor(columns["action"][valid])) - torch.tensor(columns["log_prob"][valid])).exp()
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    surrogate = torch.min(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage).mean()
+    error = ((run("critic").squeeze(1) - target) ** 2).mean()
+    return -surrogate + config.vf_coef * error - config.ent_coef * policy.entropy().mean()
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_the_gradient_of_an_update_is_autograds(action: SpaceSpec) -> None:
+    algorithm = make(
+        action, minibatch_size=128, epochs=1, ent_coef=0.3, vf_coef=0.7, max_grad_norm=1e9, orthogonal_init=False
+    )
+    learner, driver = learner_of(algorithm), Driver(algorithm, MatchTheObs(8))
+    weights = {k: v * (not k.endswith("0.bias")) for k, v in learner.weights().items()}
+    learner.load_state(weights, learner.state())
+    batch = driver.segment(weights)
+    batch.columns["log_prob"][::2] += 0.3
+    leaves = {name: torch.tensor(value, requires_grad=True) for name, value in weights.items()}
+    inputs = torch.tensor(batch.columns["obs"]).flatten(0, 1)
+    value = learner._critic.run(inputs).numpy().reshape(17, 8)  # type: ignore[attr-defined]
+    plain_loss(algorithm, leaves, batch, value).backward()
+    learner.learn(batch, progress())
+    for name, grad in learner._parameters.grads.items():  # type: ignore[attr-defined]
+        if not name.endswith("0.bias"):
+            torch.testing.assert_close(grad, leaves[name].grad, atol=1e-5, rtol=1e-4)
 
 
 def test_updates_are_epochs_times_minibatches_and_metrics_are_finite() -> None:

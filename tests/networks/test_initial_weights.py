@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from zmqrl.acting.spec import LayerSpec, NetworkSpec
-from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.initial import initial_weights, orthogonal, parameter_shapes
 
 SPEC = NetworkSpec(
     (
@@ -38,6 +38,11 @@ def test_orthogonal_with_gain_and_bias_zero() -> None:
     np.testing.assert_allclose(tall.T @ tall, 4.0 * np.eye(4), atol=1e-5)
     np.testing.assert_allclose(wide @ wide.T, 1e-4 * np.eye(3), atol=1e-9)
     assert not weights["a.0.bias"].any()
+
+
+def test_orthogonal_has_no_preferred_sign() -> None:
+    firsts = [orthogonal(np.random.default_rng(seed), (4, 4), 1.0)[0, 0] for seed in range(30)]
+    assert 5 < sum(first > 0 for first in firsts) < 25
 
 
 def test_gain_zero_is_uniform_within_the_fan_in() -> None:

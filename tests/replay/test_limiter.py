@@ -19,6 +19,7 @@ def test_what_was_done_is_taken_off_and_never_below_zero() -> None:
 
 def test_decimal_ratios_are_exact() -> None:
     assert all(due(1000 + 10 * k, 0) == k for k in range(20_000))
+    assert due(1100, 0, ratio=0.29) == 29  # 0.29 * 100 is 28.999999999999996
 
 
 def test_a_call_may_be_bounded() -> None:
