@@ -90,7 +90,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         from zmqrl.config.plan import Boot
 
         return int(importlib.import_module(modules[role]).main(from_json(Boot, boot)))
-    except Exception as error:  # the top loop of a process
+    except Exception as error:
         traceback.print_exc()
         report_fault(role, boot, error)
         return int(getattr(error, "exit_code", 1))

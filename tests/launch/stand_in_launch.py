@@ -7,11 +7,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 
-from plans import START, stand_in_plan  # noqa: E402
+from plans import START, stand_in_plan
 
-from zmqrl.launch.detach import run_detached  # noqa: E402
-from zmqrl.launch.launcher import Launcher  # noqa: E402
-from zmqrl.orchestrators.local import LocalOrchestrator  # noqa: E402
+from zmqrl.launch.detach import run_detached
+from zmqrl.launch.launcher import Launcher
+from zmqrl.orchestrators.local import LocalOrchestrator
 
 
 def main() -> int:

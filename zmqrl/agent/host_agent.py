@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from zmqrl.supervision.process_table import kill, session_members
 from zmqrl.supervision.restarts import Action, Died, FailRun, GiveUp, Place, RestartAfter, Start, Supervision, Tick
 from zmqrl.types import Notice
 
+LOG = logging.getLogger(__name__)
 HURRIED_GRACE_S = 2.5
 """With stdin at its end nobody waits for us: all is over within 3 s."""
 ENDING_TICK_S = 0.05
@@ -113,7 +115,7 @@ class HostAgent:
     def _turn(self) -> None:
         """One poll and what came of it."""
         self._watch_writable()
-        ready = dict(self._poller.poll(self._timeout_s() * 1000))
+        ready = dict(self._poller.poll(math.ceil(self._timeout_s() * 1000)))
         if any(socket in ready for socket in self._data_plane.sockets):
             self._take_notices()
         if self._stdin_fd in ready:
@@ -175,7 +177,7 @@ class HostAgent:
         try:
             notice = self._data_plane.take_notice()
         except StoreError as error:
-            print(f"weights not fetched, the next notice tries again: {error}", file=sys.stderr, flush=True)
+            LOG.warning("weights not fetched, the next notice tries again: %s", error)
             return
         if notice is None:
             return
@@ -275,9 +277,7 @@ class HostAgent:
             if isinstance(action, Start):
                 self._start(action.place, action.spawn)
             elif isinstance(action, RestartAfter):
-                self._output.send(
-                    "restart", role=action.place.role, index=action.place.index, in_s=action.delay_s
-                )
+                self._output.send("restart", role=action.place.role, index=action.place.index, in_s=action.delay_s)
             elif isinstance(action, GiveUp):
                 self._output.send("gave_up", role=action.place.role, index=action.place.index, cause=action.cause)
             elif isinstance(action, FailRun):
@@ -375,9 +375,6 @@ class HostAgent:
         """What a user's env started and left behind: it is in our session, if we lead one."""
         if os.getsid(0) != os.getpid():
             return []
-        strays = []
         held = {child.identity.pid for child in self._children.values()} | {os.getpid()}
-        for process in session_members(os.getpid()):
-            if process.pid not in held and kill(process):
-                strays.append(f"{self._boot.host}/stray (pid {process.pid})")
-        return strays
+        strays = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
+        return [f"{self._boot.host}/stray (pid {process.pid})" for process in strays]

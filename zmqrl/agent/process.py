@@ -25,7 +25,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     output.sentinel({"pid": os.getpid(), "host": boot.host, "node": socket.gethostname(), "run": boot.plan.run_id})
     if boot.plan.config.run.mode == "single":
         return _hold(boot, NoDataPlane(), output, command)
-    from zmqrl.agent.data_plane import SharedDataPlane
+    from zmqrl.agent.shared_data_plane import SharedDataPlane
 
     folder = IpcFolder(run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()), boot.plan.run_id)
     try:

@@ -35,7 +35,7 @@ class SharedDataPlane(DataPlane):
 
     def fds_of(self, role: str) -> Mapping[str, int]:
         fds: dict[str, int] = {}
-        if self._arena is not None and role in ("broker", "learner", "worker"):
+        if self._arena is not None and self._arena.fd is not None and role != "evaluator":
             fds["arena"] = self._arena.fd
         if role == "worker":
             fds["weights"] = self._relay.fd

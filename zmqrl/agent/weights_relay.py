@@ -40,8 +40,5 @@ class WeightsRelay:
         return newest
 
     def close(self) -> None:
-        """Close the writer and the descriptor."""
-        close = getattr(self._writer, "close", None)
-        if close is not None:
-            close()
+        """Close the descriptor; the mapping goes with the writer."""
         os.close(self.fd)

@@ -53,7 +53,7 @@ def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: in
         code = run(on_ready)
         sys.stdout.flush()
         return code
-    except Exception as error:  # the top loop of a process
+    except Exception as error:
         if getattr(error, "exit_code", None) is None:
             traceback.print_exc()
         else:

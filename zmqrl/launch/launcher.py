@@ -39,7 +39,8 @@ def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
         ConfigError: The run directory is in use. Nothing was started.
     """
     if detach:
-        return run_detached(Path(plan.run_dir), lambda ready: Launcher(plan, make_orchestrator(plan), True, ready).run())
+        orchestrator = make_orchestrator(plan)
+        return run_detached(Path(plan.run_dir), lambda ready: Launcher(plan, orchestrator, True, ready).run())
     return Launcher(plan, make_orchestrator(plan), plain).run()
 
 
@@ -48,7 +49,7 @@ def make_orchestrator(plan: RunPlan) -> Orchestrator:
     kind = plan.config.orchestrator.kind
     if kind in ("auto", "local"):
         return LocalOrchestrator()
-    found: Orchestrator = load(kind, "zmqrl.orchestrators", Orchestrator)()  # type: ignore[type-abstract]
+    found: Orchestrator = load(kind, "zmqrl.orchestrators", Orchestrator)()
     return found
 
 

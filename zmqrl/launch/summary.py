@@ -50,9 +50,7 @@ class Summary:
     bottleneck: str | None
 
 
-def summarise(
-    plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float
-) -> Summary:
+def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
     """What is known at unix time `now`: the learner's `ended` where it came, else its last metrics."""
     known = {**state.metrics, **state.ended}
     return Summary(

@@ -38,8 +38,8 @@ def make_view(plain: bool, state: RunState) -> View:
 
 def final_lines(summary: Summary) -> str:
     """The summary for people."""
-    lines = [f"run {summary.run_id}: {summary.status}, {_count(summary.env_steps)} env steps, "
-             f"{_count(summary.updates)} updates in {summary.wall_s:.1f} s"]
+    counts = f"{_count(summary.env_steps)} env steps, {_count(summary.updates)} updates in {summary.wall_s:.1f} s"
+    lines = [f"run {summary.run_id}: {summary.status}, {counts}"]
     if summary.train_return_mean_100 is not None:
         solved = f", solved at {summary.solved_at_env_steps:,} env steps" if summary.solved_at_env_steps else ""
         lines.append(f"  return {summary.train_return_mean_100:.1f} (mean of the last 100 episodes){solved}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,5 +20,5 @@ def command(role: str, run_id: str, index: int) -> list[str]:
 
 def main(boot: Boot) -> int:
     output = AgentOutput(STDOUT)
-    output.sentinel({"host": boot.host})
+    output.sentinel({"host": boot.host, "pid": os.getpid()})
     return HostAgent(boot, Nursery(boot, PARENT_VARIABLE, command), NoDataPlane(), output, STDIN).run()

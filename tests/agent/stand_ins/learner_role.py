@@ -17,7 +17,13 @@ def main(boot: Boot) -> int:
     notice = to_json(Notice(Version(0, 1), "v1", 8, "00", 64))
     events.send("ready")
     events.send("notice", notice=notice)
-    values = {"env_steps": 64, "updates": 2, "train_return_mean_100": 21.0, "wait_fraction": 0.6, "env_steps_per_s": 900.0}
+    values = {
+        "env_steps": 64,
+        "updates": 2,
+        "train_return_mean_100": 21.0,
+        "wait_fraction": 0.6,
+        "env_steps_per_s": 900.0,
+    }
     events.send("metrics", values=values)
     if algorithm.get("learner") == "raise":
         raise ValueError("the loss is NaN")

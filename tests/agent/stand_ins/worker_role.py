@@ -1,4 +1,4 @@
-"""Steps until SIGTERM, or fails as `algorithm.worker` says: `raise`, `deaf` (ignores SIGTERM), `litter` (leaves a child)."""
+"""Steps until SIGTERM. `algorithm.worker`: `raise`; `deaf` ignores SIGTERM; `litter` leaves a child."""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+import os
+
+from zmqrl.agent.output import PENDING_LIMIT_BYTES, AgentOutput
+
+
+def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
+    read_fd, write_fd = os.pipe()
+    output = AgentOutput(write_fd)
+    filler = "x" * 100_000
+    for _ in range(PENDING_LIMIT_BYTES // 100_000 + 3):
+        output.send("exit", filler=filler)
+    assert output.pending
+    output.send("metrics", lost=True)
+    output.send("finished", kept=True)
+    os.set_blocking(read_fd, False)
+    text = b""
+    while output.pending:
+        text += os.read(read_fd, 1_000_000)
+        output.flush()
+    text += os.read(read_fd, 1_000_000)
+    events = [json.loads(line)["event"] for line in text.splitlines()]
+    assert "metrics" not in events
+    assert events[-1] == "finished"
+    for fd in (read_fd, write_fd):
+        os.close(fd)
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    output = AgentOutput(write_fd)
+    output.send("ready")
+    assert not output.pending
+    output.drain(1.0)
+    os.close(write_fd)

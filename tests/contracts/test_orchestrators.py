@@ -1,0 +1,116 @@
+"""One suite for every kind of orchestrator, over stand-in processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import START, stand_in_plan
+
+from zmqrl.orchestrators.base import HostEvent, Orchestrator
+from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.plugins import modules
+from zmqrl.supervision.process_table import ProcessId, await_gone
+
+MAKERS = {"local": lambda: LocalOrchestrator((sys.executable, START))}
+WAIT_S = 15.0
+
+
+class Deployed:
+    """An orchestrator that runs, and what it told."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self.orchestrator = orchestrator
+        self.events: list[HostEvent] = []
+
+    def until(self, name: str, count: int = 1) -> list[HostEvent]:
+        deadline = time.monotonic() + WAIT_S
+        while len(found := [event for event in self.events if event.event == name]) < count:
+            assert time.monotonic() < deadline, [event.event for event in self.events]
+            self.events += self.orchestrator.monitor(0.1)
+        return found
+
+    def processes(self) -> list[ProcessId]:
+        return [ProcessId(e.data["pid"], e.data["start_time"]) for e in self.events if e.event == "started"]
+
+
+@pytest.fixture(params=[kind for kind in modules("zmqrl.orchestrators") if kind in MAKERS])
+def deployed(request: pytest.FixtureRequest) -> Iterator[Deployed]:
+    held = Deployed(MAKERS[request.param]())
+    yield held
+    held.orchestrator.undeploy(0.1)
+
+
+def plan_of(tmp_path: Path, **behaviour: Any) -> Any:
+    return stand_in_plan(tmp_path / "run", **behaviour)
+
+
+def test_events_come_in_order_and_the_agents_end_is_the_last(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.orchestrator.deploy(plan_of(tmp_path, train_s=0.2))
+    (end,) = deployed.until("agent_exit")
+    names = [event.event for event in deployed.events]
+    assert names[0] == "agent"
+    assert names[1] == "started"
+    assert names[-2:] == ["finished", "agent_exit"]
+    assert end.data["code"] == 0
+    teardown = deployed.orchestrator.undeploy(1.0)
+    assert (teardown.ended, teardown.killed, teardown.left) == (5, (), ())
+
+
+def test_undeploy_stops_a_run_that_goes_on(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.orchestrator.deploy(plan_of(tmp_path))
+    deployed.until("ready", 5)
+    teardown = deployed.orchestrator.undeploy(5.0)
+    assert (teardown.ended, teardown.killed, teardown.left) == (5, (), ())
+    assert not await_gone(deployed.processes(), 0.0)
+
+
+def test_undeploy_names_what_it_had_to_kill(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.orchestrator.deploy(plan_of(tmp_path, worker="deaf"))
+    deployed.until("ready", 5)
+    teardown = deployed.orchestrator.undeploy(0.3)
+    assert any("worker-0 (pid" in killed for killed in teardown.killed)
+    assert teardown.left == ()
+    assert not await_gone(deployed.processes(), 0.0)
+
+
+def test_undeploy_verifies_after_the_agent_was_killed(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.orchestrator.deploy(plan_of(tmp_path, worker="litter"))
+    deployed.until("ready", 5)
+    time.sleep(0.2)
+    (agent,) = deployed.until("agent")
+    os.kill(agent.data["pid"], signal.SIGKILL)
+    (end,) = deployed.until("agent_exit")
+    assert end.data["code"] == -signal.SIGKILL
+    teardown = deployed.orchestrator.undeploy(1.0)
+    assert teardown.left == ()
+    assert len([killed for killed in teardown.killed if "stray" in killed]) == 2
+    assert not await_gone(deployed.processes(), 0.0)
+
+
+def test_a_killed_worker_is_started_again(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.orchestrator.deploy(plan_of(tmp_path))
+    deployed.until("ready", 5)
+    victim = next(e for e in deployed.events if e.event == "started" and e.data["role"] == "worker")
+    os.kill(victim.data["pid"], signal.SIGKILL)
+    again = deployed.until("started", 6)[-1]
+    assert (again.data["index"], again.data["spawn"]) == (victim.data["index"], 1)
+    (died,) = deployed.until("exit")
+    assert (died.data["signal"], died.data["expected"]) == ("SIGKILL", False)
+    deployed.until("ready", 6)
+
+
+def test_undeploy_before_and_twice_is_no_error(deployed: Deployed, tmp_path: Path) -> None:
+    assert deployed.orchestrator.undeploy(0.1).left == ()
+    deployed.orchestrator.deploy(plan_of(tmp_path, train_s=0.1))
+    deployed.until("agent_exit")
+    deployed.orchestrator.undeploy(0.1)
+    assert deployed.orchestrator.undeploy(0.1).left == ()

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.config.codec import to_json
+from zmqrl.errors import ConfigError
+from zmqrl.launch.live_view import duration, picture, sparkline
+from zmqrl.launch.plain_view import line_of
+from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import status_of
+from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.summary import Summary, summarise
+from zmqrl.orchestrators.base import HostEvent
+
+SUMMARY_KEYS = [
+    "status",
+    "exit_code",
+    "error",
+    "run_id",
+    "mode",
+    "algorithm",
+    "env",
+    "seed",
+    "workers",
+    "env_steps",
+    "updates",
+    "episodes",
+    "wall_s",
+    "first_env_step_s",
+    "env_steps_per_s",
+    "updates_per_s",
+    "updates_lost",
+    "train_return_mean_100",
+    "eval_return_mean",
+    "eval_episodes",
+    "solved_at_env_steps",
+    "solved_at_wall_s",
+    "policy_lag",
+    "replay_ratio",
+    "ledger",
+    "weights_sha256",
+    "restarts",
+    "peak_pss_mb",
+    "bottleneck",
+]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> RunState:
+    return RunState(stand_in_plan(tmp_path / "run"))
+
+
+def tell(state: RunState, name: str, **data: Any) -> None:
+    state.handle(HostEvent("local", name, data))
+
+
+def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> None:
+    assert [field.name for field in dataclasses.fields(Summary)] == SUMMARY_KEYS
+    summary = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    assert (summary.env_steps, summary.ledger, summary.bottleneck, summary.wall_s) == (None, None, None, 2.0)
+
+
+@pytest.mark.parametrize(("learner", "worker", "word"), [
+    (0.7, 0.1, "workers"), (0.1, 0.7, "learner"), (0.7, 0.7, "bus"),
+])  # fmt: skip
+def test_bottleneck_is_who_the_others_wait_for(state: RunState, learner: float, worker: float, word: str) -> None:
+    assert state.bottleneck is None
+    tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=worker)
+    tell(state, "metrics", role="learner", index=0, values={"wait_fraction": learner})
+    assert state.bottleneck == word
+
+
+def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
+    for wall in (3.0, 2.0, 5.0):
+        tell(state, "first_step", role="worker", index=0, wall=wall)
+    assert state.first_step_at == 2.0
+
+
+def test_ready_is_lost_with_the_process(state: RunState) -> None:
+    for index in (0, 1):
+        tell(state, "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
+        tell(state, "ready", role="worker", index=index)
+    tell(state, "ready", role="learner", index=0)
+    assert state.all_ready
+    exit_of = {"role": "worker", "index": 0, "pid": 1, "code": None, "signal": "SIGKILL", "expected": False}
+    tell(state, "exit", **exit_of, cause="signal SIGKILL", detail={}, log="x.log", log_tail=["last words"])
+    tell(state, "restart", role="worker", index=0, in_s=0.5)
+    assert not state.all_ready
+    (problem,) = state.problems
+    assert str(problem).splitlines() == [
+        "local/worker-0: signal SIGKILL",
+        "    last words",
+        "  log: x.log",
+        "  it is started again in 0.5 s",
+    ]
+
+
+def test_the_final_score_is_not_replaced(state: RunState) -> None:
+    tell(state, "score", return_mean=3.0, final=True)
+    tell(state, "score", return_mean=2.0, final=False)
+    assert state.score["return_mean"] == 3.0
+
+
+def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
+    from rich.console import Console
+
+    for _ in range(2):
+        json.dumps(status_of(state, state.plan.started_at + 10))
+        console = Console(record=True, width=150)
+        console.print(picture(state, state.plan.started_at + 10))
+        tell(state, "started", role="worker", index=0, pid=1, start_time=1, spawn=0)
+        tell(state, "first_step", role="worker", index=0, wall=state.plan.started_at + 1)
+        tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.2, env_steps_per_s=5.0, episodes=1)
+        values = {"env_steps": 64, "wait_fraction": 0.9, "train_return_mean_100": 12.0, "env_steps_per_s": 1234.0}
+        tell(state, "metrics", role="learner", index=0, values=values)
+    text = console.export_text()
+    for word in ("64/128", "bottleneck: workers", "return 12.0", "local", "eta 0:00:09"):
+        assert word in text
+    assert "50.0%  64 env steps  1,234/s" in line_of(state, state.plan.started_at + 10)
+
+
+def test_sparkline_and_duration() -> None:
+    assert sparkline([0, 7, 3.5]) == "▁█▅"
+    assert sparkline([2, 2]) == "▁▁"
+    assert sparkline([]) == ""
+    assert duration(3725) == "1:02:05"
+
+
+def test_signals_within_a_second_are_one_press() -> None:
+    clock = [0.0]
+    signals = StopSignals(lambda: clock[0])
+    signals.note(signal.SIGUSR1)
+    assert signals.request is Request.STOP
+    signals.note(signal.SIGINT)
+    clock[0] = 0.9
+    signals.note(signal.SIGINT)
+    assert signals.request is Request.INTERRUPT
+    clock[0] = 1.1
+    signals.note(signal.SIGTERM)
+    assert signals.request is Request.KILL
+    signals.note(signal.SIGUSR1)
+    assert signals.request is Request.KILL
+
+
+def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:
+    directory = RunDirectory.create(state.plan)
+    assert to_json(read_config(directory.path)) == to_json(state.plan.config)
+    info = read_info(directory.path)
+    assert info is not None and info.live
+    with pytest.raises(ConfigError, match="is in use by run"):
+        RunDirectory.create(state.plan)
+    directory.discard()
+    assert not directory.path.exists()
+    assert read_info(directory.path) is None
+    with pytest.raises(ConfigError, match=r"config\.json is no configuration"):
+        read_config(directory.path)
+
+
+def test_discard_leaves_a_directory_that_was_there(state: RunState) -> None:
+    Path(state.plan.run_dir).mkdir()
+    RunDirectory.create(state.plan).discard()
+    assert Path(state.plan.run_dir).exists()

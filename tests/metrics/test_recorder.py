@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.recorder import Recorder
+
+
+def test_both_hold_the_same_names_and_values(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, started_at=1000.0)
+    recorder.record(1001.5, 64, {"env_steps": 64, "loss": 0.25, "note": "no number", "none": None})
+    recorder.record(1002.5, 128, {"loss": 0.125})
+    recorder.record(1002.6, 128, {"none": None})
+    recorder.close()
+    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert rows == [
+        {"wall_s": 1.5, "env_steps": 64, "loss": 0.25},
+        {"wall_s": 2.5, "env_steps": 128, "loss": 0.125},
+    ]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["loss"]
+    assert [(e.wall_time, e.step, e.value) for e in events.Scalars("loss")] == [
+        (1001.5, 64, 0.25),
+        (1002.5, 128, 0.125),
+    ]
+
+
+def test_a_resumed_run_goes_on_in_the_same_file_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
+    for wall in (1.0, 2.0):
+        recorder = Recorder(tmp_path, 0.0)
+        recorder.record(wall, 1, {"a": math.pi})
+        recorder.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"wall_s": 3.')
+    assert [row["wall_s"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0]

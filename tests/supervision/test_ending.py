@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from zmqrl.supervision.ending import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+
+ALL = {"learner", "worker", "broker", "evaluator"}
+
+
+def test_one_role_after_the_other() -> None:
+    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    assert ending.step(ALL, 0.0) == [Terminate("learner")]
+    assert ending.step(ALL, 1.0) == []
+    assert ending.step(ALL - {"learner"}, 1.5) == [Terminate("worker"), ScoreFinal()]
+    assert ending.step({"broker", "evaluator"}, 2.0) == [Terminate("broker")]
+    assert ending.step({"evaluator"}, 2.5) == []
+    assert not ending.is_over({"evaluator"}, 2.5)
+    assert ending.is_over(set(), 2.6)
+
+
+def test_every_wait_ends_with_a_kill() -> None:
+    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=0.0, now=0.0)
+    ending.step({"learner"}, 0.0)
+    assert ending.step({"learner"}, 4.9) == []
+    assert ending.step({"learner"}, 5.0) == [Kill("learner")]
+    assert ending.step({"learner"}, 5.1) == [], "once"
+
+
+def test_a_process_that_does_not_hear_sigkill_holds_nobody_up() -> None:
+    ending = Ending(Manner.CLEAN, grace_s=1.0, final_limit_s=0.0, now=0.0)
+    ending.step({"learner", "worker"}, 0.0)
+    ending.step({"learner", "worker"}, 1.0)
+    assert ending.step({"learner", "worker"}, 6.1) == [Terminate("worker")]
+    assert ending.is_over({"learner"}, 6.2)
+
+
+def test_the_evaluator_has_its_limit_then_its_stdin_closes_then_it_is_killed() -> None:
+    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    assert ending.step({"evaluator"}, 0.0) == [ScoreFinal()]
+    assert ending.step({"evaluator"}, 2.9) == []
+    assert ending.step({"evaluator"}, 3.0) == [CloseEvaluator()]
+    assert ending.step({"evaluator"}, 4.0) == [Kill("evaluator")]
+
+
+def test_a_failed_run_scores_nothing_final() -> None:
+    ending = Ending(Manner.FAILED, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    ending.step({"evaluator"}, 0.0)
+    assert CloseEvaluator() in ending.step({"evaluator"}, 0.1) or not ending.is_over({"evaluator"}, 0.1)
+    assert ScoreFinal() not in ending.step({"evaluator"}, 0.2)
+
+
+def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
+    ending = Ending(Manner.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
+    assert ending.step(ALL, 0.0) == [Terminate("learner"), Terminate("worker"), Terminate("broker"), CloseEvaluator()]
+    assert ending.step(ALL, 2.4) == []
+    assert ending.step({"worker", "evaluator"}, 2.5) == [Kill("worker"), Kill("evaluator")]
+
+
+def test_kill_asks_nobody() -> None:
+    ending = Ending(Manner.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
+    assert {type(action) for action in ending.step(ALL, 0.0)} == {Kill}

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+from zmqrl.supervision.process_table import (
+    ProcessId,
+    await_gone,
+    cpu_seconds,
+    identify,
+    is_alive,
+    kill,
+    pss_mb,
+    session_members,
+)
+
+
+def test_a_process_is_its_pid_and_its_start_time() -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    assert is_alive(me)
+    assert not is_alive(ProcessId(me.pid, me.start_time + 1)), "another process with that pid"
+
+
+def test_kill_hits_only_the_one_it_names() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        process = identify(sleeper.pid)
+        assert process is not None
+        assert not kill(ProcessId(process.pid, process.start_time + 1))
+        assert await_gone([process], 0.0) == [process]
+        assert kill(process)
+        assert await_gone([process], 2.0) == []
+        assert sleeper.wait(2) == -signal.SIGKILL
+
+
+def test_await_gone_is_bounded_and_a_zombie_is_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        process = identify(sleeper.pid)
+        assert process is not None
+        before = time.monotonic()
+        assert await_gone([process], 0.1) == [process]
+        assert time.monotonic() - before < 1.0
+        sleeper.kill()
+        assert await_gone([process], 2.0) == [], "not reaped yet"
+
+
+def test_session_members_finds_grandchildren() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True, stdout=subprocess.PIPE) as shell:
+        until = time.monotonic() + 5
+        while len(session_members(shell.pid)) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        members = session_members(shell.pid)
+        assert len(members) == 2
+        assert all(kill(member) for member in members)
+
+
+def test_usage_of_this_process_and_of_none() -> None:
+    pss, cpu = pss_mb(os.getpid()), cpu_seconds(os.getpid())
+    assert pss is not None and pss > 1.0
+    assert cpu is not None and cpu > 0.0
+    assert pss_mb(2**22 + 1) is None
+    assert cpu_seconds(2**22 + 1) is None

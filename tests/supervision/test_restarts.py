@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from zmqrl.config.sections import RestartSection
+from zmqrl.supervision.restarts import Died, FailRun, GiveUp, Place, RestartAfter, Start, Supervision, Tick
+
+RESTART = RestartSection(max=3, window_s=100.0, backoff_s=0.5, backoff_max_s=1.5)
+WORKER, OTHER, LEARNER, EVALUATOR = Place("worker", 0), Place("worker", 1), Place("learner", 0), Place("evaluator", 0)
+
+
+def died(place: Place, code: int = 1) -> Died:
+    return Died(place, code, "why")
+
+
+def test_backoff_doubles_up_to_its_limit_and_spawns_count() -> None:
+    supervision = Supervision(RESTART, workers=2)
+    now, delays, spawns = 0.0, [], []
+    for _ in range(3):
+        (action,) = supervision.handle(died(WORKER), now)
+        assert isinstance(action, RestartAfter)
+        delays.append(action.delay_s)
+        assert supervision.handle(Tick(), now + action.delay_s - 0.01) == []
+        now += action.delay_s
+        (start,) = supervision.handle(Tick(), now)
+        assert isinstance(start, Start)
+        spawns.append(start.spawn)
+    assert delays == [0.5, 1.0, 1.5]
+    assert spawns == [1, 2, 3]
+    assert supervision.handle(died(WORKER), now) == [GiveUp(WORKER, "why")]
+    assert supervision.next_due() is None
+
+
+def test_deaths_outside_the_window_are_forgotten() -> None:
+    supervision = Supervision(RESTART, workers=1)
+    for n in range(10):
+        (action,) = supervision.handle(died(WORKER), n * 101.0)
+        assert action == RestartAfter(WORKER, 0.5)
+        supervision.handle(Tick(), n * 101.0 + 1)
+
+
+def test_indexes_are_counted_apart() -> None:
+    supervision = Supervision(RestartSection(max=1), workers=2)
+    assert isinstance(supervision.handle(died(WORKER), 0.0)[0], RestartAfter)
+    assert isinstance(supervision.handle(died(OTHER), 0.0)[0], RestartAfter)
+
+
+@pytest.mark.parametrize("role", ["learner", "broker"])
+def test_giving_up_learner_or_broker_fails_the_run(role: str) -> None:
+    actions = Supervision(RestartSection(max=0), workers=1).handle(died(Place(role, 0)), 0.0)
+    assert [type(action) for action in actions] == [GiveUp, FailRun]
+
+
+def test_the_run_fails_with_its_last_worker_and_not_before() -> None:
+    supervision = Supervision(RestartSection(max=0), workers=2)
+    assert supervision.handle(died(WORKER), 0.0) == [GiveUp(WORKER, "why")]
+    assert [type(action) for action in supervision.handle(died(OTHER), 0.0)] == [GiveUp, FailRun]
+
+
+def test_an_evaluator_never_fails_the_run() -> None:
+    actions = Supervision(RestartSection(max=0), workers=1).handle(died(EVALUATOR), 0.0)
+    assert actions == [GiveUp(EVALUATOR, "why")]
+
+
+def test_bad_configuration_is_not_tried_again() -> None:
+    actions = Supervision(RESTART, workers=1).handle(died(LEARNER, code=2), 0.0)
+    assert [type(action) for action in actions] == [GiveUp, FailRun]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zmqrl.entry import PARENT_VARIABLE, read_line, set_threads
+
+START = """
+import sys
+from zmqrl import entry
+sys.path.insert(0, {folder!r})
+sys.exit(entry.run(sys.argv[1], {{"zmqrl.worker": "role_under_test", "zmqrl.learner": "role_under_test"}}))
+"""
+
+
+def start(folder: Path, body: str, boot: Mapping[str, Any], parent: int | None = None) -> subprocess.Popen[str]:
+    (folder / "role_under_test.py").write_text(body)
+    environment = {**os.environ, PARENT_VARIABLE: str(parent or os.getpid())}
+    command = [sys.executable, "-c", START.format(folder=str(folder)), "zmqrl.worker", "RUN", "0"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(boot) + "\nwhat follows\n")
+    process.stdin.flush()
+    return process
+
+
+def boot_of(threads: int | None = None) -> dict[str, Any]:
+    from plans import stand_in_plan
+
+    from zmqrl.config.codec import to_json
+    from zmqrl.config.plan import Boot
+
+    data: dict[str, Any] = to_json(Boot("worker", 0, 0, "local", stand_in_plan(Path("/nowhere"))))
+    data["plan"]["config"]["learner"]["threads"] = threads
+    return data
+
+
+@pytest.fixture(autouse=True)
+def plans_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "agent"))
+
+
+def test_the_role_gets_its_boot_and_the_rest_of_stdin(tmp_path: Path) -> None:
+    told = "print(boot.role, os.environ['OMP_NUM_THREADS'], sys.stdin.readline())"
+    body = f"import sys, os\ndef main(boot):\n    {told}\n    return 7\n"
+    process = start(tmp_path, body, boot_of())
+    out, err = process.communicate(timeout=15)
+    assert (process.returncode, out.split()) == (7, ["worker", "1", "what", "follows"]), err
+
+
+def test_threads_are_set_before_numpy_loads(tmp_path: Path) -> None:
+    body = "def main(boot):\n    return 0\n"
+    process = start(tmp_path, "import sys\nassert 'torch' not in sys.modules\n" + body, boot_of())
+    assert process.communicate(timeout=15) == ("", "")
+
+
+def test_only_the_learner_has_its_configured_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "x")
+    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        monkeypatch.setenv(name, "x")
+    set_threads("zmqrl.learner", boot_of(threads=3))
+    assert os.environ["MKL_NUM_THREADS"] == "3"
+    set_threads("zmqrl.worker", boot_of(threads=3))
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])
+def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, raised: str, code: int) -> None:
+    read_fd, write_fd = os.pipe()
+    body = f"from zmqrl.errors import ConfigError\ndef main(boot):\n    raise {raised}\n"
+    boot = {**boot_of(), "fds": {"events": write_fd}}
+    (tmp_path / "role_under_test.py").write_text(body)
+    command = [sys.executable, "-c", START.format(folder=str(tmp_path)), "zmqrl.worker", "RUN", "0"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(write_fd,)
+    ) as process:
+        _, err = process.communicate(json.dumps(boot) + "\n", timeout=15)
+    event = json.loads(os.read(read_fd, 65536))
+    os.close(read_fd)
+    os.close(write_fd)
+    assert process.returncode == code
+    assert (event["event"], event["error"]) == ("fault", raised.replace("('x')", ": x"))
+    assert "Traceback" in err
+    assert raised.split("(")[0] in event["lines"][-1]
+
+
+def test_a_child_of_a_parent_that_is_gone_does_not_run(tmp_path: Path) -> None:
+    process = start(tmp_path, "def main(boot):\n    print('ran')\n    return 0\n", boot_of(), parent=1)
+    assert process.communicate(timeout=15)[0] == ""
+    assert process.returncode == 1
+
+
+def test_sigint_is_ignored_and_sigusr2_dumps_the_stacks(tmp_path: Path) -> None:
+    body = """
+import signal
+def main(boot):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    print("up", flush=True)
+    return signal.sigtimedwait([signal.SIGALRM], 60) and 0
+"""
+    process = start(tmp_path, body, boot_of())
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGUSR2)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGALRM)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert "in main" in err
+
+
+def test_read_line_leaves_what_follows() -> None:
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, b"one\ntwo")
+    assert read_line(read_fd) == b"one\n"
+    assert os.read(read_fd, 10) == b"two"
+    os.close(write_fd)
+    assert read_line(read_fd) == b""
+    os.close(read_fd)
