@@ -127,7 +127,7 @@ class Gaussian(_Continuous):
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
-        self._std = np.ones(self._size, np.float32)
+        self._std: Array = np.ones(self._size, np.float32)
         self._constant = np.float32(0.0)
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:

@@ -13,7 +13,7 @@ from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Weights
 
 
-class NoopEnv(gymnasium.Env[np.ndarray, np.int64]):
+class NoopEnv(gymnasium.Env[Array, np.int64]):
     """Observations of zeros, no reward, no end."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -24,12 +24,12 @@ class NoopEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Array, dict[str, Any]]:
         """The only observation there is."""
         super().reset(seed=seed)
         return self._obs, {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """The same again."""
         del action
         return self._obs, 0.0, False, False, {}

@@ -72,7 +72,7 @@ class HeldSegments:
     def nth_valid_rows(self, n: Array) -> Array:
         """Names of the `n`-th valid rows `[B]`, 0 <= n < rows, counted from the oldest segment."""
         first = self.oldest % self.places
-        ends = self._ends
+        ends: Array = self._ends
         if first or self.count < self.places:
             # The ring in order of age; its running totals then grow monotonically.
             ends = np.concatenate((ends[first:], ends[:first]))[: self.count]

@@ -48,7 +48,8 @@ class SumTree:
         A leaf without mass is never found.
         """
         nodes = self._nodes
-        rest, at = masses.astype(np.float64), np.ones(len(masses), dtype=np.int64)
+        rest: Array = masses.astype(np.float64)
+        at: Array = np.ones(len(masses), dtype=np.int64)
         for _ in range(self._depth):
             left = 2 * at
             mass_left = nodes[left]

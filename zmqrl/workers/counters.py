@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zmqrl.types import Weights
+from zmqrl.types import Array, Weights
 
 RATE_AFTER_FRACTION = 0.25
 """Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
@@ -102,11 +102,11 @@ def weights_sha256(weights: Weights, names: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def prefixed(prefix: str, arrays: Weights) -> dict[str, np.ndarray]:
+def prefixed(prefix: str, arrays: Weights) -> dict[str, Array]:
     """Names under `prefix/`, as FULL holds them."""
     return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
-def unprefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def unprefixed(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays under `prefix/`, by their own names."""
     return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

@@ -28,9 +28,9 @@ class EnvRecord:
 
     def __init__(self, num_envs: int, keep_actions: bool) -> None:
         self._keep_actions = keep_actions
-        self._episode = np.zeros(num_envs, np.int64)
-        self._resetting = np.zeros(num_envs, bool)
-        self._begun = np.zeros(num_envs, np.int64)
+        self._episode: Array = np.zeros(num_envs, np.int64)
+        self._resetting: Array = np.zeros(num_envs, bool)
+        self._begun: Array = np.zeros(num_envs, np.int64)
         """Row, counted over all segments, of the first action of the current episode."""
         self._rows = 0
         self._chunks: deque[tuple[int, Array]] = deque()
