@@ -75,7 +75,8 @@ def test_categorical_by_inverse_cdf_and_its_log_prob() -> None:
     logits = outputs_of(w, obs)
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
-    expected = [int(np.searchsorted(np.cumsum(row), u, side="right")) for row, u in zip(p, noise.uniform[1, :, 0])]
+    drawn = zip(p, noise.uniform[1, :, 0], strict=True)
+    expected = [int(np.searchsorted(np.cumsum(row), u, side="right")) for row, u in drawn]
     assert actions.tolist() == expected
     assert actions.dtype == np.int64
     np.testing.assert_allclose(extras["log_prob"][1], np.log(p[np.arange(N), actions]), atol=1e-5)

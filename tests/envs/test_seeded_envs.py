@@ -26,8 +26,7 @@ def counting(**kwargs):
 def test_each_episode_has_its_own_named_seed() -> None:
     env = counting(length=2)
     seen = [env.start()[1, 0]]
-    for _ in range(5):
-        seen.append(env.step(np.zeros(2, np.int64)).obs[1, 0])
+    seen += [env.step(np.zeros(2, np.int64)).obs[1, 0] for _ in range(5)]
     named = [episode_seed(9, 3, 1, episode) for episode in range(2)]
     assert seen == [named[0]] * 3 + [named[1]] * 3
 

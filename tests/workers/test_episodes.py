@@ -21,7 +21,8 @@ def stream(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
     terminated = done & (rng.random((rows, N)) < 0.5)
     reward = np.where(valid, rng.standard_normal((rows, N)), 0).astype(np.float32)
     action = rng.integers(0, 4, (rows, N))
-    return dict(action=action, reward=reward, terminated=terminated, truncated=done & ~terminated, valid=valid)
+    truncated = done & ~terminated
+    return {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated, "valid": valid}
 
 
 def truth(rows: dict[str, np.ndarray], env: int) -> tuple[list[tuple[float, int]], int, list[int], bool]:

@@ -30,6 +30,7 @@ _NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+_BY_DTYPE = {np.dtype(name): short for name, short in _NAMES.items()}
 _DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
 _MAX_HEADER = 100_000_000
 _ZEROS = "0" * 64
@@ -45,20 +46,20 @@ def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
     for name, array in ordered:
         end = offset + array.nbytes
         header[name] = {
-            "dtype": _NAMES[array.dtype.name],
-            "shape": list(np.shape(arrays[name])),
+            "dtype": _BY_DTYPE[array.dtype],
+            "shape": list(arrays[name].shape),
             "data_offsets": [offset, end],
         }
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    body = b"".join([array.tobytes() for _, array in ordered])
     prefix = len(text).to_bytes(8, "little")
     digest = hashlib.sha256(prefix + text)
-    digest.update(body)
+    for _, array in ordered:
+        digest.update(array)
     mark = f'"{_DIGEST_KEY}":"'
     signed = text.replace((mark + _ZEROS).encode(), (mark + digest.hexdigest()).encode(), 1)
-    return b"".join((prefix, signed, body))
+    return b"".join([prefix, signed, *(array.data for _, array in ordered)])
 
 
 def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
