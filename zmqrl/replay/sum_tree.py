@@ -51,10 +51,11 @@ class SumTree:
         rest: Array = masses.astype(np.float64)
         at: Array = np.ones(len(masses), dtype=np.int64)
         for _ in range(self._depth):
-            left = 2 * at
-            mass_left = nodes[left]
-            # The second condition guards against rounding: `rest` may reach the sum of a node by a last bit.
-            right = (rest >= mass_left) & (nodes[left + 1] > 0.0)
-            rest = np.where(right, rest - mass_left, rest)
-            at = left + right
+            at += at
+            left = nodes.take(at)
+            right = rest >= left
+            # Guards against rounding: `rest` may reach the sum of a node by a last bit.
+            right &= nodes.take(at + 1) > 0.0
+            np.subtract(rest, left, out=rest, where=right)
+            at += right
         return at - self._first
