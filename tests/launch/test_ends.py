@@ -9,12 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.launch.launcher import Launcher
+from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
+from zmqrl.types import ColumnSpec
 
 LAUNCH = str(Path(__file__).with_name("stand_in_launch.py"))
 START_S, END_S = 15.0, 5.0
@@ -226,3 +233,20 @@ def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> Non
     assert "is in use by run" in err
     run.process.send_signal(signal.SIGUSR1)
     assert run.end()[0] == 0
+
+
+def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "worker=silent", "start_s=1.0")
+    started.append(run)
+    assert run.end()[0] == 4
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"]) == ("failed", 4)
+    assert "limits.start_s (1 s)" in summary["error"]
+
+
+def test_an_arena_that_does_not_fit_leaves_no_directory(run_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    column = ColumnSpec("obs", "float32", (5, 2, 4))
+    plan = replace(stand_in_plan(run_dir), slots=10**11, columns=(column,))
+    assert Launcher(plan, LocalOrchestrator(), plain=True).run() == 2
+    assert not run_dir.exists()
+    assert "lower replay.capacity" in capfd.readouterr().err

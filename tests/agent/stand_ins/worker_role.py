@@ -1,4 +1,4 @@
-"""Steps until SIGTERM. `algorithm.worker`: `raise`; `deaf` ignores SIGTERM; `litter` leaves a child."""
+"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf` to SIGTERM, `litter` (leaves a child), `silent` (never ready)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def main(boot: Boot) -> int:
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if manner == "silent":
+        signal.sigwait({signal.SIGTERM})
+        return 0
     events.send("ready")
     events.send("first_step", wall=time.time())
     events.send("worker", env_steps=64, env_steps_per_s=1000.0, wait_fraction=0.1, episodes=3)

@@ -1,0 +1,123 @@
+"""The agent's part of the way back of weights, with the real link, store, arena and weights buffer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plans import stand_in_plan
+
+from zmqrl.agent.ipc_folder import IpcFolder
+from zmqrl.agent.shared_data_plane import SharedDataPlane
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.make import make_store
+from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.types import ColumnSpec, Notice, Version
+from zmqrl.wire import messages
+
+WAIT_MS = 5000
+
+
+class Broker:
+    """PUB and ROUTER as the broker binds them."""
+
+    def __init__(self, plan: RunPlan, folder: IpcFolder) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.publisher = self.context.socket(zmq.PUB)
+        self.publisher.bind(folder.endpoints().notices)
+        self.control = self.context.socket(zmq.ROUTER)
+        self.control.bind(folder.endpoints().control)
+        self.store = make_store(plan)
+
+    def save(self, n: int) -> Notice:
+        saved = self.store.save(Version(0, n), {"w": np.full(9000, n, np.float32)}, {})
+        return Notice(Version(0, n), saved.key, saved.nbytes, saved.sha256, n)
+
+    def publish(self, notice: Notice) -> None:
+        self.publisher.send(messages.pack("notice", notice=to_json(notice)))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> RunPlan:
+    columns = (ColumnSpec("obs", "float32", (5, 2, 4)), ColumnSpec("valid", "bool", (4, 2)))
+    return replace(stand_in_plan(tmp_path), columns=columns)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, plan: RunPlan) -> Iterator[IpcFolder]:
+    held = IpcFolder(tmp_path / "ipc", "r")
+    yield held
+    held.close()
+
+
+@pytest.fixture
+def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
+    Path(plan.store_path).mkdir()
+    held = Broker(plan, folder)
+    yield held
+    held.context.destroy(linger=0)
+
+
+@pytest.fixture
+def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
+    held = SharedDataPlane(plan, folder.endpoints(), "local")
+    held.report({0: 0, 1: 3}, [2])
+    assert broker.control.poll(WAIT_MS)
+    yield held
+    held.close()
+
+
+def take(plane: SharedDataPlane) -> Notice | None:
+    poller = zmq.Poller()
+    for socket in plane.sockets:
+        poller.register(socket, zmq.POLLIN)
+    assert poller.poll(WAIT_MS)
+    return plane.take_notice()
+
+
+def test_who_lives_reaches_the_broker(plane: SharedDataPlane, broker: Broker) -> None:
+    message = messages.unpack(broker.control.recv_multipart()[-1])
+    assert message.kind == "agent"
+    assert message.fields["host"] == "local"
+    assert {int(k): v for k, v in message.fields["alive"].items()} == {0: 0, 1: 3}
+    assert list(message.fields["given_up"]) == [2]
+
+
+def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane, broker: Broker) -> None:
+    sender = broker.control.recv_multipart()[0]
+    notice = broker.save(4)
+    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(notice))])
+    assert take(plane) == notice
+    assert plane.current == notice
+    read = WeightsReader(plane.fds_of("worker")["weights"]).read()
+    assert read is not None
+    assert read[0] == notice
+    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(notice))])
+    assert take(plane) is None, "known already"
+    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(broker.save(3)))])
+    assert take(plane) is None, "older"
+
+
+def test_descriptors_by_role(plane: SharedDataPlane) -> None:
+    assert set(plane.fds_of("worker")) == {"arena", "weights"}
+    assert set(plane.fds_of("learner")) == set(plane.fds_of("broker")) == {"arena"}
+    assert plane.fds_of("evaluator") == {}
+    for fd in plane.fds_of("worker").values():
+        os.fstat(fd)
+
+
+def test_the_ledger_of_an_untouched_arena_balances(plane: SharedDataPlane) -> None:
+    ledger = plane.ledger()
+    assert ledger is not None
+    assert ledger.balanced
+    assert ledger.produced == 0
