@@ -40,6 +40,10 @@ def truth(rows: dict[str, np.ndarray], env: int) -> tuple[list[tuple[float, int]
     return finished, episode, actions, resetting
 
 
+def meta(vector_env: int, index: int, incarnation: int = 0) -> SegmentMeta:
+    return SegmentMeta(SegmentId(vector_env, incarnation, index), Version(0, index), 0)
+
+
 def batch(parts: list[dict[str, np.ndarray]], ids: list[SegmentId]) -> SegmentBatch:
     columns = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
     rows = [int(part["valid"].sum()) for part in parts]
@@ -55,15 +59,16 @@ def test_against_a_plain_walk(steps: int) -> None:
         cut = slice(index * steps, (index + 1) * steps)
         parts = [{name: column[cut] for name, column in rows[v].items()} for v in range(V)]
         for v in reversed(range(V)):
-            book.advance(v, parts[v])
+            book.advance(meta(v, index), parts[v])
         book.observe(batch(parts, [SegmentId(v, 0, index) for v in range(V)]))
         if index == 4:  # a death in between
             stored = {name: np.array(array) for name, array in book.arrays().items()}
             book = EpisodeBook(V, N)
             book.load_arrays(stored)
         for v in range(V):
+            assert book.record(v)[0] == index + 1
             so_far = {name: column[: cut.stop] for name, column in rows[v].items()}
-            for env, state in enumerate(book.states(v)):
+            for env, state in enumerate(book.record(v)[1]):
                 _, episode, actions, resetting = truth(so_far, env)
                 known = [] if state.actions is None else state.actions.tolist()
                 assert (state.episode, known, state.resetting) == (episode, actions, resetting)
@@ -82,10 +87,10 @@ def test_async_begins_afresh_with_a_new_incarnation_and_keeps_no_actions() -> No
     ending = {**quiet, "terminated": np.array([[False]] * 3 + [[True]]) & np.ones((4, N), bool)}
     book = EpisodeBook(1, N, replayable=False)
     for index, (part, incarnation) in enumerate([(quiet, 0), (ending, 1)]):
-        book.advance(0, part)
+        book.advance(meta(0, index, incarnation), part)
         book.observe(batch([part], [SegmentId(0, incarnation, index)]))
     assert list(book.returns) == [4.0] * N
-    assert all(state.actions is None and state.episode == 1 for state in book.states(0))
+    assert all(state.actions is None and state.episode == 2 for state in book.record(0)[1])
 
 
 def test_no_mean_before_the_first_episode() -> None:

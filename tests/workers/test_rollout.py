@@ -10,7 +10,8 @@ from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
-from zmqrl.types import ColumnSpec, Mode
+from zmqrl.replay.base import SegmentMeta
+from zmqrl.types import ColumnSpec, Mode, SegmentId, Version
 from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.rollout import Rollout
 
@@ -100,13 +101,13 @@ def test_a_segments_bits_depend_on_its_name_alone() -> None:
 def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str, steps: int) -> None:
     predecessor, book = Collector(env_id, steps=steps), EpisodeBook(2, N)
     for index in range(64 // steps):
-        successor = Collector(env_id, states=book.states(1), steps=steps)
+        successor = Collector(env_id, states=book.record(1)[1], steps=steps)
         columns, rows = predecessor.collect(index)
         again, rows_again = successor.collect(index)
         assert rows == rows_again
         for name in columns:
             assert columns[name].tobytes() == again[name].tobytes(), (index, name)
-        book.advance(1, columns)
+        book.advance(SegmentMeta(SegmentId(1, 0, index), Version(0, index), rows or 0), columns)
 
 
 def test_box_actions_are_stored_unclipped() -> None:

@@ -56,7 +56,7 @@ def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
     prefix = len(text).to_bytes(8, "little")
     digest = hashlib.sha256(prefix + text)
     for _, array in ordered:
-        digest.update(array)
+        digest.update(array.data)
     mark = f'"{_DIGEST_KEY}":"'
     signed = text.replace((mark + _ZEROS).encode(), (mark + digest.hexdigest()).encode(), 1)
     return b"".join([prefix, signed, *(array.data for _, array in ordered)])

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.replay.base import SegmentBatch
+from zmqrl.replay.base import SegmentBatch, SegmentMeta
 from zmqrl.types import Array
 
+RECORD_COLUMNS = ("action", "terminated", "truncated")
+"""What `advance` reads of a segment."""
 WINDOW = 100
 """Finished episodes in the mean return."""
 
@@ -33,10 +35,19 @@ class EnvRecord:
         self._begun: Array = np.zeros(num_envs, np.int64)
         """Row, counted over all segments, of the first action of the current episode."""
         self._rows = 0
+        self._incarnation = -1
+        self.next_index = 0
+        """Index of the segment after the last one."""
         self._chunks: deque[tuple[int, Array]] = deque()
 
-    def advance(self, columns: Mapping[str, Array]) -> None:
+    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
         """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        self.next_index = meta.id.index + 1
+        if not self._keep_actions and meta.id.incarnation != self._incarnation:
+            if self._incarnation >= 0:  # the envs began their next episodes afresh
+                self._episode += 1
+                self._resetting[:] = False
+            self._incarnation = meta.id.incarnation
         done = columns["terminated"] | columns["truncated"]
         steps = len(done)
         if self._keep_actions:
@@ -76,13 +87,15 @@ class EnvRecord:
     def arrays(self) -> dict[str, Array]:
         """For FULL."""
         actions, first = self._actions()
-        stored = {"episode": self._episode, "resetting": self._resetting, "begun": self._begun - first}
+        place = np.array([self.next_index, self._incarnation])
+        stored = {"episode": self._episode, "resetting": self._resetting, "begun": self._begun - first, "place": place}
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Go back to what `arrays` gave."""
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
+        self.next_index, self._incarnation = arrays["place"].tolist()
         self._chunks.clear()
         if "actions" in arrays:
             self._chunks.append((0, np.array(arrays["actions"])))
@@ -126,13 +139,14 @@ class EpisodeBook:
         """Mean length of the same episodes."""
         return float(np.mean(self.lengths)) if self.lengths else None
 
-    def advance(self, vector_env: int, columns: Mapping[str, Array]) -> None:
-        """A segment of `vector_env` was taken: move its record on."""
-        self._records[vector_env].advance(columns)
+    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
+        """A segment was taken: move its vector env's record on. `columns` holds at least `RECORD_COLUMNS`."""
+        self._records[meta.id.vector_env].advance(meta, columns)
 
-    def states(self, vector_env: int) -> tuple[EnvSlotState, ...]:
-        """Where a successor of `vector_env` starts."""
-        return self._records[vector_env].states()
+    def record(self, vector_env: int) -> tuple[int, tuple[EnvSlotState, ...]]:
+        """Index of the segment that a successor of `vector_env` writes first, and where its envs start."""
+        record = self._records[vector_env]
+        return record.next_index, record.states()
 
     def observe(self, batch: SegmentBatch) -> None:
         """Count the rewards of `batch`, in its order."""
