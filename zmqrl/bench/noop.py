@@ -22,9 +22,7 @@ class NoopEnv(gymnasium.Env[Array, np.int64]):
     def __init__(self) -> None:
         self._obs = np.zeros(4, np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """The only observation there is."""
         super().reset(seed=seed)
         return self._obs, {}
