@@ -12,7 +12,7 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
     filler = "x" * 100_000
     for _ in range(PENDING_LIMIT_BYTES // 100_000 + 3):
         output.send("exit", filler=filler)
-    assert output.pending
+    assert_pending(output, True)
     output.send("metrics", lost=True)
     output.send("finished", kept=True)
     os.set_blocking(read_fd, False)
@@ -26,6 +26,10 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
     assert events[-1] == "finished"
     for fd in (read_fd, write_fd):
         os.close(fd)
+
+
+def assert_pending(output: AgentOutput, pending: bool) -> None:
+    assert output.pending is pending
 
 
 def test_a_reader_that_is_gone_is_no_error() -> None:

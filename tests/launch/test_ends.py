@@ -89,8 +89,9 @@ def started() -> Iterator[list[Run]]:
 
 
 def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "train_s=0.3").end()
-    summary = Run.summary(type("R", (), {"run_dir": run_dir})())  # type: ignore[arg-type]
+    run = Run(run_dir, "train_s=0.3")
+    code, out, err = run.end()
+    summary = run.summary()
     assert (code, summary["status"], summary["exit_code"], summary["error"]) == (0, "done", 0, None), err
     assert summary["ledger"] == {
         "produced": 128,

@@ -92,11 +92,11 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         tell(state, "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
         tell(state, "ready", role="worker", index=index)
     tell(state, "ready", role="learner", index=0)
-    assert state.all_ready
+    ready_before = state.all_ready
     exit_of = {"role": "worker", "index": 0, "pid": 1, "code": None, "signal": "SIGKILL", "expected": False}
     tell(state, "exit", **exit_of, cause="signal SIGKILL", detail={}, log="x.log", log_tail=["last words"])
     tell(state, "restart", role="worker", index=0, in_s=0.5)
-    assert not state.all_ready
+    assert (ready_before, state.all_ready) == (True, False)
     (problem,) = state.problems
     assert str(problem).splitlines() == [
         "local/worker-0: signal SIGKILL",
@@ -140,17 +140,13 @@ def test_sparkline_and_duration() -> None:
 def test_signals_within_a_second_are_one_press() -> None:
     clock = [0.0]
     signals = StopSignals(lambda: clock[0])
-    signals.note(signal.SIGUSR1)
-    assert signals.request is Request.STOP
-    signals.note(signal.SIGINT)
-    clock[0] = 0.9
-    signals.note(signal.SIGINT)
-    assert signals.request is Request.INTERRUPT
-    clock[0] = 1.1
-    signals.note(signal.SIGTERM)
-    assert signals.request is Request.KILL
-    signals.note(signal.SIGUSR1)
-    assert signals.request is Request.KILL
+    presses = [(0.0, signal.SIGUSR1), (0.0, signal.SIGINT), (0.9, signal.SIGINT), (1.1, signal.SIGTERM)]
+    requests = []
+    for at, number in [*presses, (1.2, signal.SIGUSR1)]:
+        clock[0] = at
+        signals.note(number)
+        requests.append(signals.request)
+    assert requests == [Request.STOP, Request.INTERRUPT, Request.INTERRUPT, Request.KILL, Request.KILL]
 
 
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:

@@ -238,6 +238,4 @@ class Nursery:
         identity = identify(process.pid)
         assert identity is not None, "not reaped yet"
         pidfd = os.pidfd_open(process.pid)
-        if place.role == "evaluator":
-            os.setpriority(os.PRIO_PROCESS, process.pid, self._boot.plan.config.evaluator.nice)
         return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

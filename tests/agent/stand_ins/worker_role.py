@@ -1,4 +1,4 @@
-"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf` to SIGTERM, `litter` (leaves a child), `silent` (never ready)."""
+"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready)."""
 
 from __future__ import annotations
 
