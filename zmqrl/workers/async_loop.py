@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.gather import gather
-from zmqrl.replay.held import HeldReplay
+from zmqrl.replay.limiter import updates_due
+from zmqrl.replay.uniform import UniformReplay
 from zmqrl.workers.learning import Learning
 
 TAKE_S = 0.2
@@ -26,7 +25,7 @@ def run_async_on_policy(learning: Learning) -> str:
             if learning.stop_requested and len(pending) < size:
                 return _stopped(learning)
         batch_segments, pending = pending[:size], pending[size:]
-        batch = gather(learning.source.columns, batch_segments)
+        batch = gather(learning.source.columns, [s.ref for s in batch_segments], [s.meta for s in batch_segments])
         learning.source.release([segment.ref for segment in batch_segments])
         learning.note(batch)
         learning.learned(learner.learn(batch, learning.progress))
@@ -38,7 +37,7 @@ def run_async_on_policy(learning: Learning) -> str:
             return reason
 
 
-def run_async_off_policy(learning: Learning, replay: HeldReplay) -> str:
+def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
     """Take all there is, update as often as the ratio allows, publish in between."""
     learner, section = learning.learner, learning.config.replay
     assert isinstance(learner, OffPolicyLearner)
@@ -46,16 +45,22 @@ def run_async_off_policy(learning: Learning, replay: HeldReplay) -> str:
     while True:
         taken = learning.take(0.0 if due > 0 else TAKE_S)
         if taken:
-            batch = gather(learning.source.columns, taken)
+            batch = gather(learning.source.columns, [s.ref for s in taken], [s.meta for s in taken])
             learning.note(batch)
             learner.observe(batch)
-            learning.source.release([segment.ref for segment in replay.add(taken)])
+            learning.source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
         counters = learning.counters
-        due = int(section.ratio * max(0, counters.env_steps - section.learning_starts)) - counters.updates
-        if due > 0:
-            learning.learned(learner.update(replay, min(due, PUBLISH_EVERY_UPDATES), learning.progress))
+        due = updates_due(
+            counters.env_steps,
+            counters.updates,
+            learning_starts=section.learning_starts,
+            ratio=section.ratio,
+            most=PUBLISH_EVERY_UPDATES,
+        )
+        if due > 0 and replay.size:
+            learning.learned(learner.update(replay, due, learning.progress))
         learning.source.report(counters.env_steps, counters.updates)
-        if due <= 0 and not learning.stop_requested:
+        if due <= 0 and not learning.stop_requested and counters.env_steps < learning.config.run.total_env_steps:
             continue
         reason = learning.boundary()
         learning.publish(announce=reason is None)

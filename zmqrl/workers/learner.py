@@ -13,13 +13,15 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.make import make_store
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import MemoryBackend, SegmentSource
+from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource
 from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
-from zmqrl.replay.held import HeldReplay, make_replay
+from zmqrl.replay.build import build_replay
+from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Version, Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.workers.learning import Counters, Learning, publish
+from zmqrl.workers.single import single_stream
 from zmqrl.workers.sync_loop import run_sync
 
 
@@ -30,8 +32,8 @@ def main(boot: Boot) -> int:
     store = make_store(plan)
     full = store.newest_full() if plan.resume or boot.spawn > 0 else None
     counters = _counters(boot, store, full)
-    source = _source(boot, events)
-    learning = Learning(plan, algorithm, store, source, events, counters)
+    source, ledger = _source(boot, store, events)
+    learning = Learning(plan, algorithm, store, source, events, counters, ledger)
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
     weights = _first_weights(learning, full)
     events.send("ready")
@@ -49,9 +51,10 @@ def _run(learning: Learning, full: Full | None) -> str:
     plan = learning.plan
     if plan.on_policy and plan.config.run.mode == "async":
         return run_async_on_policy(learning)
-    replay: HeldReplay | None = None
+    replay: UniformReplay | None = None
     if not plan.on_policy:
-        replay = make_replay(plan, learning.algorithm, learning.source.columns)
+        config, prioritised = plan.config, learning.algorithm.prioritised
+        replay = build_replay(learning.source.columns, config.replay.capacity, config.run.seed, prioritised)
     if plan.config.run.mode == "async":
         assert replay is not None
         return run_async_off_policy(learning, replay)
@@ -68,7 +71,7 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
         spec: NetworkSpec = algorithm.network()
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
     notice = publish(learning.store, learning.version, weights, learning.progress, algorithm)
-    learning.source.announce(notice)
+    learning.announce(notice)
     return weights
 
 
@@ -94,13 +97,9 @@ def _counters(boot: Boot, store: DataStore, full: Full | None) -> Counters:
     return replace(fresh, **{**stored, "incarnation": seen.incarnation + 1})
 
 
-def _source(boot: Boot, events: EventPipe) -> SegmentSource:
+def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:
     if boot.plan.config.run.mode == "single":
-        from zmqrl.workers.single import single_source
-
-        return single_source(boot, events)
+        return single_stream(boot, store, events)
     kind = boot.plan.config.memory_backend.kind
-    return load(kind, "zmqrl.memory_backends", MemoryBackend).source(boot)
-
-
-
+    source: SegmentSource = load(kind, "zmqrl.memory_backends", MemoryBackend).source(boot)
+    return source, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,11 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import SegmentSource, TakenSegment, TakeUp
+from zmqrl.memory_backends.base import LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Notice, Version
 from zmqrl.workers.counters import LagHistogram, Rates, prefixed, unprefixed, weights_sha256
-from zmqrl.workers.episodes import EpisodeBook
+from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 
 METRICS_EVERY_S = 1.0
 SOLVED_EPISODES = 100
@@ -47,7 +47,9 @@ class Learning:
         source: SegmentSource,
         events: EventPipe,
         counters: Counters,
+        ledger: LedgerView | None = None,
     ) -> None:
+        """`ledger` is given in single mode, where the books are in this process."""
         self.plan = plan
         self.config = plan.config
         self.algorithm = algorithm
@@ -55,7 +57,8 @@ class Learning:
         self.source = source
         self.events = events
         self.counters = counters
-        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs)
+        self._ledger = ledger
+        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, replayable=plan.config.run.mode != "async")
         self.lags = LagHistogram()
         self.rates = Rates()
         self.waited_s = 0.0
@@ -74,7 +77,8 @@ class Learning:
     def progress(self) -> Progress:
         """The counters as the algorithm sees them."""
         c = self.counters
-        return Progress(self.config.run.seed, c.env_steps, c.updates, c.schedule_env_steps, self.config.run.debug)
+        run = self.config.run
+        return Progress(run.seed, c.env_steps, c.updates, c.schedule_env_steps, run.debug, self.version)
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         """Take from the stream, count the wait, answer successors of dead workers."""
@@ -83,18 +87,17 @@ class Learning:
         self.waited_s += time.monotonic() - begun
         return taken
 
-    def answer_take_ups(self, columns_in_round: Mapping[int, Sequence[TakenSegment]], next_index: int) -> None:
-        """Tell successors where to go on: the record, advanced by what this round already holds."""
+    def advance(self, segment: TakenSegment) -> None:
+        """Move the env record of the segment's vector env on to its end."""
+        slot, columns = segment.ref.slot, self.source.columns
+        self.episodes.advance(segment.meta, {name: columns[name][slot] for name in RECORD_COLUMNS})
+
+    def answer_take_ups(self) -> None:
+        """Tell successors where to go on, once the record has reached what the broker has booked."""
         for request in self.source.take_up_requests():
-            held = columns_in_round.get(request.vector_env, ())
-            if max((t.meta.id.index + 1 for t in held), default=next_index) < request.next_index:
-                continue  # booked, still on its way to us: asked again
-            record = self.episodes.record(request.vector_env)
-            for segment in held:
-                slot = segment.ref.slot
-                record = record.advanced({name: self.source.columns[name][slot] for name in record.COLUMNS})
-            index = max((t.meta.id.index + 1 for t in held), default=next_index)
-            self.source.answer(TakeUp(request.vector_env, request.incarnation, index, record.states()))
+            index, states = self.episodes.record(request.vector_env)
+            if index >= request.next_index:
+                self.source.answer(TakeUp(request.vector_env, request.incarnation, index, states))
 
     def note(self, batch: SegmentBatch) -> None:
         """Count a batch that is about to be used."""
@@ -135,21 +138,26 @@ class Learning:
         weights = {**self.learner.weights()}
         self._notice = publish(self.store, self.version, weights, self.progress, self.algorithm)
         if announce:
-            self.source.announce(self._notice)
+            self.announce(self._notice)
         self.store.retire()
         return self._notice
+
+    def announce(self, notice: Notice) -> None:
+        """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
+        self.source.announce(notice)
+        if self.config.run.mode == "single":
+            self.events.send("notice", notice=to_json(notice))
 
     def full_due(self, every_round: bool) -> bool:
         """Whether FULL is to be written at this boundary."""
         return every_round or time.monotonic() - self._full_at_s >= self.config.run.checkpoint_every_s
 
-    def save_full(self, replay: Mapping[str, Array] | None = None, durable: bool = False) -> int:
+    def save_full(self, durable: bool = False) -> int:
         """Write FULL for the current version; returns its bytes."""
         arrays = {
             **prefixed("weights", self.learner.weights()),
             **prefixed("state", self.learner.state()),
             **prefixed("episodes", self.episodes.arrays()),
-            **prefixed("replay", replay or {}),
         }
         saved = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
         self._full_at_s = time.monotonic()
@@ -179,6 +187,7 @@ class Learning:
             replay_ratio=c.updates / trained_steps if trained_steps > 0 else 0.0,
             weights_sha256=weights_sha256(self.learner.weights(), self.learner.network_names()),
             notice=to_json(self._notice),
+            ledger=None if self._ledger is None else to_json(self._ledger.ledger()),
             **final,
         )
 
@@ -207,9 +216,10 @@ class Learning:
         self.events.send("metrics", values={k: v for k, v in values.items() if np.isfinite(v)})
 
 
-def publish(store: DataStore, version: Version, weights: Mapping[str, Array], progress: Progress, algorithm: Algorithm) -> Notice:
+def publish(
+    store: DataStore, version: Version, weights: Mapping[str, Array], progress: Progress, algorithm: Algorithm
+) -> Notice:
     """Save `weights` as `version`; the notice that names them."""
     schedule = dict(algorithm.schedule(progress))
     saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
     return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)
-

@@ -90,11 +90,20 @@ class RolloutWorker:
             orders = self._poll(timeout_s)
             if orders.stop:
                 return
-            self._follow(orders)
-            self._take_weights()
-            worked = [self._advance(stream) for stream in list(self._streams.values())]
-            timeout_s = 0.0 if any(worked) else POLL_S
-            self._reports.send_when_due()
+            timeout_s = 0.0 if self._turn(orders) else POLL_S
+
+    def turn(self) -> None:
+        """Collect what can be collected now; for single mode, where the learner calls the worker."""
+        while self._turn(self._sink.poll(0.0)):
+            pass
+
+    def _turn(self, orders: Orders) -> bool:
+        """At most one segment of each vector env; whether there was any."""
+        self._follow(orders)
+        self._take_weights()
+        worked = [self._advance(stream) for stream in list(self._streams.values())]
+        self._reports.send_when_due()
+        return any(worked)
 
     def close(self) -> None:
         """Close all envs."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.gather import gather
-from zmqrl.replay.held import HeldReplay
+from zmqrl.replay.limiter import updates_due
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.types import SlotRef
 from zmqrl.workers.learning import Learning
 
 TAKE_S = 0.2
+NO_LIMIT = 1 << 62
 
 
-def run_sync(learning: Learning, replay: HeldReplay | None) -> str:
+def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
     """Train round by round until a reason to stop; the last version is saved and not announced."""
     loop = _SyncLoop(learning, replay)
     while True:
@@ -25,14 +26,14 @@ def run_sync(learning: Learning, replay: HeldReplay | None) -> str:
         released = loop.train(segments)
         reason = learning.boundary()
         loop.write_full(durable=reason is not None)
-        learning.source.release([segment.ref for segment in released])
+        learning.source.release(released)
         learning.publish(announce=reason is None)
         if reason is not None:
             return reason
 
 
 class _SyncLoop:
-    def __init__(self, learning: Learning, replay: HeldReplay | None) -> None:
+    def __init__(self, learning: Learning, replay: UniformReplay | None) -> None:
         self._learning = learning
         self._replay = replay
         self._round: dict[int, TakenSegment] = {}
@@ -47,7 +48,7 @@ class _SyncLoop:
             for segment in learning.take(TAKE_S):
                 if segment.meta.id.index == n:
                     self._round[segment.meta.id.vector_env] = segment
-                    learning.episodes.advance(segment.meta.id.vector_env, learning.columns_of(segment))
+                    learning.advance(segment)
                 else:  # a round that FULL already covers: we died between FULL and release
                     learning.source.release([segment.ref])
             learning.answer_take_ups()
@@ -57,21 +58,27 @@ class _SyncLoop:
         self._round = {}
         return segments
 
-    def train(self, segments: list[TakenSegment]) -> list[TakenSegment]:
-        """One round of learning; returns the segments that are no longer needed."""
+    def train(self, segments: list[TakenSegment]) -> list[SlotRef]:
+        """One round of learning; returns the slots that are no longer needed."""
         learning = self._learning
-        batch = gather(learning.source.columns, segments)
+        batch = gather(learning.source.columns, [s.ref for s in segments], [s.meta for s in segments])
         learning.note(batch)
         learner = learning.learner
         if isinstance(learner, OnPolicyLearner):
             learning.learned(learner.learn(batch, learning.progress))
-            return segments
+            return [s.ref for s in segments]
         assert isinstance(learner, OffPolicyLearner) and self._replay is not None
         learner.observe(batch)
-        evicted = self._replay.add(segments)
-        section = learning.config.replay
-        due = int(section.ratio * max(0, learning.counters.env_steps - section.learning_starts)) - learning.counters.updates
-        if due > 0:
+        evicted = [ref for s in segments if (ref := self._replay.add(s.ref, s.meta)) is not None]
+        section, counters = learning.config.replay, learning.counters
+        due = updates_due(
+            counters.env_steps,
+            counters.updates,
+            learning_starts=section.learning_starts,
+            ratio=section.ratio,
+            most=NO_LIMIT,
+        )
+        if due > 0 and self._replay.size:
             learning.learned(learner.update(self._replay, due, learning.progress))
         return evicted
 
@@ -80,16 +87,10 @@ class _SyncLoop:
         learning = self._learning
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
         if learning.full_due(every_round=small and self._replay is None) or durable:
-            arrays = self._replay.arrays() if self._replay is not None else None
-            self._full_bytes = learning.save_full(arrays, durable)
+            self._full_bytes = learning.save_full(durable)
 
     def _gave_up_waiting(self) -> bool:
         """After a stop the round may still come together, for half of the grace."""
         now = time.monotonic()
         self._stop_by = self._stop_by or now + self._learning.config.limits.grace_s / 2
         return now >= self._stop_by
-
-
-def order_of(segments: list[TakenSegment]) -> np.ndarray:
-    """Slots of `segments`, as an index array."""
-    return np.array([segment.ref.slot for segment in segments], dtype=np.int64)

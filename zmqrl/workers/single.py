@@ -1,0 +1,44 @@
+"""Single mode: the rollout worker's loop inside the learner process, over the inproc backend. No sockets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zmqrl.config.plan import Boot
+from zmqrl.data_stores.base import DataStore
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LedgerView, SegmentSource
+from zmqrl.memory_backends.inproc import InprocSource, InprocStream
+from zmqrl.types import Notice, Version
+from zmqrl.workers.rollout_worker import RolloutWorker
+
+READ_S = 10.0
+
+
+class StoredWeights:
+    """What the host's shared buffer is to a worker process: the announced version, read from the store."""
+
+    def __init__(self, store: DataStore, source: InprocSource) -> None:
+        self._store, self._source = store, source
+
+    def version(self) -> Version | None:
+        """The version announced last."""
+        notice = self._source.notice
+        return None if notice is None else notice.version
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        """Its verified bytes."""
+        notice = self._source.notice
+        if notice is None:
+            return None
+        return notice, self._store.read(notice.key, notice.nbytes, notice.sha256, READ_S)
+
+
+def single_stream(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView]:
+    """A source whose `take` collects the round that is missing, and the books."""
+    stream = InprocStream(boot.plan)
+    worker = RolloutWorker(
+        replace(boot, role="worker", index=0), stream.sink, StoredWeights(store, stream.source), events
+    )
+    stream.source.collect = worker.turn
+    return stream.source, stream
