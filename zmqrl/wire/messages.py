@@ -1,190 +1,163 @@
-"""Every message between processes, as a frozen dataclass. The codec checks each field against its annotation.
-
-Runs of integers travel as packed little-endian int64 (`Packed`): the hot path packs nothing in a loop.
-"""
+"""What travels over control and notices, and the descriptors: checked on arrival, never trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import Any
 
-import numpy as np
+import msgpack
 
-from zmqrl.types import SlotRef
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.errors import WireError
+from zmqrl.types import Notice, SlotRef
 
-Packed = NewType("Packed", bytes)
-
-
-def pack(rows: Iterable[Iterable[int]]) -> Packed:
-    """Rows of integers as bytes."""
-    return Packed(np.array([tuple(row) for row in rows], dtype="<i8").tobytes())
-
-
-def unpack(packed: bytes, width: int) -> list[list[int]]:
-    """The rows of `width` integers; ValueError when the bytes are no whole rows."""
-    rows: list[list[int]] = np.frombuffer(packed, dtype="<i8").reshape(-1, width).tolist()
-    return rows
+PROTOCOL = 1
+MAX_CONTROL_BYTES = 16 << 20
+MAX_DESCRIPTORS_BYTES = 1 << 20
+Check = Callable[[Any], bool]
 
 
-def unpack_refs(packed: bytes) -> list[SlotRef]:
-    """Rows of (slot, generation)."""
-    return [SlotRef(slot, generation) for slot, generation in unpack(packed, 2)]
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
 
 
-@dataclass(frozen=True)
-class Hello:
-    """Worker to broker, on control: who I am and what I have. Repeated until the orders are there."""
+def _is_counts(width: int) -> Check:
+    def check(value: Any) -> bool:
+        return isinstance(value, list) and all(
+            isinstance(row, list) and len(row) == width and all(map(_is_count, row)) for row in value
+        )
 
-    worker: int
-    spawn: int
-    local: bool
-    serial: int
-    """Of the newest orders that it has; 0: none."""
-    leases: Packed
-    """(slot, generation)."""
-    streams: Packed
-    """(vector env, incarnation) that it steps."""
+    return check
 
 
-@dataclass(frozen=True)
-class Heartbeat:
-    """Any process to broker, on control, from a thread of its own: alive, and whether it gets on."""
-
-    role: str
-    index: int
-    spawn: int
-    progress: int
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """Worker on the broker's host, over PUSH: these slots are whole. Repeated while not acknowledged."""
-
-    worker: int
-    spawn: int
-    refs: Packed
+def _is_notice(value: Any) -> bool:
+    try:
+        notice = from_json(Notice, value)
+        v = notice.version
+        words = (v.incarnation, v.n, notice.nbytes, notice.env_steps, notice.updates)
+        return (
+            all(map(_is_count, words))
+            and isinstance(notice.key, str)
+            and isinstance(notice.sha256, str)
+            and all(isinstance(k, str) and isinstance(x, (int, float)) for k, x in notice.schedule.items())
+        )
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return False
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Worker on another host, over PUSH: a segment; its columns follow as raw frames, in the plan's order."""
-
-    worker: int
-    spawn: int
-    id: Packed
-    version: Packed
-    rows: int
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 256
 
 
-@dataclass(frozen=True)
-class Orders:
-    """Broker to worker, on control: the vector envs that are its own. Sent when they change and when asked for."""
-
-    broker: int
-    serial: int
-    streams: list[Any]
-    """[vector env, incarnation, next index, states or null]; a state is [episode, resetting, dtype, shape, bytes]."""
-    stop: bool
+def _is_alive(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_count(k) and _is_count(v) for k, v in value.items())
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Broker to worker, on control: absolute, so a lost one is mended by the next."""
-
-    broker: int
-    serial: int
-    leases: Packed
-    """All that it has: (slot, generation); on other hosts (credit, 0)."""
-    acked: Packed
-    """(vector env, incarnation, next index): everything below is booked."""
+def _is_list_of_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
 
 
-@dataclass(frozen=True)
-class Descriptors:
-    """Broker to learner, over PUSH: these slots are booked. A hint: the arena is the truth."""
+def _is_states(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(s, list)
+        and len(s) == 3
+        and _is_count(s[0])
+        and isinstance(s[2], bool)
+        and (
+            s[1] is None
+            or (
+                isinstance(s[1], list)
+                and len(s[1]) == 3
+                and _is_text(s[1][0])
+                and _is_list_of_counts(s[1][1])
+                and isinstance(s[1][2], bytes)
+            )
+        )
+        for s in value
+    )
 
-    broker: int
-    refs: Packed
+
+def _is_orders(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(o, list) and len(o) == 4 and all(map(_is_count, o[:3])) and (o[3] is None or _is_states(o[3]))
+        for o in value
+    )
 
 
-@dataclass(frozen=True)
-class TakeUpRequest:
-    """Broker to learner, over PUSH: where does this vector env go on? Repeated until answered."""
-
-    vector_env: int
-    incarnation: int
-    next_index: int
+SCHEMAS: Mapping[str, Mapping[str, Check]] = {
+    "worker": {"index": _is_count, "spawn": _is_count, "leases": _is_counts(2), "streams": _is_counts(2)},
+    "goodbye": {"index": _is_count, "spawn": _is_count},
+    "agent": {"host": _is_text, "alive": _is_alive, "given_up": _is_list_of_counts},
+    "learner": {"env_steps": _is_count, "updates": _is_count},
+    "announce": {"notice": _is_notice},
+    "answer": {"order": lambda v: _is_orders([v])},
+    "orders": {
+        "spawn": _is_count,
+        "broker": _is_count,
+        "leases": _is_counts(2),
+        "acked": _is_counts(3),
+        "orders": _is_orders,
+        "stop": lambda v: isinstance(v, bool),
+    },
+    "books": {"broker": _is_count, "requests": _is_counts(3), "known": lambda v: v is None or _is_notice(v)},
+    "notice": {"notice": _is_notice},
+}
+"""Fields of each message. All ints are below 2^62."""
 
 
 @dataclass(frozen=True)
-class TakeUpAnswer:
-    """Learner to broker, on control."""
+class Message:
+    """A checked control message."""
 
-    vector_env: int
-    incarnation: int
-    next_index: int
-    states: list[Any]
+    kind: str
+    fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Attach:
-    """Learner to broker, on control: a learner is there; asks for everything that is waiting for it."""
-
-    incarnation: int
+def pack(kind: str, **fields: Any) -> bytes:
+    """One control message as one frame."""
+    return bytes(msgpack.packb([PROTOCOL, kind, fields]))
 
 
-@dataclass(frozen=True)
-class Announce:
-    """Learner to broker on control, broker to all over PUB and to agents on control: the version in the store."""
-
-    version: Packed
-    key: str
-    nbytes: int
-    sha256: str
-    env_steps: int
-    updates: int
-    schedule: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Known:
-    """Broker to learner, on control: the newest version that it has announced."""
-
-    broker: int
-    version: Packed
-
-
-@dataclass(frozen=True)
-class Report:
-    """Learner to broker, on control: where it is, for the rate limiter. Absolute."""
-
-    env_steps: int
-    updates: int
+def unpack(frame: bytes) -> Message:
+    """Check a frame. WireError says what is wrong with it."""
+    if len(frame) > MAX_CONTROL_BYTES:
+        raise WireError("size", f"a control message of {len(frame)} bytes")
+    try:
+        data = msgpack.unpackb(frame, strict_map_key=False)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise WireError("not msgpack", str(error)) from error
+    if not (isinstance(data, list) and len(data) == 3 and isinstance(data[2], dict)):
+        raise WireError("shape", "not [protocol, kind, fields]")
+    protocol, kind, fields = data
+    if protocol != PROTOCOL:
+        raise WireError("protocol", f"version {protocol!r}, this is {PROTOCOL}")
+    schema = SCHEMAS.get(kind) if isinstance(kind, str) else None
+    if schema is None:
+        raise WireError("kind", f"{kind!r:.80}")
+    if fields.keys() != schema.keys():
+        raise WireError("fields", f"{kind}: not {sorted(schema)}")
+    for name, check in schema.items():
+        if not check(fields[name]):
+            raise WireError("value", f"{kind}.{name}")
+    return Message(kind, fields)
 
 
-@dataclass(frozen=True)
-class Alive:
-    """Host agent to broker, on control: its living workers (index, spawn), and those given up. Absolute."""
-
-    host: str
-    workers: Packed
-    given_up: Packed
+def pack_descriptors(first: int, second: int, refs: Sequence[SlotRef]) -> bytes:
+    """Two words (worker and spawn; or broker incarnation and 0), then slot and generation of each ref, as int64."""
+    flat = [word for ref in refs for word in ref]
+    return struct.pack(f"<{2 + len(flat)}q", first, second, *flat)
 
 
-Message = (
-    Hello
-    | Heartbeat
-    | Sealed
-    | Segment
-    | Orders
-    | Reply
-    | Descriptors
-    | TakeUpRequest
-    | TakeUpAnswer
-    | Attach
-    | Announce
-    | Known
-    | Report
-    | Alive
-)
+def unpack_descriptors(frame: bytes) -> tuple[int, int, list[SlotRef]]:
+    """The reverse. WireError when the length is wrong."""
+    if len(frame) % 16 or not 16 <= len(frame) <= MAX_DESCRIPTORS_BYTES:
+        raise WireError("descriptors", f"{len(frame)} bytes")
+    words = struct.unpack(f"<{len(frame) // 8}q", frame)
+    return words[0], words[1], [SlotRef(*words[i : i + 2]) for i in range(2, len(words), 2)]
+
+
+def pack_notice(notice: Notice) -> bytes:
+    """What PUB carries."""
+    return pack("notice", notice=to_json(notice))

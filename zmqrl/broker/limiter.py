@@ -1,0 +1,33 @@
+"""The broker's side of the two-sided rate limiter: charged when a lease is given."""
+
+from __future__ import annotations
+
+from zmqrl.config.plan import RunPlan
+
+
+def least_slack(workers: int, leases_per_worker: int, segment_rows: int) -> int:
+    """The least slack, in env steps, with which no side waits for the other for ever: one segment per lease."""
+    return workers * leases_per_worker * segment_rows
+
+
+class LeaseLimiter:
+    """async, off-policy: env steps may run ahead of `updates / ratio + learning_starts` by at most the slack."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        env, replay, leases = plan.config.env, plan.config.replay, plan.config.limits.leases_per_worker
+        self._on = plan.config.run.mode == "async" and not plan.on_policy
+        self._segment_rows = env.num_envs * env.segment_steps
+        self._ratio, self._learning_starts = replay.ratio, replay.learning_starts
+        self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows)
+        self._updates = 0
+
+    def report(self, updates: int) -> None:
+        """Where the learner is."""
+        self._updates = max(self._updates, updates)
+
+    def allows(self, stored: int, outstanding: int) -> bool:
+        """Whether one more lease may go out: `stored` rows of the whole run, `outstanding` leases."""
+        if not self._on:
+            return True
+        rows = stored + (outstanding + 1) * self._segment_rows
+        return self._ratio * (rows - self._learning_starts - self._slack) <= self._updates

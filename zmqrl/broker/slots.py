@@ -1,0 +1,59 @@
+"""Which slots are free, leased or held. Rebuilt from the arena's words when a broker begins."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from zmqrl.shared_memory.arena import RELEASE, Arena
+from zmqrl.types import SlotRef
+
+
+class Slots:
+    """Free slots are known here alone; until every worker has been heard, slots in doubt stay aside."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        held = sorted(arena.held(), key=lambda ref: arena.meta(ref.slot).id.index)
+        self._held: deque[SlotRef] = deque(held)
+        taken = {ref.slot for ref in held}
+        fresh = arena.broker_incarnation == 0
+        others = [slot for slot in range(arena.layout.slots) if slot not in taken]
+        self._free: deque[int] = deque(others if fresh else ())
+        self.in_doubt: set[int] = set() if fresh else set(others)
+
+    def settle(self) -> None:
+        """Every worker has been heard or is dead: what nobody claimed is free."""
+        for slot in sorted(self.in_doubt):
+            self.free(slot)
+        self.in_doubt = set()
+
+    def claim(self, slot: int) -> None:
+        """A worker named it as its lease."""
+        self.in_doubt.discard(slot)
+
+    def hold(self, ref: SlotRef) -> None:
+        """The learner's from now on."""
+        self._held.append(ref)
+
+    def free(self, slot: int) -> None:
+        """Nobody has it."""
+        self._free.append(slot)
+
+    def collect(self) -> None:
+        """Find what the learner released: the oldest first, all of them only when nothing is free."""
+        word = self._arena.word
+        while self._held and word(self._held[0].slot, RELEASE) >= self._held[0].generation:
+            self._free.append(self._held.popleft().slot)
+        if self._free:
+            return
+        still: deque[SlotRef] = deque()
+        for ref in self._held:
+            if word(ref.slot, RELEASE) >= ref.generation:
+                self._free.append(ref.slot)
+            else:
+                still.append(ref)
+        self._held = still
+
+    def lease(self) -> SlotRef | None:
+        """The next free slot under a new generation."""
+        return self._arena.lease(self._free.popleft()) if self._free else None

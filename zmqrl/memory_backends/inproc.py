@@ -1,0 +1,121 @@
+"""The experience stream inside one process and one thread: the same slots, checks and books, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from zmqrl.broker.events import Announced, Answered, LearnerIs, Sealed, WorkerIs
+from zmqrl.broker.state import BrokerState
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.memory_backends._arena_ends import ArenaSink, ArenaSource
+from zmqrl.memory_backends.base import (
+    LedgerView,
+    MemoryBackend,
+    Orders,
+    SegmentSink,
+    SegmentSource,
+    TakenSegment,
+    TakeUp,
+    TakeUpRequest,
+)
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Ledger, Notice, SlotRef
+
+
+class Collect(Protocol):
+    """Steps the vector envs of single mode: called by `take` when nothing is booked."""
+
+    def __call__(self) -> None:
+        """Collect what the current version still lacks; returns at once when there is nothing to do."""
+        ...
+
+
+class InprocStream(LedgerView):
+    """Broker, source and sink of one thread; worker 0 has every vector env."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        if plan.total_workers > 1:
+            raise ConfigError(f"inproc has one worker, the plan has {plan.total_workers}")
+        self.arena = Arena.private(plan)
+        self.state = BrokerState(plan, self.arena)
+        self.source = InprocSource(self)
+        self.sink = InprocSink(self)
+        self.state.handle(WorkerIs(0, 0, (), {}))
+
+    def ledger(self) -> Ledger:
+        return self.arena.ledger()
+
+
+class InprocSource(ArenaSource):
+    """`collect`, when set, is called by `take` while nothing is booked."""
+
+    def __init__(self, stream: InprocStream) -> None:
+        super().__init__(stream.arena)
+        self._state = stream.state
+        self.collect: Collect | None = None
+        self.notice: Notice | None = None
+
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        if not self._fresh:
+            self._scan()
+        if not self._fresh and self.collect is not None:
+            self.collect()
+            self._scan()
+        return self._all_fresh()
+
+    def announce(self, notice: Notice) -> None:
+        self.notice = notice
+        self._state.handle(Announced(notice))
+
+    def report(self, env_steps: int, updates: int) -> None:
+        self._state.handle(LearnerIs(updates))
+
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        return self._state.requests
+
+    def answer(self, take_up: TakeUp) -> None:
+        self._state.handle(Answered(take_up))
+
+    def close(self) -> None:
+        self._arena.close()
+
+    def _released(self) -> None:
+        """The next `handle` collects them."""
+
+
+class InprocSink(ArenaSink):
+    """Writes into the source's own memory."""
+
+    def __init__(self, stream: InprocStream) -> None:
+        super().__init__(stream.arena)
+        self._state = stream.state
+
+    def poll(self, timeout_s: float) -> Orders:
+        self._state.handle(WorkerIs(0, 0, (), {}))
+        standing = self._state.standing(0)
+        if standing is not None:
+            self._stand(standing)
+        return self._orders()
+
+    def _push(self, refs: Sequence[SlotRef]) -> None:
+        self._state.handle(Sealed(0, 0, refs))  # the source scans the words: no need to forward
+        standing = self._state.standing(0)
+        if standing is not None:
+            self._stand(standing)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class InprocBackend(MemoryBackend):
+    """Both ends are made together: `InprocStream(plan)`; `source` alone is for a learner that collects by itself."""
+
+    @classmethod
+    def source(cls, boot: Boot) -> SegmentSource:
+        return InprocStream(boot.plan).source
+
+    @classmethod
+    def sink(cls, boot: Boot) -> SegmentSink:
+        raise ConfigError("inproc has no workers of their own: use memory_backend.kind zmq in sync and async")

@@ -1,0 +1,232 @@
+"""The experience stream between processes of one machine: slots in the arena, descriptors and control over ZeroMQ."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from zmqrl.broker.events import Standing
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import Boot
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.memory_backends._arena_ends import ArenaSink, ArenaSource
+from zmqrl.memory_backends.base import (
+    MemoryBackend,
+    Orders,
+    SegmentSink,
+    SegmentSource,
+    StreamOrder,
+    TakenSegment,
+    TakeUp,
+    TakeUpRequest,
+)
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Notice, SlotRef
+from zmqrl.wire import messages
+from zmqrl.wire.sockets import connect, drain, send
+
+
+def _arena(boot: Boot) -> Arena:
+    if "arena" not in boot.fds:
+        raise ConfigError(
+            f"host {boot.host!r} has no arena: workers of other hosts than the learner's are not supported yet"
+        )
+    return Arena.attach(boot.plan, boot.fds["arena"])
+
+
+def order_to_data(order: StreamOrder) -> list[Any]:
+    """A stream order as msgpack data; actions as raw bytes."""
+    states = (
+        None if order.states is None else [[s.episode, _array_to_data(s.actions), s.resetting] for s in order.states]
+    )
+    return [order.vector_env, order.incarnation, order.next_index, states]
+
+
+def order_from_data(data: list[Any]) -> StreamOrder:
+    """The reverse, of checked data."""
+    states = None
+    if data[3] is not None:
+        states = tuple(EnvSlotState(e, None if a is None else _array_from_data(a), r) for e, a, r in data[3])
+    return StreamOrder(data[0], data[1], data[2], states)
+
+
+def _array_to_data(array: Any) -> list[Any] | None:
+    return None if array is None else [array.dtype.str, list(array.shape), np.ascontiguousarray(array).tobytes()]
+
+
+def _array_from_data(data: list[Any]) -> Any:
+    try:
+        dtype = np.dtype(data[0])
+        if dtype.hasobject:
+            raise WireError("dtype", data[0])
+        return np.frombuffer(data[2], dtype).reshape(data[1]).copy()
+    except (TypeError, ValueError) as error:
+        raise WireError("array", str(error)) from error
+
+
+class ZmqSource(ArenaSource):
+    """The learner's end."""
+
+    def __init__(self, boot: Boot) -> None:
+        super().__init__(_arena(boot))
+        self._heartbeat_s = boot.plan.config.limits.heartbeat_s
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._descriptors = connect(self._context, zmq.PULL, boot.endpoints.descriptors)
+        self._control = connect(self._context, zmq.DEALER, boot.endpoints.control)
+        self._poller = zmq.Poller()
+        for socket in (self._descriptors, self._control):
+            self._poller.register(socket, zmq.POLLIN)
+        self._broker = -1
+        self._notice: Notice | None = None
+        self._known = True
+        self._requests: list[TakeUpRequest] = []
+        self._progress = (0, 0)
+        self._heartbeat_at = 0.0
+
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            if now >= self._heartbeat_at:
+                self._beat(now)
+            self._drain()
+            if self._fresh or self._requests or now >= deadline:
+                return self._all_fresh()
+            self._poller.poll(math.ceil(max(0.0, min(deadline, self._heartbeat_at) - now) * 1000))
+
+    def announce(self, notice: Notice) -> None:
+        self._notice, self._known = notice, False
+        send(self._control, messages.pack("announce", notice=to_json(notice)))
+
+    def report(self, env_steps: int, updates: int) -> None:
+        if (env_steps, updates) != self._progress:
+            self._progress = (env_steps, updates)
+            self._report()
+
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        return list(self._requests)
+
+    def answer(self, take_up: TakeUp) -> None:
+        order = StreamOrder(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up.states)
+        send(self._control, messages.pack("answer", order=order_to_data(order)))
+        self._requests = [r for r in self._requests if r.vector_env != take_up.vector_env]
+
+    def close(self) -> None:
+        self._context.destroy(linger=int(self._heartbeat_s * 1000))
+        self._fresh.clear()
+        self._arena.close()
+
+    def _released(self) -> None:
+        self._report()
+
+    def _report(self) -> None:
+        send(self._control, messages.pack("learner", env_steps=self._progress[0], updates=self._progress[1]))
+
+    def _beat(self, now: float) -> None:
+        self._heartbeat_at = now + self._heartbeat_s
+        self._report()
+        if self._notice is not None and not self._known:
+            self.announce(self._notice)
+
+    def _drain(self) -> None:
+        if self._arena.broker_incarnation != self._broker:
+            self._broker = self._arena.broker_incarnation
+            self._known = self._notice is None
+            self._scan()
+        for frame in drain(self._descriptors):
+            self._offer(messages.unpack_descriptors(frame)[2])
+        for frame in drain(self._control):
+            message = messages.unpack(frame)
+            if message.kind == "books":
+                self._requests = [TakeUpRequest(*r) for r in message.fields["requests"]]
+                known = message.fields["known"]
+                version = None if known is None else from_json(Notice, known).version
+                self._known = self._notice is None or version == self._notice.version
+
+
+class ZmqSink(ArenaSink):
+    """A worker's end on the learner's host."""
+
+    def __init__(self, boot: Boot) -> None:
+        super().__init__(_arena(boot))
+        self._index, self._spawn = boot.index, boot.spawn
+        self._heartbeat_s = boot.plan.config.limits.heartbeat_s
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._segments = connect(self._context, zmq.PUSH, boot.endpoints.segments)
+        self._control = connect(self._context, zmq.DEALER, boot.endpoints.control)
+        self._wake = boot.fds.get("wake")
+        self._poller = zmq.Poller()
+        self._poller.register(self._control, zmq.POLLIN)
+        if self._wake is not None:
+            os.set_blocking(self._wake, False)
+            self._poller.register(self._wake, zmq.POLLIN)
+        self._said_at = 0.0
+        self._resend_at = 0.0
+
+    def poll(self, timeout_s: float) -> Orders:
+        now = time.monotonic()
+        deadline = now + timeout_s
+        while True:
+            if now >= self._said_at + self._heartbeat_s:
+                self._say(now)
+            changed = self._take_in(max(0.0, min(deadline, self._said_at + self._heartbeat_s) - now))
+            now = time.monotonic()
+            if changed or now >= deadline:
+                return self._orders()
+
+    def close(self) -> None:
+        if not self._context.closed:
+            send(self._control, messages.pack("goodbye", index=self._index, spawn=self._spawn))
+            self._context.destroy(linger=int(self._heartbeat_s * 1000))
+            self._arena.close()
+
+    def _push(self, refs: Sequence[SlotRef]) -> None:
+        send(self._segments, messages.pack_descriptors(self._index, self._spawn, refs))
+        self._resend_at = time.monotonic() + 2 * self._heartbeat_s
+
+    def _say(self, now: float) -> None:
+        self._said_at = now
+        leases = [list(ref) for ref in (*self._free, *self._open, *self._sealed)]
+        streams = [[o.vector_env, o.incarnation] for o in self._standing.orders]
+        send(
+            self._control, messages.pack("worker", index=self._index, spawn=self._spawn, leases=leases, streams=streams)
+        )
+        if self._sealed and now >= self._resend_at:
+            self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
+
+    def _take_in(self, wait_s: float) -> bool:
+        """Whether anything came."""
+        came = bool(self._poller.poll(math.ceil(wait_s * 1000)))
+        if self._wake is not None and came:
+            try:
+                os.read(self._wake, 4096)
+            except BlockingIOError:
+                pass
+        for frame in drain(self._control):
+            message = messages.unpack(frame)
+            f = message.fields
+            if message.kind == "orders" and f["spawn"] == self._spawn:
+                acked = {v: (incarnation, index) for v, incarnation, index in f["acked"]}
+                orders = tuple(order_from_data(o) for o in f["orders"])
+                self._stand(Standing(f["spawn"], [SlotRef(*r) for r in f["leases"]], acked, orders))
+                self._stop = f["stop"]
+        return came
+
+
+class ZmqBackend(MemoryBackend):
+    """Broker and arena; the kind of sync and async."""
+
+    @classmethod
+    def source(cls, boot: Boot) -> SegmentSource:
+        return ZmqSource(boot)
+
+    @classmethod
+    def sink(cls, boot: Boot) -> SegmentSink:
+        return ZmqSink(boot)

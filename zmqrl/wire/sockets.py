@@ -1,0 +1,63 @@
+"""Sockets with our options. Liveness is ours: ZMTP heartbeats stay off, they disconnect and lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+HIGH_WATER_MARK = 100_000
+"""Above every number of leases: leases are the flow control, never this."""
+MAX_MESSAGE_BYTES = 64 << 20
+RECONNECT_MS = 20
+RECONNECT_MAX_MS = 500
+
+
+def make_socket(context: zmq.Context[Any], kind: int) -> zmq.Socket[Any]:
+    """A socket that drops what is unsent when it is closed: what matters is sent again by the protocol."""
+    socket: zmq.Socket[Any] = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, HIGH_WATER_MARK),
+        (zmq.RCVHWM, HIGH_WATER_MARK),
+        (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
+        (zmq.RECONNECT_IVL, RECONNECT_MS),
+        (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
+        (zmq.IPV6, 0),
+    ):
+        socket.setsockopt(option, value)
+    return socket
+
+
+def connect(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
+    """A connecting end."""
+    socket = make_socket(context, kind)
+    socket.connect(endpoint)
+    return socket
+
+
+def bind(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
+    """A binding end."""
+    socket = make_socket(context, kind)
+    socket.bind(endpoint)
+    return socket
+
+
+def drain(socket: zmq.Socket[Any]) -> list[bytes]:
+    """Every single-frame message that is there; a message of more frames becomes an empty one."""
+    frames: list[bytes] = []
+    while True:
+        try:
+            parts = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return frames
+        frames.append(parts[0] if len(parts) == 1 else b"")
+
+
+def send(socket: zmq.Socket[Any], frame: bytes) -> bool:
+    """Send without blocking; False when there is nobody or no room: the caller repeats what matters."""
+    try:
+        socket.send(frame, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
