@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zmqrl.memory_backends.base import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.types import Notice, SlotRef
 
 

@@ -13,13 +13,12 @@ from urllib.parse import urlparse
 import zmq
 
 from zmqrl.broker import events as ev
+from zmqrl.broker.orders import TakeUp, order_from_data, order_to_data
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import TrainingFailed, WireError
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import TakeUp
-from zmqrl.memory_backends.zmq import order_from_data, order_to_data
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SlotRef
 from zmqrl.wire import messages

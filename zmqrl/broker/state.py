@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.limiter import LeaseLimiter
+from zmqrl.broker.orders import StreamOrder, TakeUpRequest
 from zmqrl.broker.slots import Slots
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
-from zmqrl.memory_backends.base import StreamOrder, TakeUpRequest
 from zmqrl.shared_memory.arena import ACCEPT, Arena
 from zmqrl.types import Notice, SlotRef
 

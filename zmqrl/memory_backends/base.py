@@ -10,10 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.config.plan import Boot
-from zmqrl.envs.base import EnvSlotState
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
+
+__all__ = [
+    "LedgerView",
+    "MemoryBackend",
+    "OpenSegment",
+    "Orders",
+    "SegmentSink",
+    "SegmentSource",
+    "StreamOrder",
+    "TakeUp",
+    "TakeUpRequest",
+    "TakenSegment",
+]
 
 
 class TakenSegment(NamedTuple):
@@ -21,27 +34,6 @@ class TakenSegment(NamedTuple):
 
     ref: SlotRef
     meta: SegmentMeta
-
-
-@dataclass(frozen=True)
-class TakeUpRequest:
-    """A new worker process wants to go on with a vector env that has a past."""
-
-    vector_env: int
-    incarnation: int
-    """The incarnation that the successor will have."""
-    next_index: int
-    """Segments below it are booked; answer once they have all been taken."""
-
-
-@dataclass(frozen=True)
-class TakeUp:
-    """Where the successor of a vector env starts."""
-
-    vector_env: int
-    incarnation: int
-    next_index: int
-    states: tuple[EnvSlotState, ...]
 
 
 class SegmentSource(ABC):
@@ -88,25 +80,6 @@ class SegmentSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close sockets and views; safe to call twice."""
-
-
-@dataclass(frozen=True)
-class StreamOrder:
-    """A vector env that this worker is to step, from `next_index` on."""
-
-    vector_env: int
-    incarnation: int
-    next_index: int
-    states: tuple[EnvSlotState, ...] | None
-    """None: fresh. A changed incarnation means: drop the env and start it anew from `states`."""
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What a worker knows from the broker; absolute, so only the newest counts."""
-
-    streams: tuple[StreamOrder, ...] = ()
-    stop: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import zmq
 
 from zmqrl.broker.events import Standing
+from zmqrl.broker.orders import order_from_data, order_to_data
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
-from zmqrl.envs.base import EnvSlotState
-from zmqrl.errors import ConfigError, WireError
+from zmqrl.errors import ConfigError
 from zmqrl.memory_backends._arena_ends import ArenaSink, ArenaSource
 from zmqrl.memory_backends.base import (
     MemoryBackend,
@@ -39,36 +38,6 @@ def _arena(boot: Boot) -> Arena:
             f"host {boot.host!r} has no arena: workers of other hosts than the learner's are not supported yet"
         )
     return Arena.attach(boot.plan, boot.fds["arena"])
-
-
-def order_to_data(order: StreamOrder) -> list[Any]:
-    """A stream order as msgpack data; actions as raw bytes."""
-    states = (
-        None if order.states is None else [[s.episode, _array_to_data(s.actions), s.resetting] for s in order.states]
-    )
-    return [order.vector_env, order.incarnation, order.next_index, states]
-
-
-def order_from_data(data: list[Any]) -> StreamOrder:
-    """The reverse, of checked data."""
-    states = None
-    if data[3] is not None:
-        states = tuple(EnvSlotState(e, None if a is None else _array_from_data(a), r) for e, a, r in data[3])
-    return StreamOrder(data[0], data[1], data[2], states)
-
-
-def _array_to_data(array: Any) -> list[Any] | None:
-    return None if array is None else [array.dtype.str, list(array.shape), np.ascontiguousarray(array).tobytes()]
-
-
-def _array_from_data(data: list[Any]) -> Any:
-    try:
-        dtype = np.dtype(data[0])
-        if dtype.hasobject:
-            raise WireError("dtype", data[0])
-        return np.frombuffer(data[2], dtype).reshape(data[1]).copy()
-    except (TypeError, ValueError) as error:
-        raise WireError("array", str(error)) from error
 
 
 class ZmqSource(ArenaSource):
