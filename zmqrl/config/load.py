@@ -1,0 +1,197 @@
+"""The resolved configuration: preset < its `modes.<mode>` < hosts.yaml < `--set`, each key with its source."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from zmqrl.config import hosts as hosts_of
+from zmqrl.config.codec import to_json
+from zmqrl.config.overrides import from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.sections import Config
+from zmqrl.config.validate import unknown_key, validated
+from zmqrl.config.yaml_source import Branch, Leaf, Source, read_file, shown
+from zmqrl.errors import ConfigError
+from zmqrl.types import MODES, Mode
+
+PRESETS = Path(__file__).parents[1] / "presets"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+AlgorithmConfig: TypeAlias = Callable[[str], type[Any]]
+"""From `algorithm.kind` to that algorithm's config class; ConfigError when there is none."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where each dotted key was written."""
+
+    by_key: Mapping[str, Source]
+
+    def locate(self, message: str) -> str:
+        """`key: what` with the place of the key before it; the longest known part of the key counts."""
+        match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
+        key = match.group() if match else ""
+        while key and key not in self.by_key:
+            key = key.rpartition(".")[0]
+        return f"{self.by_key[key]}: {message}" if key else message
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A resolved configuration and where its keys were written."""
+
+    config: Config
+    sources: Sources
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line or `zmqrl.train` asked for; None and empty: nothing."""
+
+    preset: str | None = None
+    hosts_file: Path | None = None
+    overrides: Sequence[str] | Mapping[str, Any] = ()
+    mode: Mode | None = None
+    workers: int | None = None
+    seed: int | None = None
+    stored: Mapping[str, Any] | None = None
+    """The configuration of the run that is resumed, as JSON data; it takes the preset's place."""
+    stored_file: Path | None = None
+
+
+def presets() -> list[str]:
+    """Names of the presets that come with the package."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def preset_path(preset: str, beside: Path | None = None) -> Path:
+    """The file of a preset: a name, or a path (relative to `beside`, the hosts file that names it)."""
+    if "/" in preset or preset.endswith((".yaml", ".yml")):
+        path = Path(preset).expanduser()
+        return beside.parent / path if beside is not None else path
+    if preset in presets():
+        return PRESETS / f"{preset}.yaml"
+    near = difflib.get_close_matches(preset, presets(), n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(presets())}"
+    raise ConfigError(f"run.preset: there is no preset {shown(preset)}; {hint}")
+
+
+def resolve(request: Request, algorithm_config: AlgorithmConfig) -> Loaded:
+    """Merge, validate and fill in. ConfigError is one message with file, line, key and value."""
+    tree, preset = _merged(request)
+    sources = Sources({key: node.source for key, node in tree.nodes()})
+    config = _validate(tree, algorithm_config)
+    try:
+        return Loaded(_resolved(config, preset, request), sources)
+    except ConfigError as error:
+        raise ConfigError(sources.locate(str(error))) from error
+
+
+def _merged(request: Request) -> tuple[Branch, str | None]:
+    """All layers in one tree, and the preset's name or absolute path."""
+    flags = _flags(request)
+    nothing = Branch(Source("defaults"))
+    hosts_file = read_file(request.hosts_file) if request.hosts_file is not None else nothing
+    base, preset = _base(request, merge_all([hosts_file, *flags]))
+    mode = _word(merge_all([base, hosts_file, *flags]), "run", "mode") or Config().run.mode
+    layers = [base, hosts_file, *flags]
+    tree = merge_all(part for layer in layers for part in _for_mode(layer, mode))
+    hosts = hosts_of.expand(tree.children.get("hosts"))
+    return Branch(tree.source, {**tree.children, **({"hosts": hosts} if hosts is not None else {})}), preset
+
+
+def _flags(request: Request) -> list[Branch]:
+    """What stands on the command line, `--mode` and its like last."""
+    if isinstance(request.overrides, Mapping):
+        layers = from_mapping(request.overrides, Source("override"))
+    else:
+        layers = from_flags(request.overrides)
+    for path, value, name in (
+        ("run.mode", request.mode, "--mode"),
+        ("hosts.local.workers", request.workers, "--workers"),
+        ("run.seed", request.seed, "--seed"),
+    ):
+        if value is not None:
+            layers += from_mapping({path: value}, Source(name))
+    return layers
+
+
+def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
+    """The lowest layer: the stored configuration of a resumed run, a preset, or nothing."""
+    if request.stored is not None:
+        source = Source(str(request.stored_file))
+        return from_stored(request.stored, source), request.stored.get("run", {}).get("preset")
+    preset = request.preset or _word(above, "run", "preset")
+    if preset is None:
+        return Branch(Source("defaults")), None
+    try:
+        path = preset_path(preset, None if request.preset else request.hosts_file)
+    except ConfigError as error:
+        node = None if request.preset else above.at(("run", "preset"))
+        raise ConfigError(f"{node.source}: {error}" if node is not None else str(error)) from error
+    named = path.parent == PRESETS
+    name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
+    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), path.stem if named else str(path.resolve())
+
+
+def _for_mode(layer: Branch, mode: str) -> list[Branch]:
+    """A layer without `modes`, and its section for `mode`."""
+    plain = Branch(layer.source, {key: node for key, node in layer.children.items() if key != "modes"})
+    modes = layer.children.get("modes")
+    if modes is None or (isinstance(modes, Leaf) and modes.value is None):
+        return [plain]
+    if isinstance(modes, Leaf):
+        raise ConfigError(f"{modes.source}: modes: {shown(modes.value)}: must be a section of keys ({', '.join(MODES)})")
+    found = [plain]
+    for key, node in modes.children.items():
+        if key not in MODES:
+            raise unknown_key(node, ("modes", key), list(MODES))
+        if key == mode and isinstance(node, Branch):
+            found.append(node)
+    return found
+
+
+def _word(tree: Branch, *path: str) -> str | None:
+    node = tree.at(path)
+    return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
+
+
+def _validate(tree: Branch, algorithm_config: AlgorithmConfig) -> Config:
+    rest = {key: node for key, node in tree.children.items() if key != "algorithm"}
+    config = validated(Config, Branch(tree.source, rest))
+    section = tree.children.get("algorithm", Branch(tree.source))
+    if isinstance(section, Leaf):
+        raise ConfigError(f"{section.source}: algorithm: {shown(section.value)}: must be a section with a kind")
+    kind = section.children.get("kind", Leaf(config.algorithm["kind"], section.source))
+    if not isinstance(kind, Leaf) or not isinstance(kind.value, str):
+        raise ConfigError(f"{kind.source}: algorithm.kind: must be a name such as ppo, or module:Name")
+    try:
+        cls = algorithm_config(kind.value)
+    except ConfigError as error:
+        raise ConfigError(f"{kind.source}: algorithm.kind: {error}") from error
+    fields = {key: node for key, node in section.children.items() if key != "kind"}
+    options = validated(cls, Branch(section.source, fields), ("algorithm",))
+    return replace(config, algorithm={"kind": kind.value, **to_json(options)})
+
+
+def _resolved(config: Config, preset: str | None, request: Request) -> Config:
+    """With numbers where `auto` and null stood."""
+    if not _NAME.fullmatch(config.run.name):
+        raise ConfigError(f"run.name: {shown(config.run.name)}: letters, digits, '.', '_' and '-' only")
+    if request.workers is not None and len(config.hosts) > 1:
+        others = ", ".join(name for name in config.hosts if name != hosts_of.LOCAL)
+        raise ConfigError(f"--workers is for this machine alone, and other hosts are listed: {others}")
+    workers = hosts_of.workers_of(config.hosts, config.defaults)
+    remote = hosts_of.refuse_remote(workers, config.learner.host)
+    if remote is not None:
+        raise ConfigError(f"{remote[0]}: {remote[1]}")
+    local = config.hosts.get(hosts_of.LOCAL)
+    if config.run.mode != "async" and local is not None and "auto" in (local.workers or config.defaults.workers,):
+        workers[hosts_of.LOCAL] = min(workers[hosts_of.LOCAL], config.env.vector_envs)
+    hosts = {name: replace(host, workers=workers[name]) for name, host in config.hosts.items()}
+    schedule = config.run.schedule_env_steps or config.run.total_env_steps
+    return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=schedule), hosts=hosts)

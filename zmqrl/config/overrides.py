@@ -1,0 +1,103 @@
+"""Layers of configuration: what flags and Python say, and how a later layer goes over an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, parse
+from zmqrl.errors import ConfigError
+
+SET = Source("--set")
+RESET = object()
+"""The value of a key that goes back to its default."""
+
+
+def from_flags(pairs: Sequence[str]) -> list[Branch]:
+    """`--set key=value` in the order given; keys are dotted, values are YAML, null resets."""
+    return [_from_flag(pair) for pair in pairs]
+
+
+def from_mapping(values: Mapping[str, Any], source: Source) -> list[Branch]:
+    """Python overrides: dotted keys, and nested mappings where one likes; None resets."""
+    return [_nest(_parts(key, source), _from_value(value, source), source) for key, value in values.items()]
+
+
+def from_stored(data: Mapping[str, Any], source: Source) -> Branch:
+    """A resolved configuration as the lowest layer: null is a value there."""
+    return Branch(source, {key: _stored(value, source) for key, value in data.items()})
+
+
+def merge_all(layers: Iterable[Branch]) -> Branch:
+    """The later layer wins, key by key."""
+    merged = Branch(Source("defaults"))
+    for layer in layers:
+        merged = _merge(_forget(merged, layer), layer)
+    return merged
+
+
+def _merge(under: Branch, over: Branch) -> Branch:
+    children: dict[str, Node] = dict(under.children)
+    for key, node in over.children.items():
+        below = children.get(key)
+        merges = isinstance(node, Branch) and isinstance(below, Branch)
+        children[key] = _merge(below, node) if merges else node  # type: ignore[arg-type]  # both are branches
+    return Branch(over.source, children)
+
+
+def _forget(under: Branch, over: Branch) -> Branch:
+    """Without what belonged to another env or another algorithm than `over` asks for."""
+    children = dict(under.children)
+    for section, name, dependent in (("env", "id", ("kwargs", "wrappers")), ("algorithm", "kind", None)):
+        before, after = under.at((section, name)), over.at((section, name))
+        old = children.get(section)
+        if isinstance(after, Leaf) and isinstance(old, Branch) and _differs(before, after):
+            gone = set(old.children if dependent is None else dependent)
+            children[section] = Branch(old.source, {k: v for k, v in old.children.items() if k not in gone})
+    return Branch(under.source, children)
+
+
+def _differs(before: Node | None, after: Leaf) -> bool:
+    return not isinstance(before, Leaf) or before.value != after.value
+
+
+def _from_flag(pair: str) -> Branch:
+    key, equals, text = pair.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {pair}: write --set key=value, such as --set run.seed=2")
+    source = Source(f"--set {key.strip()}")
+    return _nest(_parts(key, source), _resets(parse(text, f"--set {pair}"), source), SET)
+
+
+def _parts(key: str, source: Source) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in key.split("."))
+    if not all(parts):
+        raise ConfigError(f"{source}: {key!r} is no dotted key such as run.seed")
+    return parts
+
+
+def _resets(node: Node, source: Source) -> Node:
+    if isinstance(node, Branch):
+        return Branch(SET, {key: _resets(child, source) for key, child in node.children.items()})
+    return Leaf(RESET if node.value is None else node.value, SET)
+
+
+def _nest(parts: tuple[str, ...], node: Node, source: Source) -> Branch:
+    for part in reversed(parts):
+        node = Branch(source, {part: node})
+    assert isinstance(node, Branch)
+    return node
+
+
+def _from_value(value: Any, source: Source) -> Node:
+    if isinstance(value, Mapping):
+        return Branch(source, {str(key): _from_value(item, source) for key, item in value.items()})
+    if isinstance(value, tuple):
+        value = list(value)
+    return Leaf(RESET if value is None else value, source)
+
+
+def _stored(value: Any, source: Source) -> Node:
+    if isinstance(value, Mapping):
+        return Branch(source, {str(key): _stored(item, source) for key, item in value.items()})
+    return Leaf(value, source)

@@ -1,0 +1,176 @@
+"""From a tree of values with sources to the frozen sections; the first fault becomes one message."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from zmqrl.config.overrides import RESET
+from zmqrl.config.sections import Config
+from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
+from zmqrl.errors import ConfigError
+
+T = TypeVar("T")
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+
+
+def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = ()) -> T:
+    """`tree` as the dataclass `cls`. `prefix` is where it stands in the whole configuration.
+
+    Raises:
+        ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.
+    """
+    data = _plain(cls, tree, prefix)
+    try:
+        # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
+        return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        _refuse(cls, tree, prefix, error.errors(include_url=False))
+    except ValueError as error:  # what json cannot write
+        raise ConfigError(f"{tree.source}: {'.'.join(prefix) or 'configuration'}: {error}") from error
+
+
+def names_of(cls: Any) -> list[str]:
+    """The keys of a section."""
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: str | None = None) -> ConfigError:
+    """The error for a key that does not exist."""
+    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else f"did you mean {elsewhere}?" if elsewhere else None
+    where = ".".join(path[:-1]) or "the configuration"
+    hint = hint or f"{where} has {', '.join(known)}"
+    value = f" (value {shown(node.value)})" if isinstance(node, Leaf) else ""
+    return ConfigError(f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}")
+
+
+def _plain(hint: Any, node: Node, path: tuple[str, ...]) -> Any:
+    """JSON data of a node. A key that is reset is left out; a section left empty is an empty section."""
+    if isinstance(node, Branch):
+        data = {}
+        for key, child in node.children.items():
+            inner = _field_type(hint, key)
+            if isinstance(child, Leaf) and child.value is RESET and not _takes_none(inner):
+                continue
+            data[key] = _plain(inner, child, (*path, key))
+        return data
+    value = None if node.value is RESET else node.value
+    if value is None and _section(hint) is not None and not _takes_none(hint):
+        return {}
+    if not _finite(value):
+        raise ConfigError(f"{node.source}: {'.'.join(path)}: {shown(value)}: a number must be finite")
+    return value
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return all(_finite(item) for item in value) if isinstance(value, list) else True
+
+
+def _section(hint: Any) -> Any:
+    """The dataclass or mapping in a type, if there is one."""
+    for option in _options(hint):
+        if dataclasses.is_dataclass(option) or _is_mapping(option):
+            return option
+    return None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return _options(typing.get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        return tuple(option for arg in typing.get_args(hint) for option in _options(arg))
+    return (hint,)
+
+
+def _is_mapping(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _takes_none(hint: Any) -> bool:
+    return hint is Any or type(None) in _options(hint)
+
+
+def _field_type(hint: Any, key: str) -> Any:
+    section = _section(hint)
+    if dataclasses.is_dataclass(section):
+        return typing.get_type_hints(section, include_extras=True).get(key, Any)
+    return typing.get_args(section)[1] if section is not None else Any
+
+
+def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorDetails]) -> NoReturn:
+    path, node, unused = _place(tree, errors[0]["loc"])
+    same = [error for error in errors if _place(tree, error["loc"])[0] == path]
+    full = (*prefix, *path)
+    if errors[0]["type"] in _UNKNOWN:
+        hint: Any = cls
+        for key in path[:-1]:
+            hint = _field_type(hint, key)
+        raise unknown_key(node, full, names_of(_section(hint)), _elsewhere(path[-1]))
+    if isinstance(node, Branch):
+        what = "a mapping is not what this key takes" if not unused else _said(same)
+        raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
+    what, near = _said(same), _nearest(node.value, same)
+    if _section_expected(same):
+        what = f"must be a section of keys ({', '.join(_keys_at(cls, path))})"
+    raise ConfigError(f"{node.source}: {'.'.join(full)}: {shown(node.value)}: {what}{near}")
+
+
+def _elsewhere(key: str) -> str | None:
+    """A section that has this very key."""
+    for section, hint in typing.get_type_hints(Config).items():
+        if dataclasses.is_dataclass(hint) and key in names_of(hint):
+            return f"{section}.{key}"
+    return None
+
+
+def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], Node, tuple[int | str, ...]]:
+    """The deepest node that `loc` names; pydantic puts list indexes and names of union members behind it."""
+    node: Node = tree
+    for depth, part in enumerate(loc):
+        child = node.children.get(str(part)) if isinstance(node, Branch) else None
+        if child is None:
+            return tuple(str(p) for p in loc[:depth]), node, loc[depth:]
+        node = child
+    return tuple(str(p) for p in loc), node, ()
+
+
+def _said(errors: list[ErrorDetails]) -> str:
+    texts = []
+    for error in errors:
+        text = error["msg"].removeprefix("Input ").removeprefix("should ")
+        texts.append(text if text not in texts else "")
+    return "must " + " or ".join(text for text in texts if text)
+
+
+def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
+    expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
+    names = re.findall(r"'([^']*)'", " ".join(expected))
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _section_expected(errors: list[ErrorDetails]) -> bool:
+    return any(error["type"] in ("dataclass_type", "dataclass_exact_type") for error in errors)
+
+
+def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
+    hint: Any = cls
+    for key in path:
+        hint = _field_type(hint, key)
+    section = _section(hint)
+    return names_of(section) if dataclasses.is_dataclass(section) else []

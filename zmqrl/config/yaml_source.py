@@ -1,0 +1,213 @@
+"""YAML with the place of every key, so that an error can name file and line. One reading of YAML, stricter than PyYAML's.
+
+Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a word: `curve: off`);
+a key that stands twice, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, Union
+
+import yaml
+
+from zmqrl.errors import ConfigError
+
+MOST_NODES = 20_000
+MOST_DIGITS = 300
+_PREFIX = "tag:yaml.org,2002:"
+_TAGS = frozenset(_PREFIX + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value was written: a file and a line, or a flag such as `--set`."""
+
+    name: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.line is None else f"{self.name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value that is replaced whole: a scalar or a list."""
+
+    value: Any
+    source: Source
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A mapping; its keys are merged one by one."""
+
+    source: Source
+    children: Mapping[str, Node] = field(default_factory=dict)
+
+    def at(self, path: tuple[str, ...]) -> Node | None:
+        """The node at `path`, or None."""
+        node: Node | None = self
+        for key in path:
+            node = node.children.get(key) if isinstance(node, Branch) else None
+        return node
+
+    def nodes(self, prefix: str = "") -> Iterator[tuple[str, Node]]:
+        """Every node below this one by its dotted key."""
+        for key, child in self.children.items():
+            yield prefix + key, child
+            if isinstance(child, Branch):
+                yield from child.nodes(f"{prefix}{key}.")
+
+
+Node: TypeAlias = Union[Leaf, Branch]  # noqa: UP007  # evaluated when the module is imported
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; nothing is constructed by it."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML's way: filled below
+
+
+_FLOAT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
+for _name, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?[0-9][0-9_]*", [*"-+0123456789"]),
+    ("float", _FLOAT, [*"-+.0123456789"]),
+):
+    _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def read_file(path: Path) -> Branch:
+    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    node = parse(text, str(path), lines=True)
+    if isinstance(node, Branch):
+        return node
+    if node.value is None:
+        return Branch(node.source)
+    raise ConfigError(f"{node.source}: a mapping `section: ...` must stand here, not {shown(node.value)}")
+
+
+def parse(text: str, name: str, *, lines: bool = False) -> Node:
+    """One YAML document. With `lines` each node's source names its line of `name`."""
+    try:
+        root = yaml.compose(text, _Loader)
+        return _Reader(name, lines).read(root) if root is not None else Leaf(None, Source(name, 1 if lines else None))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = Source(name, mark.line + 1 if lines and mark is not None else None)
+        raise ConfigError(f"{where}: this is no YAML: {_problem(error)}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: this is no YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{name}: nested too deep") from error
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut to one short line."""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    else:
+        text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    return ", ".join(part for part in (error.context, error.problem) if part)
+
+
+def _number(kind: str, text: str) -> int | float:
+    if len(text) > MOST_DIGITS:
+        raise ValueError("too many digits")
+    if kind == "int":
+        return int(text)
+    number = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    whole = "e" in text and number.is_integer() and abs(number) < 2**53
+    return int(number) if whole else number  # 1e6 env steps are a count
+
+
+class _Reader:
+    """Nodes of PyYAML to ours."""
+
+    def __init__(self, name: str, lines: bool) -> None:
+        self._name, self._lines = name, lines
+        self._count = 0
+        self._open: list[int] = []
+
+    def read(self, node: yaml.Node) -> Node:
+        """`node` as a leaf or a branch."""
+        source = self._source(node)
+        if not isinstance(node, yaml.MappingNode):
+            return Leaf(self._value(node), source)
+        self._enter(node)
+        children: dict[str, Node] = {}
+        for key_node, value_node in node.value:
+            key, where = self._key(key_node), self._source(key_node)
+            if key in children:
+                raise ConfigError(f"{where}: the key {key!r} stands twice (first at {children[key].source})")
+            child = self.read(value_node)
+            # A key's line is the one to look at, not its value's.
+            children[key] = Leaf(child.value, where) if isinstance(child, Leaf) else Branch(where, child.children)
+        self._open.pop()
+        return Branch(source, children)
+
+    def _value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            self._check(node)
+            return self._scalar(node)
+        if isinstance(node, yaml.MappingNode):
+            return _plain(self.read(node))
+        self._enter(node)
+        items = [self._value(item) for item in node.value]
+        self._open.pop()
+        return items
+
+    def _enter(self, node: yaml.Node) -> None:
+        self._check(node)
+        if id(node) in self._open:
+            raise ConfigError(f"{self._source(node)}: this contains itself")
+        self._open.append(id(node))
+
+    def _check(self, node: yaml.Node) -> None:
+        self._count += 1
+        if self._count > MOST_NODES:
+            raise ConfigError(f"{self._source(node)}: more than {MOST_NODES} values")
+        if node.tag not in _TAGS:
+            raise ConfigError(f"{self._source(node)}: the tag {node.tag!r} is not supported")
+
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise ConfigError(f"{self._source(node)}: a key must be a word, not a list or a mapping")
+        return str(node.value)
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        kind, text = node.tag.removeprefix(_PREFIX), str(node.value)
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return text.lower() == "true"
+        if kind not in ("int", "float"):
+            return text
+        try:
+            return _number(kind, text.replace("_", "").lower())
+        except ValueError as error:
+            raise ConfigError(f"{self._source(node)}: {shown(text)} is no number: {error}") from error
+
+    def _source(self, node: yaml.Node) -> Source:
+        return Source(self._name, node.start_mark.line + 1 if self._lines else None)
+
+
+def _plain(node: Node) -> Any:
+    if isinstance(node, Leaf):
+        return node.value
+    return {key: _plain(child) for key, child in node.children.items()}
