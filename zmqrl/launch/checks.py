@@ -1,0 +1,128 @@
+"""What must hold before a run is started, and what a resumed run may change. Nothing is written here."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.load import preset_path
+from zmqrl.config.sections import Config
+from zmqrl.data_stores.base import DataStore
+from zmqrl.errors import ConfigError
+from zmqrl.launch.run_directory import read_config, read_info
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.plugins import load
+
+NVIDIA = Path("/dev/nvidia0")
+
+
+def check_parts(config: Config) -> None:
+    """Raise `ConfigError` when a kind that is named does not exist, or cannot serve several processes."""
+    if config.store.kind == "memory":
+        raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
+    if config.memory_backend.kind == "inproc":
+        raise ConfigError("memory_backend.kind: 'inproc' is what mode single takes by itself; write zmq")
+    named = (
+        ("store.kind", config.store.kind, "directory", "zmqrl.data_stores", DataStore),
+        ("memory_backend.kind", config.memory_backend.kind, "zmq", "zmqrl.memory_backends", MemoryBackend),
+        ("orchestrator.kind", config.orchestrator.kind, "auto", "zmqrl.orchestrators", Orchestrator),
+    )
+    for key, kind, usual, package, base in named:
+        if kind == usual:
+            continue
+        try:
+            load(kind, package, base)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
+
+
+def check_machine(config: Config, store_path: Path, run_dir: Path) -> None:
+    """Raise `ConfigError` when a device is not there or a directory cannot be written."""
+    _check_device(config.learner.device)
+    _check_writable("store.path", store_path)
+    _check_writable("run directory", run_dir)
+
+
+def _check_device(device: str) -> None:
+    kind, _, index = device.partition(":")
+    known = (kind in ("auto", "cpu") and not index) or (kind == "cuda" and (index.isdigit() or device == "cuda"))
+    if not known:
+        raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
+    if kind == "cuda" and not NVIDIA.exists():
+        raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
+
+
+def _check_writable(key: str, path: Path) -> None:
+    there = path
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(f"{key}: {str(path)!r} cannot be made: {there} is no directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}: {str(path)!r} cannot be written: no permission in {there}")
+
+
+def check_new_directory(run_dir: Path) -> None:
+    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
+    check_not_live(run_dir)
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(f"run directory {run_dir} is no directory")
+    if run_dir.is_dir() and any(run_dir.iterdir()):
+        raise ConfigError(f"run directory {run_dir} exists and is not empty; --resume {run_dir} goes on with its run")
+
+
+def check_not_live(run_dir: Path) -> None:
+    """Raise `ConfigError` when a live run uses `run_dir`."""
+    info = read_info(run_dir)
+    if info is not None and info.live:
+        raise ConfigError(
+            f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {run_dir}` ends it"
+        )
+
+
+def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> None:
+    """Raise `ConfigError` unless the run in `run_dir` can go on with `config`.
+
+    Mode, seed, env and algorithm must be the stored ones, and so must `preset`, if given. Totals, stop conditions,
+    workers and hosts may change.
+    """
+    if not run_dir.is_dir():
+        raise ConfigError(f"--resume {run_dir}: there is no such run directory")
+    check_not_live(run_dir)
+    stored = read_config(run_dir)
+    if preset is not None and _preset_name(preset) != stored.run.preset:
+        raise ConfigError(f"run.preset: {preset!r}: the run in {run_dir} was started with {stored.run.preset!r}")
+    pairs = (
+        ("run.mode", config.run.mode, stored.run.mode),
+        ("run.seed", config.run.seed, stored.run.seed),
+        *_changed("env", to_json(config.env), to_json(stored.env)),
+        *_changed("network", to_json(config.network), to_json(stored.network)),
+        *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),
+    )
+    for key, asked, before in pairs:
+        if asked != before:
+            raise ConfigError(f"{key}: {asked!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it")
+
+
+def _changed(section: str, asked: dict[str, object], before: dict[str, object]) -> list[tuple[str, object, object]]:
+    return [(f"{section}.{key}", asked.get(key), before.get(key)) for key in sorted({*asked, *before})]
+
+
+def _preset_name(preset: str) -> str:
+    path = preset_path(preset)
+    return str(path.resolve()) if "/" in preset or preset.endswith((".yaml", ".yml")) else path.stem
+
+
+def is_finished(run_dir: Path, config: Config) -> bool:
+    """Whether the run has reached its total or `stop_at_return` under `config`: to resume it is exit 0, nothing done."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return False
+    env_steps, mean = summary.get("env_steps"), summary.get("train_return_mean_100")
+    total, goal = config.run.total_env_steps, config.run.stop_at_return
+    reached_goal = goal is not None and mean is not None and mean >= goal
+    return (env_steps is not None and env_steps >= total) or reached_goal

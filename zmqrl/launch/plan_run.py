@@ -1,0 +1,172 @@
+"""From a resolved configuration to the plan: every question is asked before anything is started."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.codec import to_json
+from zmqrl.config.load import Sources
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.envs.make import probe
+from zmqrl.errors import ArenaTooLarge, ConfigError
+from zmqrl.launch.checks import check_machine, check_parts
+from zmqrl.shared_memory.arena import check_fits
+from zmqrl.types import ColumnSpec, EnvSpec
+
+
+def plan_run(
+    config: Config, run_dir: Path, started_at: float, resume: bool = False, sources: Sources | None = None
+) -> RunPlan:
+    """Probe the env, make the algorithm, size the arena and check what the machine must have. Writes nothing.
+
+    Args:
+        config: From `zmqrl.launch.configure.load`.
+        run_dir: Where the run will write.
+        started_at: `time.time()` at the start of the command.
+        resume: Go on from the newest FULL checkpoint.
+        sources: From the same `load`; with it an error names file and line.
+
+    Raises:
+        ConfigError: One message that names key, value and the way out.
+    """
+    with _located(sources):
+        workers = _workers(config)
+        check_parts(config)
+        env = probe(config.env)
+        algorithm = _algorithm(config, env)
+        acting = algorithm.acting()
+        size = _size(config, algorithm, workers)
+        run_dir = run_dir.expanduser().absolute()
+        store_path = Path(config.store.path).expanduser().absolute() if config.store.path else run_dir / "checkpoints"
+        check_machine(config, store_path, run_dir)
+        plan = RunPlan(
+            run_id=f"{config.run.name}-{secrets.token_hex(3)}",
+            run_dir=str(run_dir),
+            started_at=started_at,
+            config=config,
+            env=env,
+            acting=to_json(acting),
+            columns=_columns(config, env, acting),
+            on_policy=algorithm.on_policy,
+            slots=size.slots,
+            streams=size.streams,
+            workers=workers,
+            batch_segments=size.batch_segments,
+            store_path=str(store_path),
+            resume=resume,
+        )
+        check_fits(plan)
+        return plan
+
+
+@contextmanager
+def _located(sources: Sources | None) -> Iterator[None]:
+    try:
+        yield
+    except ArenaTooLarge:
+        raise
+    except ConfigError as error:
+        if sources is None:
+            raise
+        raise ConfigError(sources.locate(str(error))) from error
+
+
+def _workers(config: Config) -> Mapping[str, int]:
+    """Rollout workers per host; none in single."""
+    if config.run.mode == "single":
+        return {"local": 0}
+    workers = {name: host.workers for name, host in config.hosts.items() if isinstance(host.workers, int)}
+    total = sum(workers.values())
+    if total < 1:
+        raise ConfigError(
+            f"hosts.{next(iter(workers), 'local')}.workers: {total}: mode {config.run.mode} needs at least 1 worker"
+        )
+    if config.run.mode == "sync" and total > config.env.vector_envs:
+        raise ConfigError(
+            f"hosts.{next(iter(workers))}.workers: {total} workers are more than env.vector_envs "
+            f"{config.env.vector_envs}, and in sync each needs one; raise env.vector_envs or ask for fewer workers"
+        )
+    if config.min_workers > total:
+        raise ConfigError(f"min_workers: {config.min_workers}: all hosts together have {total} workers")
+    return workers
+
+
+def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
+    if config.network.kind == "cnn" and len(env.observation.shape) not in (2, 3):
+        raise ConfigError(
+            f"network.kind: 'cnn' needs image observations, {env.id} has observations of shape "
+            f"{list(env.observation.shape)}; write mlp"
+        )
+    algorithm = make_algorithm(config, env)
+    if config.run.mode not in algorithm.modes:
+        allowed = ", ".join(sorted(algorithm.modes))
+        raise ConfigError(f"run.mode: {config.run.mode!r}: {config.algorithm['kind']} allows {allowed}")
+    algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
+    return algorithm
+
+
+def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:
+    steps, envs = config.env.segment_steps, config.env.num_envs
+    flags = (ColumnSpec(name, "bool", (steps, envs)) for name in ("terminated", "truncated", "valid"))
+    return (
+        ColumnSpec("obs", env.observation.dtype, (steps + 1, envs, *env.observation.shape)),
+        ColumnSpec("action", env.action.dtype, (steps, envs, *env.action.shape)),
+        ColumnSpec("reward", "float32", (steps, envs)),
+        *flags,
+        *acting.extras,
+    )
+
+
+@dataclass(frozen=True)
+class _Size:
+    slots: int
+    streams: int
+    batch_segments: int
+
+
+def _size(config: Config, algorithm: Algorithm, workers: Mapping[str, int]) -> _Size:
+    """Slots of the arena, vector envs of the stream table, segments of a batch."""
+    mode, vector_envs = config.run.mode, config.env.vector_envs
+    total = sum(workers.values())
+    leases = max(1, total) * config.limits.leases_per_worker
+    if algorithm.on_policy and mode != "async":
+        return _Size(vector_envs + leases, max(vector_envs, total), vector_envs)
+    if algorithm.on_policy:
+        batch = algorithm.batch_segments or vector_envs
+        return _Size(leases + 2 * batch, total, batch)
+    _check_replay(config, leases)
+    kept = -(-config.replay.capacity // _rows(config))
+    if mode == "async":
+        return _Size(kept + 2 * leases + 2, total, 0)
+    return _Size(kept + vector_envs + leases, max(vector_envs, total), vector_envs)
+
+
+def _rows(config: Config) -> int:
+    return config.env.num_envs * config.env.segment_steps
+
+
+def _check_replay(config: Config, leases: int) -> None:
+    replay, rows = config.replay, _rows(config)
+    if replay.learning_starts > replay.capacity:
+        raise ConfigError(
+            f"replay.learning_starts: {replay.learning_starts} is more than replay.capacity {replay.capacity} holds"
+        )
+    quota = rows if config.run.mode == "async" else rows * config.env.vector_envs
+    if replay.capacity < quota:
+        raise ConfigError(
+            f"replay.capacity: {replay.capacity} cannot hold {quota} env steps, the least that arrives at once; "
+            "raise it or lower env.segment_steps"
+        )
+    if config.run.mode == "async" and replay.slack is not None and replay.slack < rows * leases:
+        raise ConfigError(
+            f"replay.slack: {replay.slack} is less than one segment per lease; the least value is {rows * leases} "
+            f"({leases} leases of {rows} env steps)"
+        )
