@@ -15,6 +15,7 @@ import numpy as np
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
 from zmqrl.types import Array
+from zmqrl.workers.action_history import ActionHistory
 
 RECORD_COLUMNS = ("action", "terminated", "truncated")
 """What `advance` reads of a segment."""
@@ -25,7 +26,7 @@ WINDOW = 100
 class EnvRecord:
     """Where the N envs of one vector env stand: episode, and the actions since its reset.
 
-    Actions are kept as the segments' whole columns, shared by the N envs, as long as one of them needs a part.
+    Actions of the N envs are kept side by side, as long as one of them needs a row.
     """
 
     def __init__(self, num_envs: int, keep_actions: bool) -> None:
@@ -38,7 +39,7 @@ class EnvRecord:
         self._incarnation = -1
         self.next_index = 0
         """Index of the segment after the last one."""
-        self._chunks: deque[tuple[int, Array]] = deque()
+        self._actions = ActionHistory()
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
         """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
@@ -51,9 +52,7 @@ class EnvRecord:
         done = columns["terminated"] | columns["truncated"]
         steps = len(done)
         if self._keep_actions:
-            action = columns["action"]
-            small = action.dtype.kind == "i" and action.max(initial=0) < 256 and action.min(initial=0) >= 0
-            self._chunks.append((self._rows, action.astype(np.uint8) if small else action.copy()))
+            self._actions.append(columns["action"])
         if self._resetting.any():
             self._episode += self._resetting
             self._begun[self._resetting] = self._rows + 1
@@ -66,15 +65,13 @@ class EnvRecord:
                     self._episode[env] += 1
                     self._begun[env] = self._rows + t + 2
         self._rows += steps
-        oldest = int(self._begun.min())
-        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= oldest:
-            self._chunks.popleft()
+        self._actions.forget_before(int(self._begun.min()))
 
     def states(self) -> tuple[EnvSlotState, ...]:
         """Enough for a successor to go on; without actions each env goes on with its next episode."""
         if not self._keep_actions:
             return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
-        actions, first = self._actions()
+        actions, first = self._actions.view(), self._actions.first
         return tuple(
             EnvSlotState(
                 int(self._episode[env]),
@@ -86,7 +83,7 @@ class EnvRecord:
 
     def arrays(self) -> dict[str, Array]:
         """For FULL."""
-        actions, first = self._actions()
+        actions, first = self._actions.view(), self._actions.first
         place = np.array([self.next_index, self._incarnation])
         stored = {"episode": self._episode, "resetting": self._resetting, "begun": self._begun - first, "place": place}
         return stored if actions is None else {**stored, "actions": actions}
@@ -96,21 +93,9 @@ class EnvRecord:
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()
-        self._chunks.clear()
+        self._actions.load(arrays.get("actions"))
         if "actions" in arrays:
-            self._chunks.append((0, np.array(arrays["actions"])))
             self._rows = len(arrays["actions"])
-
-    def _actions(self) -> tuple[Array | None, int]:
-        """All kept actions `[rows, N, ...]` in one array, and the row of the first."""
-        if not self._chunks:
-            return None, self._rows
-        if len(self._chunks) > 1:
-            chunks = [chunk for _, chunk in self._chunks]
-            same = all(chunk.dtype == chunks[0].dtype for chunk in chunks)
-            joined = np.concatenate(chunks if same else [chunk.astype(np.int64) for chunk in chunks])
-            return joined, self._chunks[0][0]
-        return self._chunks[0][1], self._chunks[0][0]
 
 
 class EpisodeBook:
