@@ -169,8 +169,8 @@ class Broker:
 
     def _answer(self) -> None:
         if self._forward:
-            send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, self._forward))
-            self._forward = []
+            if send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, self._forward)):
+                self._forward = []
         for index in self._replies:
             standing = self._state.standing(index)
             if standing is not None and index in self._peers:

@@ -46,8 +46,15 @@ class ArenaSource(SegmentSource):
                     self._fresh.append(TakenSegment(ref, self._arena.meta(ref.slot)))
 
     def _scan(self) -> None:
-        """Everything booked and not released, whatever became of the messages."""
-        self._offer(self._arena.held())
+        """Everything booked and not released, whatever became of the messages.
+
+        The broker books while we look, slot by slot: what is newer than the books of the beginning would come out of
+        order, and comes with its descriptor or the next scan.
+        """
+        arena = self._arena
+        ends = [(r.incarnation, r.next_index) for r in map(arena.streams.read, range(arena.streams.streams))]
+        ids = [(ref, arena.meta(ref.slot).id) for ref in arena.held()]
+        self._offer([ref for ref, id in ids if (id.incarnation, id.index) < ends[id.vector_env]])
 
     def _all_fresh(self) -> list[TakenSegment]:
         taken = list(self._fresh)

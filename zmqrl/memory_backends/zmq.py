@@ -58,6 +58,7 @@ class ZmqSource(ArenaSource):
         self._requests: list[TakeUpRequest] = []
         self._progress = (0, 0)
         self._heartbeat_at = 0.0
+        self._came = False
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         deadline = time.monotonic() + timeout_s
@@ -103,6 +104,9 @@ class ZmqSource(ArenaSource):
         self._report()
         if self._notice is not None and not self._known:
             self.announce(self._notice)
+        if not self._came:  # a descriptor may have been lost on its way
+            self._scan()
+        self._came = False
 
     def _drain(self) -> None:
         if self._arena.broker_incarnation != self._broker:
@@ -110,6 +114,7 @@ class ZmqSource(ArenaSource):
             self._known = self._notice is None
             self._scan()
         for frame in drain(self._descriptors):
+            self._came = True
             self._offer(messages.unpack_descriptors(frame)[2])
         for frame in drain(self._control):
             message = messages.unpack(frame)
