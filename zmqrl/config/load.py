@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from zmqrl.config import hosts as hosts_of
 from zmqrl.config.codec import to_json
-from zmqrl.config.overrides import from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.overrides import SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import Config
 from zmqrl.config.validate import unknown_key, validated
 from zmqrl.config.yaml_source import Branch, Leaf, Source, read_file, shown
@@ -96,15 +96,15 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     flags = _flags(request)
     nothing = Branch(Source("defaults"))
     hosts_file = read_file(request.hosts_file) if request.hosts_file is not None else nothing
-    base, preset = _base(request, merge_all([hosts_file, *flags]))
-    mode = _word(merge_all([base, hosts_file, *flags]), "run", "mode") or Config().run.mode
-    layers = [base, hosts_file, *flags]
+    base, preset = _base(request, merge_all([hosts_file, flags]))
+    mode = _word(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
+    layers = [base, hosts_file, flags]
     tree = merge_all(part for layer in layers for part in _for_mode(layer, mode))
     hosts = hosts_of.expand(tree.children.get("hosts"))
     return Branch(tree.source, {**tree.children, **({"hosts": hosts} if hosts is not None else {})}), preset
 
 
-def _flags(request: Request) -> list[Branch]:
+def _flags(request: Request) -> Branch:
     """What stands on the command line, `--mode` and its like last."""
     if isinstance(request.overrides, Mapping):
         layers = from_mapping(request.overrides, Source("override"))
@@ -117,7 +117,7 @@ def _flags(request: Request) -> list[Branch]:
     ):
         if value is not None:
             layers += from_mapping({path: value}, Source(name))
-    return layers
+    return as_one(layers, SET)
 
 
 def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
@@ -135,7 +135,9 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
         raise ConfigError(f"{node.source}: {error}" if node is not None else str(error)) from error
     named = path.parent == PRESETS
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), path.stem if named else str(path.resolve())
+    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), path.stem if named else str(
+        path.resolve()
+    )
 
 
 def _for_mode(layer: Branch, mode: str) -> list[Branch]:
@@ -145,7 +147,9 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
     if modes is None or (isinstance(modes, Leaf) and modes.value is None):
         return [plain]
     if isinstance(modes, Leaf):
-        raise ConfigError(f"{modes.source}: modes: {shown(modes.value)}: must be a section of keys ({', '.join(MODES)})")
+        raise ConfigError(
+            f"{modes.source}: modes: {shown(modes.value)}: must be a section of keys ({', '.join(MODES)})"
+        )
     found = [plain]
     for key, node in modes.children.items():
         if key not in MODES:

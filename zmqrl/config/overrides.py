@@ -36,6 +36,14 @@ def merge_all(layers: Iterable[Branch]) -> Branch:
     return merged
 
 
+def as_one(layers: Iterable[Branch], source: Source) -> Branch:
+    """Flags as one layer: `--set env.id=... --set env.kwargs=...` means the same in any order."""
+    merged = Branch(source)
+    for layer in layers:
+        merged = _merge(merged, layer)
+    return merged
+
+
 def _merge(under: Branch, over: Branch) -> Branch:
     children: dict[str, Node] = dict(under.children)
     for key, node in over.children.items():

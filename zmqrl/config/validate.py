@@ -122,7 +122,10 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
             hint = _field_type(hint, key)
         raise unknown_key(node, full, names_of(_section(hint)), _elsewhere(path[-1]))
     if isinstance(node, Branch):
-        what = "a mapping is not what this key takes" if not unused else _said(same)
+        if errors[0]["type"] == "missing":
+            full, what = (*full, *(str(part) for part in unused)), "this key must be given"
+        else:
+            what = f"{_said(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
     what, near = _said(same), _nearest(node.value, same)
     if _section_expected(same):

@@ -1,4 +1,4 @@
-"""YAML with the place of every key, so that an error can name file and line. One reading of YAML, stricter than PyYAML's.
+"""YAML with the place of every key, so that an error can name file and line; stricter than PyYAML in what it takes.
 
 Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a word: `curve: off`);
 a key that stands twice, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from zmqrl.config.codec import to_json
@@ -17,6 +20,7 @@ from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load
 
 NVIDIA = Path("/dev/nvidia0")
+ASK_TORCH_S = 10.0
 
 
 def check_parts(config: Config) -> None:
@@ -53,6 +57,22 @@ def _check_device(device: str) -> None:
         raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
     if kind == "cuda" and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
+    if kind == "cuda":
+        _ask_torch(device)
+
+
+def _ask_torch(device: str) -> None:
+    """In a child: the launcher never imports torch."""
+    code = "import sys, torch; torch.empty(1, device=sys.argv[1])"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=ASK_TORCH_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"learner.device: {device!r}: torch gave no answer within {ASK_TORCH_S:g} s") from error
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {said}")
 
 
 def _check_writable(key: str, path: Path) -> None:
@@ -61,8 +81,11 @@ def _check_writable(key: str, path: Path) -> None:
         there = there.parent
     if not there.is_dir():
         raise ConfigError(f"{key}: {str(path)!r} cannot be made: {there} is no directory")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}: {str(path)!r} cannot be written: no permission in {there}")
+    try:
+        # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
+        os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
+    except OSError as error:
+        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {there}: {error.strerror}") from error
 
 
 def check_new_directory(run_dir: Path) -> None:
@@ -117,7 +140,7 @@ def _preset_name(preset: str) -> str:
 
 
 def is_finished(run_dir: Path, config: Config) -> bool:
-    """Whether the run has reached its total or `stop_at_return` under `config`: to resume it is exit 0, nothing done."""
+    """Whether the run has reached its total or `stop_at_return` under `config`: then `--resume` does nothing, exit 0."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):

@@ -1,0 +1,94 @@
+# ruff: noqa: E501  # a case a line: the input and its message
+"""Each class of bad input is one ConfigError that names file, line, key, value and the nearest valid name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zmqrl.errors import ConfigError
+from zmqrl.launch.configure import load
+
+
+def refused(tmp_path: Path, text: str, *flags: str) -> str:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(hosts_file=path, overrides=flags)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(path), "hosts.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run: {seed: 1}\nreply: {}", "hosts.yaml:2: reply: unknown key; did you mean 'replay'?"),
+        ("run:\n  sead: 3", "hosts.yaml:2: run.sead: unknown key (value 3); did you mean 'seed'?"),
+        ("seed: 3", "hosts.yaml:1: seed: unknown key (value 3); did you mean run.seed?"),
+        ("algorithm:\n  kind: ppo\n  learning_rat: 1", "hosts.yaml:3: algorithm.learning_rat: unknown key (value 1); did you mean 'learning_rate'?"),
+        ("run:\n  seed: two", "hosts.yaml:2: run.seed: 'two': must be a valid integer"),
+        ("run: {seed: true}", "hosts.yaml:1: run.seed: true: must be a valid integer"),
+        ("run: {seed: '1'}", "hosts.yaml:1: run.seed: '1': must be a valid integer"),
+        ("run: {debug: 1}", "hosts.yaml:1: run.debug: 1: must be a valid boolean"),
+        ("run: {seed: }", "hosts.yaml:1: run.seed: null: must be a valid integer"),
+        ("run: {total_env_steps: -5}", "hosts.yaml:1: run.total_env_steps: -5: must be greater than or equal to 1"),
+        ("run: {mode: asink}", "hosts.yaml:1: run.mode: 'asink': must be 'single', 'sync' or 'async'; did you mean 'async'?"),
+        ("hosts:\n  local: {workers: many}", "hosts.yaml:2: hosts.local.workers: 'many': must be a valid integer or be 'auto'"),
+        ("env: 3", "hosts.yaml:1: env: 3: must be a section of keys (id, num_envs, vector_envs, segment_steps, kwargs, wrappers)"),
+        ("run: {seed: {a: 1}}", "hosts.yaml:1: run.seed: must be a valid integer, not a section"),
+        ("algorithm: {learning_rate: .inf}", "hosts.yaml:1: algorithm.learning_rate: inf: a number must be finite"),
+        ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: 'ppoo' is no Algorithm"),
+        ("run: {preset: cartpol-ppo}", "hosts.yaml:1: run.preset: there is no preset 'cartpol-ppo'; did you mean 'cartpole-ppo'?"),
+        ("modes: {asnc: {}}", "hosts.yaml:1: modes.asnc: unknown key; did you mean 'async'?"),
+        ("run: {name: a/b}", "hosts.yaml:1: run.name: 'a/b': letters, digits"),
+        ("a: 1\na: 2", "hosts.yaml:2: the key 'a' stands twice (first at hosts.yaml:1)"),
+        ("run:\n  seed: [1", "hosts.yaml:2: this is no YAML: while parsing a flow sequence"),
+        ("- 1", "hosts.yaml:1: a mapping `section: ...` must stand here, not [1]"),
+        ("run: !!python/object:os.system {}", "hosts.yaml:1: the tag 'tag:yaml.org,2002:python/object:os.system' is not"),
+        ("run: &a {seed: *a}", "hosts.yaml:1: this contains itself"),
+        ("hosts: {'n[1:x]': {}}", "hosts.yaml:1: hosts.n[1:x]: write a range as node[01:16]"),
+        ("hosts: {local: {}, 'n[1:2]': {workers: 1}}", "hosts.yaml:1: hosts.n1: 1 workers: remote hosts are not supported"),
+        ("learner: {host: gpu}", "hosts.yaml:1: learner.host: 'gpu': remote hosts are not supported by this version"),
+    ],
+)  # fmt: skip
+def test_of_a_file(tmp_path: Path, text: str, message: str) -> None:
+    assert refused(tmp_path, text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("run.sead=1", "--set: run.sead: unknown key (value 1); did you mean 'seed'?"),
+        ("run.seed=x", "--set: run.seed: 'x': must be a valid integer"),
+        ("run.seed", "--set run.seed: write --set key=value"),
+        ("run..seed=1", "--set run..seed: 'run..seed' is no dotted key"),
+        ("run.seed=[1", "--set run.seed=[1: this is no YAML"),
+    ],
+)
+def test_of_a_flag(flag: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("cartpole-ppo", overrides=[flag])
+    assert str(caught.value).startswith(message)
+
+
+def test_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no.yaml: there is no such file"):
+        load(hosts_file=tmp_path / "no.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(hosts_file=tmp_path)
+
+
+def test_of_too_many_aliases(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    assert "more than 20000 values" in refused(tmp_path, "\n".join(lines))
+
+
+def test_workers_flag_with_other_hosts_listed(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: {local: {workers: 1}, node1: {workers: 0}}")
+    assert load(hosts_file=path).config.hosts["node1"].workers == 0
+    with pytest.raises(ConfigError, match="--workers is for this machine alone, and other hosts are listed: node1"):
+        load(hosts_file=path, workers=2)

@@ -1,0 +1,118 @@
+"""Which layer wins, and what is filled in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config import hosts, schema
+from zmqrl.config.load import presets
+from zmqrl.launch.configure import load, load_config
+from zmqrl.types import MODES
+
+ROOT = Path(__file__).parents[2]
+
+
+def written(tmp_path: Path, text: str, name: str = "hosts.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> None:
+    preset = written(
+        tmp_path, "run: {seed: 1, total_env_steps: 10}\nmodes: {async: {run: {seed: 2, max_wall_s: 5}}}", "mine.yaml"
+    )
+    file = written(tmp_path, f"run:\n  preset: {preset}\n  max_wall_s: 6\n  mode: async\nlimits: {{grace_s: 1}}")
+    loaded = load(hosts_file=file, overrides=["limits.grace_s=2"])
+    run = loaded.config.run
+    assert (run.seed, run.total_env_steps, run.max_wall_s, run.name) == (2, 10, 6.0, "mine")
+    assert loaded.config.limits.grace_s == 2.0
+    found = {key: str(loaded.sources.by_key[key]) for key in ("run.seed", "run.max_wall_s", "limits.grace_s")}
+    assert found == {"run.seed": f"{preset}:2", "run.max_wall_s": f"{file}:3", "limits.grace_s": "--set"}
+    assert load(hosts_file=file, mode="sync", seed=7).config.run.seed == 7
+    assert load(hosts_file=file, mode="sync").config.run.seed == 1
+
+
+def test_a_preset_is_found_beside_the_hosts_file(tmp_path: Path) -> None:
+    written(tmp_path, "run: {seed: 4}", "mine.yaml")
+    file = written(tmp_path, "run: {preset: mine.yaml}")
+    config = load_config(hosts_file=file)
+    assert config.run.seed == 4
+    assert config.run.preset == str(tmp_path / "mine.yaml")
+
+
+def test_null_resets_and_python_values_go_the_same_way() -> None:
+    assert load_config("cartpole-ppo").run.stop_at_return == 475
+    assert load_config("cartpole-ppo", overrides=["run.stop_at_return=null"]).run.stop_at_return is None
+    assert load_config("cartpole-ppo", overrides=["algorithm.learning_rate=null"]).algorithm["learning_rate"] == 3e-4
+    assert load_config("lunarlander-dqn", overrides=["algorithm.max_grad_norm=null"]).algorithm["max_grad_norm"] is None
+    config = load_config("cartpole-ppo", overrides={"run.stop_at_return": None, "network": {"hidden": (8, 8)}})
+    assert (config.run.stop_at_return, config.network.hidden) == (None, (8, 8))
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 1e-3), ("1.5E-4", 1.5e-4), ("1", 1.0), (".5", 0.5)])
+def test_numbers_as_people_write_them(text: str, value: float) -> None:
+    config = load_config("cartpole-ppo", overrides=[f"algorithm.learning_rate={text}"])
+    assert config.algorithm["learning_rate"] == value
+
+
+def test_counts_as_people_write_them_and_off_is_a_word() -> None:
+    flags = ["run.total_env_steps=1e6", "replay.capacity=20_000", "security.curve=off"]
+    config = load_config("cartpole-ppo", overrides=flags)
+    assert (config.run.total_env_steps, config.replay.capacity, config.security.curve) == (1_000_000, 20_000, "off")
+
+
+def test_another_env_drops_what_belonged_to_the_first(tmp_path: Path) -> None:
+    preset = written(tmp_path, "env: {id: A-v0, kwargs: {x: 1}, wrappers: ['a:B'], num_envs: 3}", "p.yaml")
+    config = load_config(str(preset), overrides=["env.id=B-v0"])
+    assert (config.env.kwargs, config.env.wrappers, config.env.num_envs) == ({}, (), 3)
+    assert load_config(str(preset), overrides=["env.id=A-v0"]).env.kwargs == {"x": 1}
+    config = load_config(str(preset), overrides=["env.kwargs={y: 2}", "env.id=B-v0"])
+    assert config.env.kwargs == {"y": 2}  # flags are one layer: their order does not matter
+
+
+def test_another_algorithm_drops_the_fields_of_the_first() -> None:
+    config = load_config("cartpole-ppo", overrides=["algorithm.gamma=0.5", "algorithm.kind=dqn"])
+    assert (config.algorithm["kind"], config.algorithm["batch_size"], config.algorithm["gamma"]) == ("dqn", 128, 0.5)
+
+
+def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts.psutil, "cpu_count", lambda logical: 8)
+    config = load_config("acrobot-ppo")
+    assert config.hosts["local"].workers == 4  # not more than vector envs in sync
+    assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 7
+    assert config.run.schedule_env_steps == config.run.total_env_steps
+    assert load_config("cartpole-ppo", workers=3).hosts["local"].workers == 3
+
+
+def test_ranges_of_hosts(tmp_path: Path) -> None:
+    config = load_config(hosts_file=written(tmp_path, "hosts: {local: {workers: 1}, 'node[08:10].lab': {workers: 0}}"))
+    assert list(config.hosts) == ["local", "node08.lab", "node09.lab", "node10.lab"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", presets())
+def test_presets_are_valid_in_every_mode(preset: str, mode: str) -> None:
+    config = load_config(preset, mode=mode)  # type: ignore[arg-type]
+    assert (config.run.name, config.run.preset, config.run.mode) == (preset, preset, mode)
+    assert config.env.vector_envs >= 4
+
+
+def test_the_example_and_the_schema_are_current() -> None:
+    assert load_config(hosts_file=ROOT / "hosts.example.yaml").run.preset == "cartpole-ppo"
+    assert schema.PATH.read_text() == schema.text(), "run: python -m zmqrl.config.schema"
+
+
+def test_no_torch_and_within_the_second() -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from zmqrl.launch.configure import load;"
+        "from zmqrl.launch.plan_run import plan_run; loaded = load('cartpole-ppo');"
+        "plan_run(loaded.config, Path('no-such-run'), time.time(), sources=loaded.sources);"
+        "print('torch' in sys.modules, 'zmq' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["False", "False"]

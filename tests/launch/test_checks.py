@@ -1,0 +1,93 @@
+"""Who may write into a run directory, and what a resumed run may change."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.codec import to_json
+from zmqrl.errors import ConfigError
+from zmqrl.launch.checks import check_new_directory, check_not_live, check_resume, is_finished
+from zmqrl.launch.configure import load as load_all
+from zmqrl.launch.configure import load_config
+from zmqrl.launch.run_directory import FORMAT_VERSION, RunInfo
+from zmqrl.supervision.process_table import identify
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run of cartpole-ppo whose launcher is gone."""
+    stored = {"format_version": FORMAT_VERSION, "config": to_json(load_config("cartpole-ppo", workers=2))}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    return tmp_path
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
+    check_new_directory(tmp_path)
+    check_new_directory(tmp_path / "new")
+    (tmp_path / "a").write_text("")
+    with pytest.raises(ConfigError, match="exists and is not empty; --resume"):
+        check_new_directory(tmp_path)
+
+
+def test_a_live_run_keeps_its_directory(run_dir: Path) -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    info = RunInfo("r-1", me.pid, me.start_time, socket.gethostname(), time.time(), None)
+    (run_dir / "run.json").write_text(json.dumps(to_json(info)))
+    with pytest.raises(ConfigError, match=rf"in use by run r-1 \(pid {me.pid}\): `zmqrl stop"):
+        check_not_live(run_dir)
+    with pytest.raises(ConfigError, match="in use"):
+        check_resume(run_dir, load_config("cartpole-ppo"))
+
+
+def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None:
+    flags = ["run.total_env_steps=300000", "run.stop_at_return=null"]
+    loaded = load_all(stored=run_dir, overrides=flags, workers=1)
+    run = loaded.config.run
+    assert (run.total_env_steps, run.schedule_env_steps, run.stop_at_return) == (300_000, 100_000, None)
+    assert run.preset == "cartpole-ppo" and loaded.config.hosts["local"].workers == 1
+    check_resume(run_dir, loaded.config, "cartpole-ppo")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("run.seed=9", "run.seed: 9: the run in .* has 1, and a resumed run must keep it"),
+        ("run.mode=single", "run.mode: 'single'"),
+        ("env.num_envs=4", "env.num_envs: 4"),
+        ("algorithm.gamma=0.9", "algorithm.gamma: 0.9"),
+    ],
+)
+def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_resume(run_dir, load_config("cartpole-ppo", overrides=[flag]))
+
+
+def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
+    config = load_config("cartpole-ppo")
+    with pytest.raises(ConfigError, match="run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):
+        check_resume(run_dir, config, "acrobot-ppo")
+    with pytest.raises(ConfigError, match="there is no such run directory"):
+        check_resume(run_dir / "no", config)
+    (run_dir / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="is no configuration of a run"):
+        check_resume(run_dir, config)
+
+
+def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
+    config = load_config("cartpole-ppo")
+    assert not is_finished(run_dir, config)
+    summary = {"env_steps": 200_192, "train_return_mean_100": 400.0}
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert is_finished(run_dir, config)
+    more = load_config("cartpole-ppo", overrides=["run.total_env_steps=300000"])
+    assert not is_finished(run_dir, more)
+    assert is_finished(
+        run_dir, load_config("cartpole-ppo", overrides=["run.total_env_steps=300000", "run.stop_at_return=390"])
+    )

@@ -1,0 +1,158 @@
+# ruff: noqa: E501  # a case a line: the input and its message
+"""The plan's numbers, and every fault that is found only when env, algorithm and machine are looked at."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch import checks
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.types import Mode
+
+EXAMPLE = Path(__file__).parents[2] / "hosts.example.yaml"
+MUTATIONS = 100
+
+
+def planned(tmp_path: Path, preset: str, mode: Mode | None = None, workers: int | None = 2, **values: Any) -> RunPlan:
+    flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
+    loaded = load(preset, overrides=flags, mode=mode, workers=workers)
+    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+
+
+@pytest.mark.parametrize(
+    ("preset", "mode", "slots", "streams", "workers", "batch"),
+    [
+        ("cartpole-ppo", "single", 4 + 2, 4, 0, 4),
+        ("cartpole-ppo", "sync", 4 + 4, 4, 2, 4),
+        ("cartpole-ppo", "async", 4 + 2, 2, 2, 1),
+        ("cartpole-dqn", "single", 313 + 4 + 2, 4, 0, 4),
+        ("cartpole-dqn", "sync", 313 + 4 + 4, 4, 2, 4),
+        ("cartpole-dqn", "async", 313 + 8 + 2, 2, 2, 0),
+    ],
+)
+def test_sizes(tmp_path: Path, preset: str, mode: Mode, slots: int, streams: int, workers: int, batch: int) -> None:
+    plan = planned(tmp_path, preset, mode)
+    assert (plan.slots, plan.streams, dict(plan.workers)) == (slots, streams, {"local": workers})
+    assert plan.batch_segments == batch
+    assert plan.on_policy == (preset == "cartpole-ppo")
+    assert from_json(RunPlan, to_json(plan)) == plan
+
+
+def test_columns_paths_and_names(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "cartpole-ppo")
+    columns = [(column.name, column.dtype, column.shape) for column in plan.columns]
+    assert columns == [
+        ("obs", "float32", (33, 2, 4)),
+        ("action", "int64", (32, 2)),
+        ("reward", "float32", (32, 2)),
+        ("terminated", "bool", (32, 2)),
+        ("truncated", "bool", (32, 2)),
+        ("valid", "bool", (32, 2)),
+        ("log_prob", "float32", (32, 2)),
+    ]
+    assert (plan.run_dir, plan.store_path) == (str(tmp_path / "run"), str(tmp_path / "run" / "checkpoints"))
+    assert plan.run_id.startswith("cartpole-ppo-") and plan.run_id != planned(tmp_path, "cartpole-ppo").run_id
+    assert planned(tmp_path, "cartpole-ppo", store__path=tmp_path / "far").store_path == str(tmp_path / "far")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "mode", "values", "message"),
+    [
+        ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
+        ("cartpole-ppo", "sync", {"env__id": "Blackjack-v1"}, "--set: env.id: 'Blackjack-v1' has observations"),
+        ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
+        ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers are more than env.vector_envs 4"),
+        ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
+        ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),
+        ("cartpole-ppo", "sync", {"algorithm__minibatch_size": 512}, "--set: algorithm.minibatch_size: 512 is larger than the batch of 256 rows"),
+        ("cartpole-dqn", "async", {"algorithm__batch_size": 20000}, "--set: algorithm.batch_size: 20000 is larger than replay.capacity"),
+        ("cartpole-dqn", "async", {"replay__learning_starts": 20000}, "--set: replay.learning_starts: 20000 is more than replay.capacity"),
+        ("cartpole-dqn", "sync", {"replay__capacity": 100, "replay__learning_starts": 0, "algorithm__batch_size": 8}, "--set: replay.capacity: 100 cannot hold 128 env steps"),
+        ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100 is less than one segment per lease; the least value is 128"),
+        ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
+        ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
+        ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
+        ("cartpole-ppo", "sync", {"learner__device": "cuda:1"}, "--set: learner.device: 'cuda:1': this machine has no NVIDIA device"),
+        ("cartpole-ppo", "sync", {"store__path": "/proc/x"}, "--set: store.path: '/proc/x' cannot be written"),
+        ("cartpole-ppo", "sync", {"store__path": "/etc/hostname/x"}, "--set: store.path: '/etc/hostname/x' cannot be made"),
+        ("cartpole-ppo", "sync", {"store__kind": "directry"}, "--set: store.kind: 'directry' is no DataStore"),
+        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc' is what mode single takes"),
+    ],
+)  # fmt: skip
+def test_faults(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    preset: str,
+    mode: Mode,
+    values: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.setattr(checks, "NVIDIA", tmp_path / "nvidia0")
+    with pytest.raises(ConfigError) as caught:
+        planned(tmp_path, preset, mode, **values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_arena_that_does_not_fit_says_need_and_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"replay\.capacity"):
+        planned(tmp_path, "cartpole-dqn", "async", replay__capacity=10**12)
+
+
+def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zmqrl.algorithms.ppo import PPO
+
+    monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
+    with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
+        planned(tmp_path, "cartpole-ppo", "async")
+
+
+def _mutated(text: str, rng: random.Random) -> str:
+    """One to three edits of a kind that a hand makes: a character, a line, a value."""
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(text))
+        kind = rng.randrange(6)
+        lines = text.split("\n")
+        row = rng.randrange(len(lines))
+        if kind == 0:
+            text = text[:at] + text[at + rng.randint(1, 4) :]
+        elif kind == 1:
+            text = text[:at] + rng.choice("{}[]:,#&*!|>'\"%@`-0 9ax\t\n~") + text[at:]
+        elif kind == 2:
+            text = "\n".join(lines[:row] + lines[row + 1 :]) or "\n"
+        elif kind == 3:
+            text = "\n".join([*lines[:row], lines[row], *lines[row:]])
+        else:
+            words = [word for word in text.replace(",", " ").replace("}", " ").split() if word.strip("{}:")]
+            value = rng.choice(
+                ["null", "-1", "0", "1e9", ".inf", "[]", "{}", "true", "'x'", "auto", "1e-400", "&a", "!x"]
+            )
+            text = text.replace(rng.choice(words), value, 1)
+    return text
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_mutations_of_the_example_are_refused_or_fine(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    path, refused = tmp_path / "hosts.yaml", 0
+    for _ in range(MUTATIONS // 4):
+        path.write_text(_mutated(EXAMPLE.read_text(), rng))
+        try:
+            loaded = load(hosts_file=path)
+            plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+        except ConfigError as error:
+            refused += 1
+            assert str(error).strip()
+    assert refused > 0
+    assert os.listdir(tmp_path) == ["hosts.yaml"]
