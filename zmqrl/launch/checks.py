@@ -140,7 +140,7 @@ def _preset_name(preset: str) -> str:
 
 
 def is_finished(run_dir: Path, config: Config) -> bool:
-    """Whether the run has reached its total or `stop_at_return` under `config`: then `--resume` does nothing, exit 0."""
+    """Whether the run has reached its total or `stop_at_return` under `config`: `--resume` then does nothing."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):
