@@ -74,7 +74,7 @@ def test_of_a_flag(flag: str, message: str) -> None:
 
 
 def test_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"no\.yaml: there is no such file"):
         load(hosts_file=tmp_path / "no.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(hosts_file=tmp_path)
