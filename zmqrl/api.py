@@ -1,0 +1,79 @@
+"""zmqrl from Python: `zmqrl.train` and `zmqrl.load_policy`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zmqrl.envs.make import probe
+from zmqrl.errors import TrainingFailed
+from zmqrl.launch.checks import check_new_directory
+from zmqrl.launch.configure import load
+from zmqrl.launch.launcher import Launcher, make_orchestrator
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.policies import stored_policy
+from zmqrl.launch.run_directory import read_config
+from zmqrl.launch.summary import Summary
+from zmqrl.types import Array, Mode
+
+
+def train(
+    preset: str,
+    *,
+    run_dir: str | Path | None = None,
+    mode: Mode | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> Summary:
+    """Train on this machine and return what `summary.json` holds. Call it from the main thread.
+
+    Args:
+        preset: A name of `zmqrl presets`, or a path of a YAML file.
+        run_dir: Where the run writes; default `runs/<name>-<time>`.
+        mode: single, sync or async.
+        workers: Rollout workers.
+        seed: Seed of everything random.
+        overrides: Sections as mappings, `run={"total_env_steps": 10_000}`, or dotted keys by `**{"run.seed": 3}`.
+
+    Raises:
+        ConfigError: The run cannot be started as asked; nothing was written.
+        TrainingFailed: Nothing was started after all.
+    """
+    started_at = time.time()
+    loaded = load(preset, None, overrides, mode, workers, seed)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{loaded.config.run.name}-{stamp}"
+    check_new_directory(directory)
+    plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
+    launcher = Launcher(plan, make_orchestrator(plan), plain=True)
+    code = launcher.run()
+    if launcher.summary is None:
+        raise TrainingFailed(f"the run in {directory} ended with exit code {code} before it started")
+    return launcher.summary
+
+
+def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
+    """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
+
+    Raises:
+        ConfigError: `run_dir` is no run directory.
+        StoreError: It holds no checkpoint.
+    """
+    directory = Path(run_dir)
+    config = read_config(directory)
+    env = probe(config.env)
+    _, policy = stored_policy(directory, config, env)
+
+    def act(obs: Any) -> Array:
+        batch = np.asarray(obs, dtype=env.observation.dtype)
+        single = batch.shape == env.observation.shape
+        actions = np.array(policy.act_greedily(batch[None] if single else batch))
+        first: Array = actions[0]
+        return first if single else actions
+
+    return act

@@ -1,0 +1,80 @@
+"""`zmqrl`: the command. Thin: every command imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from zmqrl.errors import ZmqrlError
+
+COMMANDS = {
+    "launch": "train",
+    "train": "train",
+    "presets": "train",
+    "status": "runs",
+    "logs": "runs",
+    "stop": "runs",
+    "clean": "runs",
+    "eval": "results",
+    "plot": "results",
+    "bench": "results",
+}
+"""Which module of `zmqrl.cli` has a command."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        del context
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        del context
+        if name not in COMMANDS:
+            return None
+        found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{COMMANDS[name]}"), f"{name}_command")
+        return found
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="zmqrl")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Distributed reinforcement learning on the machines you own."""
+    context.obj = _started_at()
+    sys.path.insert(0, str(Path.cwd()))  # the user's own envs and algorithms, as `python -m` would find them
+
+
+def main() -> None:
+    """Run the command line; every error of ours is one message and its exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except ZmqrlError as error:
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), 2)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # `zmqrl logs | head`
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"zmqrl: {message}", err=True)
+    sys.exit(code)
+
+
+def _started_at() -> float:
+    """When this process began: `wall_s` counts from the start of the command, the interpreter's own included."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+        ticks_per_s = 100.0  # USER_HZ: fixed at 100 for /proc on Linux
+        return time.time() - max(0.0, uptime_s - float(fields[19]) / ticks_per_s)
+    except (OSError, ValueError, IndexError):
+        return time.time()

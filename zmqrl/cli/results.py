@@ -1,0 +1,58 @@
+"""What comes after: `eval`, `plot`, `bench`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zmqrl.errors import ConfigError
+
+BENCHES = ("bus", "sync", "e2e")
+
+
+@click.command("eval")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
+def eval_command(run_dir: Path, episodes: int, seed: int | None) -> None:
+    """Play greedy episodes with the best checkpoint of RUN_DIR."""
+    from zmqrl.envs.make import probe
+    from zmqrl.launch.policies import stored_policy
+    from zmqrl.launch.run_directory import read_config
+    from zmqrl.workers.evaluation import evaluate
+
+    config = read_config(run_dir)
+    spec = probe(config.env)
+    version, policy = stored_policy(run_dir, config, spec)
+    score = evaluate(policy, config.env, spec, episodes, config.run.seed if seed is None else seed)
+    click.echo(f"version {version}: return {score.mean:.2f} +- {score.std:.2f} over {episodes} greedy episodes")
+
+
+@click.command("plot")
+@click.argument("run_dirs", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("returns.png"), show_default=True)
+def plot_command(run_dirs: tuple[Path, ...], out: Path) -> None:
+    """Draw returns against env steps and wall clock; the seeds below a directory become a band."""
+    from zmqrl.metrics.plot import plot_returns
+
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
+    plot_returns(run_dirs, out)
+    click.echo(str(out))
+
+
+@click.command("bench")
+@click.argument("name", type=click.Choice(BENCHES))
+@click.option("--repeats", type=click.IntRange(1), help="Repetitions; ours and the yardstick take turns.")
+@click.option("--sb3-python", metavar="PATH", help="e2e: an interpreter that has Stable-Baselines3.")
+def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
+    """Measure NAME and print JSON."""
+    options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    if sb3_python is not None:
+        if name != "e2e":
+            raise click.UsageError("--sb3-python goes with e2e")
+        options["sb3_python"] = sb3_python
+    importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()

@@ -1,0 +1,160 @@
+"""Starting runs: `launch`, `train`, `presets`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zmqrl.errors import ConfigError
+from zmqrl.types import MODES, Mode
+
+OPTIONS = (
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
+    click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's."),
+    click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
+    click.option("--seed", type=int, metavar="N", help="Seed of everything random."),
+    click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
+    click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."),
+    click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this directory."),
+    click.option("--limit", metavar="HOST", help="Use only this host."),
+    click.option("--detach", is_flag=True, help="Return once all processes are ready; the run goes on."),
+    click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
+    click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
+)
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of `launch` and `train`."""
+
+    preset: str | None
+    hosts_file: Path | None
+    started_at: float
+    overrides: tuple[str, ...]
+    mode: Mode | None
+    workers: int | None
+    seed: int | None
+    seeds: int | None
+    run_dir: Path | None
+    resume: Path | None
+    limit: str | None
+    detach: bool
+    dry_run: bool
+    plain: bool
+
+
+@click.command("launch")
+@click.argument("hosts", type=click.Path(path_type=Path))
+@_with_options
+@click.pass_obj
+def launch_command(started_at: float, hosts: Path, **options: Any) -> int:
+    """Train as HOSTS (hosts.yaml) says."""
+    return _run(_Asked(None, hosts, started_at, **options))
+
+
+@click.command("train")
+@click.argument("preset", required=False)
+@_with_options
+@click.pass_obj
+def train_command(started_at: float, preset: str | None, **options: Any) -> int:
+    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
+    if preset is None and options["resume"] is None:
+        raise click.UsageError("name a preset (`zmqrl presets` lists them), or give --resume DIR")
+    return _run(_Asked(preset, None, started_at, **options))
+
+
+@click.command("presets")
+def presets_command() -> None:
+    """List the presets."""
+    from zmqrl.config.load import preset_path, presets
+
+    for name in presets():
+        text = preset_path(name).read_text().splitlines()[0].lstrip("# ")
+        click.echo(f"{name:18} {text}")
+
+
+def _run(asked: _Asked) -> int:
+    if asked.seeds is not None:
+        return _run_seeds(asked, asked.seeds)
+    return _run_one(asked, asked.run_dir, asked.seed)
+
+
+def _run_seeds(asked: _Asked, seeds: int) -> int:
+    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted one is the last."""
+    if asked.resume is not None or asked.detach:
+        raise ConfigError("--seeds: cannot go with --resume or --detach")
+    loaded = _load(asked, asked.seed)
+    folder = asked.run_dir or _default_directory(loaded.config.run.name)
+    first, worst = loaded.config.run.seed, 0
+    for seed in range(first, first + seeds):
+        worst = max(worst, _run_one(asked, folder / f"seed-{seed}", seed))
+        if worst == 130:
+            return worst
+    return worst
+
+
+def _load(asked: _Asked, seed: int | None) -> Any:
+    from zmqrl.launch.configure import load
+
+    if asked.limit is not None and asked.limit != "local":
+        raise ConfigError(f"--limit {asked.limit}: only the host `local` can be used by this version")
+    return load(asked.preset, asked.hosts_file, asked.overrides, asked.mode, asked.workers, seed, asked.resume)
+
+
+def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
+    from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
+    from zmqrl.launch.plan_run import plan_run
+
+    if asked.resume is not None and not asked.resume.is_dir():
+        raise ConfigError(f"--resume {asked.resume}: there is no such run directory")
+    loaded = _load(asked, seed)
+    directory = asked.resume or run_dir or _default_directory(loaded.config.run.name)
+    if asked.resume is not None:
+        check_resume(directory, loaded.config, asked.preset)
+        if is_finished(directory, loaded.config):
+            click.echo(f"{directory} is finished: raise run.total_env_steps to go on")
+            return 0
+    elif not asked.dry_run:
+        check_new_directory(directory)
+    started_at = asked.started_at if asked.seeds is None else time.time()
+    plan = plan_run(loaded.config, directory, started_at, asked.resume is not None, loaded.sources)
+    if asked.dry_run:
+        _print_plan(plan)
+        return 0
+    from zmqrl.launch.launcher import launch
+
+    return launch(plan, asked.detach, asked.plain)
+
+
+def _default_directory(name: str) -> Path:
+    """`runs/<name>-<time>`, and a number behind it when two start in the same second."""
+    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
+
+
+def _print_plan(plan: Any) -> None:
+    import yaml
+
+    from zmqrl.config.codec import to_json
+    from zmqrl.shared_memory.arena import layout_of
+
+    single = plan.config.run.mode == "single"
+    roles = ["learner"] if single else ["broker", "learner", *(f"worker-{i}" for i in range(plan.total_workers))]
+    roles += ["evaluator"] if plan.config.evaluator.episodes else []
+    click.echo(f"run {plan.run_id}: {plan.config.run.mode}, {plan.config.algorithm['kind']} on {plan.env.id}")
+    click.echo(f"processes on local: {', '.join(roles)}")
+    click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
+    click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
+    click.echo(yaml.safe_dump(to_json(plan.config), sort_keys=False, default_flow_style=None).rstrip())
