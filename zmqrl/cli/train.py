@@ -20,7 +20,9 @@ OPTIONS = (
     click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
     click.option("--seed", type=int, metavar="N", help="Seed of everything random."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
-    click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."),
+    click.option(
+        "--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."
+    ),
     click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this directory."),
     click.option("--limit", metavar="HOST", help="Use only this host."),
     click.option("--detach", is_flag=True, help="Return once all processes are ready; the run goes on."),
@@ -59,7 +61,7 @@ class _Asked:
 @click.argument("hosts", type=click.Path(path_type=Path))
 @_with_options
 @click.pass_obj
-def launch_command(started_at: float, hosts: Path, **options: Any) -> int:
+def launch_command(started_at: float, /, hosts: Path, **options: Any) -> int:
     """Train as HOSTS (hosts.yaml) says."""
     return _run(_Asked(None, hosts, started_at, **options))
 
@@ -68,7 +70,7 @@ def launch_command(started_at: float, hosts: Path, **options: Any) -> int:
 @click.argument("preset", required=False)
 @_with_options
 @click.pass_obj
-def train_command(started_at: float, preset: str | None, **options: Any) -> int:
+def train_command(started_at: float, /, preset: str | None, **options: Any) -> int:
     """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
     if preset is None and options["resume"] is None:
         raise click.UsageError("name a preset (`zmqrl presets` lists them), or give --resume DIR")
