@@ -1,0 +1,14 @@
+"""A launcher process: `python launch_plan.py PLAN`, the plan as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.launch.launcher import launch
+
+if __name__ == "__main__":
+    sys.exit(launch(from_json(RunPlan, json.loads(Path(sys.argv[1]).read_text())), plain=True))

@@ -1,0 +1,72 @@
+"""Small whole runs as plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import (
+    Config,
+    EnvSection,
+    EvaluatorSection,
+    HostSection,
+    LimitsSection,
+    NetworkSection,
+    ReplaySection,
+    RestartSection,
+    RunSection,
+)
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.types import Mode
+
+PPO: Mapping[str, Any] = {
+    "kind": "ppo",
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "clip_schedule": "linear",
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+    "epochs": 4,
+    "minibatch_size": 128,
+}
+NORMALISED: Mapping[str, Any] = {**PPO, "normalise_obs": True, "normalise_reward": True}
+DQN: Mapping[str, Any] = {"kind": "dqn", "target_update_every": 50}
+PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}
+
+CARTPOLE = EnvSection(num_envs=2, vector_envs=4, segment_steps=32)
+ACROBOT = EnvSection(id="Acrobot-v1", num_envs=2, vector_envs=4, segment_steps=64)
+PENDULUM = EnvSection(id="Pendulum-v1", num_envs=2, vector_envs=4, segment_steps=64)
+REPLAY = ReplaySection(capacity=2000, learning_starts=500, ratio=0.1)
+
+
+def system_plan(
+    run_dir: Path,
+    mode: Mode = "sync",
+    workers: int = 2,
+    algorithm: Mapping[str, Any] = PPO,
+    env: EnvSection = CARTPOLE,
+    *,
+    steps: int = 3000,
+    schedule_steps: int = 6000,
+    evaluator: EvaluatorSection | None = None,
+    limits: LimitsSection | None = None,
+    restart: RestartSection | None = None,
+    resume: bool = False,
+    **run: Any,
+) -> RunPlan:
+    """A run of a few seconds; `run` are further keys of the section of that name."""
+    config = Config(
+        run=RunSection(mode=mode, total_env_steps=steps, schedule_env_steps=schedule_steps, **run),
+        env=env,
+        network=NetworkSection(hidden=(32, 32)),
+        algorithm=algorithm,
+        replay=REPLAY,
+        evaluator=evaluator or EvaluatorSection(episodes=0),
+        hosts={"local": HostSection(workers=workers)},
+        limits=limits or LimitsSection(heartbeat_s=0.2, grace_s=5.0),
+        restart=restart or RestartSection(backoff_s=0.1, backoff_max_s=0.2),
+    )
+    return plan_run(config, run_dir, time.time(), resume)

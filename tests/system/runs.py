@@ -1,0 +1,105 @@
+"""A whole run in processes of its own, watched from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.supervision.process_table import ProcessId, identify
+
+LAUNCH = str(Path(__file__).with_name("launch_plan.py"))
+RUN_S = 60.0
+END_S = 5.0
+LOOK_EVERY_S = 0.01
+
+
+class Run:
+    """A launcher process and what can be seen of it."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.run_dir = Path(plan.run_dir)
+        path = self.run_dir.with_name(f"{self.run_dir.name}-plan.json")
+        path.write_text(json.dumps(to_json(plan)))
+        here = str(Path(__file__).parent)
+        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, LAUNCH, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for it: exit code, stdout, stderr."""
+        out, err = self.process.communicate(timeout=RUN_S)
+        return self.process.returncode, out, err
+
+    def done(self) -> dict[str, Any]:
+        """Wait for it to end well; the summary."""
+        code, out, err = self.end()
+        assert code == 0, f"exit {code}\n{out}\n{err}"
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """`summary.json`."""
+        loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return loaded
+
+    def processes(self) -> dict[str, ProcessId]:
+        """`role-index` to process, as `/proc` shows them below the launcher; `agent-0` is the agent."""
+        found: dict[str, ProcessId] = {}
+        todo = [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            try:
+                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            process = identify(pid)
+            if process is not None and len(arguments) > 5 and arguments[3].startswith("zmqrl."):
+                found[f"{arguments[3].removeprefix('zmqrl.')}-{arguments[5]}"] = process
+        return found
+
+    def wait_for_updates(self, version: int = 1) -> None:
+        """Until version `version` or a later one is in the store."""
+        folder = Path(self.plan.store_path)
+
+        def is_there() -> bool:
+            names = [p.name for p in folder.glob("*.safetensors")] if folder.is_dir() else []
+            return any(_n(name) >= version for name in names)
+
+        self.wait_for(is_there)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Look until it is true; fails when the run has ended before."""
+        until = time.monotonic() + RUN_S
+        while not condition():
+            assert time.monotonic() < until, "waited too long"
+            assert self.process.poll() is None, f"the run ended: {self.process.communicate()}"
+            time.sleep(LOOK_EVERY_S)
+
+    def kill(self, place: str) -> None:
+        """SIGKILL `role-index` once it is there."""
+        self.wait_for(lambda: place in self.processes())
+        os.kill(self.processes()[place].pid, signal.SIGKILL)
+
+    def wait_for_successor(self, place: str, before: ProcessId) -> None:
+        """Until another process is in its place."""
+        self.wait_for(lambda: self.processes().get(place, before) != before)
+
+
+def _n(name: str) -> int:
+    digits = name.removesuffix(".safetensors").rpartition("-")[2]
+    return int(digits) if digits.isdigit() else -1
