@@ -1,0 +1,99 @@
+"""A process dies in a sync run: it is replaced, and the run ends with the same bits and a balanced ledger."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import ACROBOT, NORMALISED, PPO, system_plan
+from runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EvaluatorSection
+
+Begin = Callable[[RunPlan], Run]
+STEPS = 16_000
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
+    return run.done()
+
+
+def _plan(run_dir: Path, **more: Any) -> RunPlan:
+    return system_plan(run_dir, "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, schedule_steps=STEPS, **more)
+
+
+def _same(summary: dict[str, Any], undisturbed: dict[str, Any]) -> None:
+    assert summary["ledger"]["balanced"], summary["ledger"]
+    assert summary["ledger"]["in_flight"] == 0
+    names = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
+    assert {n: summary[n] for n in names} == {n: undisturbed[n] for n in names}
+
+
+def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run, dice = begin(_plan(tmp_path / "run")), random.Random(5)
+    for version in (8, 22, 40):
+        run.wait_for_updates(version)
+        before = run.processes()["worker-1"]
+        time.sleep(dice.random() * 0.03)  # a random moment of a round
+        os.kill(before.pid, signal.SIGKILL)
+        run.wait_for_successor("worker-1", before)
+    summary = run.done()
+    assert summary["restarts"] == 3
+    _same(summary, undisturbed)
+
+
+def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(15)
+    run.kill("learner-0")
+    summary = run.done()
+    assert summary["restarts"] == 1
+    _same(summary, undisturbed)
+
+
+def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(15)
+    run.kill("broker-0")
+    summary = run.done()
+    assert summary["restarts"] == 1
+    _same(summary, undisturbed)
+
+
+def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run", evaluator=EvaluatorSection(episodes=2)))
+    run.wait_for_updates(15)
+    run.kill("evaluator-0")
+    summary = run.done()
+    assert summary["restarts"] == 1
+    assert summary["eval_episodes"] == 2
+    _same(summary, undisturbed)
+
+
+def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin) -> None:
+    plans = [system_plan(tmp_path / n, "sync", 2, NORMALISED, ACROBOT, steps=8000) for n in ("straight", "killed")]
+    straight = begin(plans[0]).done()
+    run = begin(plans[1])
+    run.wait_for_updates(6)
+    run.kill("worker-0")
+    _same(run.done(), straight)
+
+
+def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
+    plan = system_plan(tmp_path / "run", "async", 2, PPO, steps=30_000)
+    run = begin(replace(plan))
+    run.wait_for_updates(10)
+    run.kill("worker-0")
+    summary = run.done()
+    assert summary["restarts"] == 1
+    assert summary["ledger"]["balanced"], summary["ledger"]
