@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
-from zmqrl.types import Notice, SlotRef
+from zmqrl.broker.orders import StreamOrder, TakeUp
+from zmqrl.types import Array, Notice, SegmentMeta, SlotRef
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,14 @@ class WorkerIs:
     leases: Sequence[SlotRef]
     streams: Mapping[int, int]
     """Vector env to incarnation of what it steps now."""
+    broker: int | None = None
+    """The broker's incarnation when this was said: an older one's leases may have been still on their way."""
+    serial: int = -1
+    """Of the orders that it follows."""
+    remote: bool = False
+    """It does not see the arena: its leases are credits."""
+    open_rows: Sequence[tuple[int, int, int]] = ()
+    """(vector env, index, rows) of a remote worker's open segments."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +46,32 @@ class Sealed:
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """A whole segment of a worker on another host; the broker writes and seals in its place."""
+
+    index: int
+    spawn: int
+    ref: SlotRef
+    meta: SegmentMeta
+    columns: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
 class HostIs:
-    """A host agent's absolute word: who is not listed is dead and reaped."""
+    """A host agent's absolute word: who of its workers is not listed is dead and reaped."""
 
     alive: Mapping[int, int]
     given_up: Sequence[int]
+    host: str | None = None
+    """None: it speaks for all workers."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Nothing was heard of this worker for `limits.lost_after_s`."""
+
+    index: int
+    spawn: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +95,7 @@ class Answered:
     take_up: TakeUp
 
 
-Event = WorkerIs | Goodbye | Sealed | HostIs | LearnerIs | Announced | Answered
+Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | Announced | Answered
 
 
 @dataclass(frozen=True)
@@ -96,13 +125,20 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Refuse:
+    """What was said cannot be: count it by `reason`."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fail:
     """The run cannot go on."""
 
     cause: str
 
 
-Action = Forward | Reply | Ask | Publish | Fail
+Action = Forward | Reply | Ask | Publish | Refuse | Fail
 
 
 @dataclass(frozen=True)
@@ -111,9 +147,8 @@ class Standing:
 
     spawn: int
     leases: Sequence[SlotRef]
-    acked: Mapping[int, tuple[int, int]]
+    acked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Vector env to (incarnation, next index): what is below is booked."""
-    orders: Sequence[StreamOrder]
-
-
-__all__ = ["Action", "Event", "Standing", "TakeUpRequest"]
+    orders: Sequence[StreamOrder] | None = ()
+    """None: those of `serial`, which the worker has."""
+    serial: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.types import Array
+
+PLAIN_DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,9 @@ def _array_to_data(array: Array | None) -> list[Any] | None:
 
 def _array_from_data(data: Sequence[Any]) -> Array:
     try:
-        dtype = np.dtype(data[0])
-        if dtype.hasobject:
+        if not PLAIN_DTYPE.fullmatch(data[0]):
             raise WireError("dtype", data[0])
-        array: Array = np.frombuffer(data[2], dtype).reshape(data[1]).copy()
+        array: Array = np.frombuffer(data[2], np.dtype(data[0])).reshape(data[1]).copy()
         return array
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise WireError("array", str(error)) from error

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
 import zmq
 
 from zmqrl.broker import events as ev
+from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.orders import TakeUp, order_from_data, order_to_data
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.codec import from_json, to_json
@@ -22,9 +24,12 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SlotRef
 from zmqrl.wire import messages
-from zmqrl.wire.sockets import bind, drain, send
+from zmqrl.wire.sockets import bind, drain_frames, drain_multipart, send
 
 POLL_MS = 500
+MOST_MESSAGES = 1000
+"""Of one socket in one round."""
+ROLES = ("worker", "learner")
 
 
 def main(boot: Boot) -> int:
@@ -43,27 +48,26 @@ class Broker:
     """Owned by the main thread."""
 
     def __init__(self, boot: Boot, arena: Arena) -> None:
-        self._arena = arena
+        self._plan, self._arena = boot.plan, arena
         self._state = BrokerState(boot.plan, arena)
         self._events = EventPipe(boot.fds.get("events"))
+        limits = boot.plan.config.limits
+        self._liveness, self._heartbeat_s, self._judge_at = Liveness(limits), limits.heartbeat_s, 0.0
         self._context: zmq.Context[Any] = zmq.Context()
-        for endpoint in (
-            boot.endpoints.segments,
-            boot.endpoints.descriptors,
-            boot.endpoints.notices,
-            boot.endpoints.control,
-        ):
+        ends = boot.endpoints
+        for endpoint in (ends.segments, ends.descriptors, ends.notices, ends.control):
             self._make_way(endpoint)
-        self._segments = bind(self._context, zmq.PULL, boot.endpoints.segments)
-        self._descriptors = bind(self._context, zmq.PUSH, boot.endpoints.descriptors)
-        self._notices = bind(self._context, zmq.PUB, boot.endpoints.notices)
-        self._control = bind(self._context, zmq.ROUTER, boot.endpoints.control)
+        self._segments = bind(self._context, zmq.PULL, ends.segments)
+        self._descriptors = bind(self._context, zmq.PUSH, ends.descriptors)
+        self._notices = bind(self._context, zmq.PUB, ends.notices)
+        self._control = bind(self._context, zmq.ROUTER, ends.control)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
         for source in (self._segments, self._control, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
         self._peers: dict[int, bytes] = {}
         self._learner: bytes | None = None
+        self._incoming: list[ev.Event] = []
         self._forward: list[SlotRef] = []
         self._replies: set[int] = set()
         self._ask = self._stopping = False
@@ -100,42 +104,58 @@ class Broker:
             os.unlink(url.path)
 
     def _round(self) -> None:
-        for frame in drain(self._segments):
-            self._guard(self._sealed, frame)
-        while True:
-            try:
-                parts = self._control.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            self._guard(self._heard, *parts)
+        for frames in drain_frames(self._segments, MOST_MESSAGES):
+            self._guard(self._pushed, frames)
+        for parts in drain_multipart(self._control, MOST_MESSAGES):
+            self._guard(self._heard, parts)
+        now = time.monotonic()
+        if now >= self._judge_at:
+            self._judge_at = now + self._heartbeat_s
+            self._judge(now)
+        incoming, self._incoming = self._incoming, []
+        self._act(self._state.handle_all(incoming))
         self._answer()
 
-    def _guard(self, take: Any, *frames: bytes) -> None:
+    def _guard(self, take: Callable[[Any], None], parts: Any) -> None:
+        """Input is never trusted: what is not understood is counted and forgotten."""
         try:
-            take(*frames)
+            take(parts)
         except WireError as error:
             self.refused[error.reason] += 1
-        except TypeError as error:  # not as many frames as a message has
-            if len(frames) == 2:
-                raise
-            self.refused["frames"] += 1
-            del error
 
-    def _sealed(self, frame: bytes) -> None:
-        index, spawn, refs = messages.unpack_descriptors(frame)
-        self._handle(ev.Sealed(index, spawn, refs))
+    def _pushed(self, frames: Sequence[zmq.Frame]) -> None:
+        if len(frames) > 1:
+            self._delivered(frames)
+            return
+        index, spawn, refs = messages.unpack_descriptors(frames[0].bytes)
+        self._incoming.append(ev.Sealed(index, spawn, refs))
 
-    def _heard(self, peer: bytes, frame: bytes) -> None:
-        message = messages.unpack(frame)
+    def _delivered(self, frames: Sequence[zmq.Frame]) -> None:
+        """A whole segment of another host."""
+        message = messages.unpack(frames[0].bytes)
+        f = message.fields
+        if message.kind != "segment" or f["layout"] != self._arena.layout.digest:
+            raise WireError("segment", "not a segment of this run's layout")
+        columns = messages.unpack_columns([frame.buffer for frame in frames[1:]], self._plan.columns)
+        meta = messages.segment_meta(f["meta"])
+        self._incoming.append(ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns))
+
+    def _heard(self, parts: Sequence[bytes]) -> None:
+        if len(parts) != 2:
+            raise WireError("frames", f"{len(parts)} frames on control")
+        peer, message = parts[0], messages.unpack(parts[1])
         f = message.fields
         if message.kind == "worker":
-            self._peers[f["index"]] = peer
-            refs = [SlotRef(*r) for r in f["leases"]]
-            self._handle(ev.WorkerIs(f["index"], f["spawn"], refs, dict(f["streams"])))
+            if f["index"] < self._plan.total_workers:
+                self._peers[f["index"]] = peer
+            self._incoming.append(_worker_is(f))
+        elif message.kind == "beat":
+            self._beat(f)
         elif message.kind == "goodbye":
-            self._handle(ev.Goodbye(f["index"], f["spawn"]))
+            self._incoming.append(ev.Goodbye(f["index"], f["spawn"]))
+            self._liveness.forget(Member("worker", f["index"]))
         elif message.kind == "agent":
-            self._handle(ev.HostIs(f["alive"], f["given_up"]))
+            self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"]))
             if self._state.notice is not None:
                 self._to(peer, messages.pack_notice(self._state.notice))
         else:
@@ -147,15 +167,38 @@ class Broker:
         self._ask = self._ask or peer != self._learner or bool(self._state.requests) or kind == "announce"
         self._learner = peer
         if kind == "learner":
-            self._handle(ev.LearnerIs(f["updates"]))
+            self._incoming.append(ev.LearnerIs(f["updates"]))
         elif kind == "announce":
-            self._handle(ev.Announced(from_json(Notice, f["notice"])))
+            self._incoming.append(ev.Announced(from_json(Notice, f["notice"])))
         else:
             order = order_from_data(f["order"])
-            self._handle(ev.Answered(TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ())))
+            take_up = TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ())
+            self._incoming.append(ev.Answered(take_up))
 
-    def _handle(self, event: ev.Event) -> None:
-        for action in self._state.handle(event):
+    def _beat(self, f: Mapping[str, Any]) -> None:
+        member = Member(f["role"], f["index"])
+        if member.role not in ROLES or member.index >= max(1, self._plan.total_workers):
+            raise WireError("member", str(member))
+        self._liveness.hear(Beat(member, f["spawn"], f["progress"]), time.monotonic())
+
+    def _judge(self, now: float) -> None:
+        """Tell the agent who changed; what is done about it is not for the broker to decide."""
+        for judged in self._liveness.judge(self._has_work, now):
+            self._events.send(
+                "worker_state",
+                member=judged.member.role,
+                place=judged.member.index,
+                spawn=judged.spawn,
+                state=judged.state,
+            )
+            if judged.member.role == "worker" and judged.state == "lost":
+                self._incoming.append(ev.Silent(judged.member.index, judged.spawn))
+
+    def _has_work(self, member: Member) -> bool:
+        return member.role == "worker" and self._state.has_work(member.index)
+
+    def _act(self, actions: Sequence[ev.Action]) -> None:
+        for action in actions:
             if isinstance(action, ev.Forward):
                 self._forward += action.refs
             elif isinstance(action, ev.Reply):
@@ -164,13 +207,15 @@ class Broker:
                 self._ask = True
             elif isinstance(action, ev.Publish):
                 send(self._notices, messages.pack_notice(action.notice))
+            elif isinstance(action, ev.Refuse):
+                self.refused[action.reason] += 1
             else:
                 raise TrainingFailed(action.cause)
 
     def _answer(self) -> None:
         if self._forward:
-            if send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, self._forward)):
-                self._forward = []
+            send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, self._forward))
+            self._forward = []  # what got lost the learner finds by looking at the words
         for index in self._replies:
             standing = self._state.standing(index)
             if standing is not None and index in self._peers:
@@ -178,11 +223,13 @@ class Broker:
         self._replies.clear()
         if self._ask and self._learner is not None:
             self._ask = False
-            requests = [[r.vector_env, r.incarnation, r.next_index] for r in self._state.requests]
-            known = None if self._state.notice is None else to_json(self._state.notice)
-            self._to(
-                self._learner, messages.pack("books", broker=self._state.incarnation, requests=requests, known=known)
-            )
+            self._to(self._learner, self._books())
+
+    def _books(self) -> bytes:
+        state = self._state
+        requests = [[r.vector_env, r.incarnation, r.next_index] for r in state.requests]
+        known = None if state.notice is None else to_json(state.notice)
+        return messages.pack("books", broker=state.incarnation, requests=requests, known=known)
 
     def _packed(self, standing: ev.Standing) -> bytes:
         return messages.pack(
@@ -191,7 +238,8 @@ class Broker:
             broker=self._state.incarnation,
             leases=[list(ref) for ref in standing.leases],
             acked=[[v, *at] for v, at in standing.acked.items()],
-            orders=[order_to_data(order) for order in standing.orders],
+            serial=standing.serial,
+            orders=None if standing.orders is None else [order_to_data(order) for order in standing.orders],
             stop=False,
         )
 
@@ -200,3 +248,16 @@ class Broker:
             self._control.send_multipart((peer, frame), zmq.NOBLOCK)
         except zmq.Again:
             self.refused["no room to answer"] += 1
+
+
+def _worker_is(f: Mapping[str, Any]) -> ev.WorkerIs:
+    return ev.WorkerIs(
+        f["index"],
+        f["spawn"],
+        [SlotRef(*ref) for ref in f["leases"]],
+        dict(f["streams"]),
+        f["broker"],
+        f["serial"],
+        f["remote"],
+        [(v, index, rows) for v, index, rows in f["open"]],
+    )

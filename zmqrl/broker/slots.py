@@ -14,10 +14,10 @@ class Slots:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         held = sorted(arena.held(), key=lambda ref: arena.meta(ref.slot).id.index)
-        self._held: deque[SlotRef] = deque(held)
-        taken = {ref.slot for ref in held}
+        self._held: dict[int, int] = dict(held)
+        """Slot to generation, the oldest first."""
         fresh = arena.broker_incarnation == 0
-        others = [slot for slot in range(arena.layout.slots) if slot not in taken]
+        others = [slot for slot in range(arena.layout.slots) if slot not in self._held]
         self._free: deque[int] = deque(others if fresh else ())
         self.in_doubt: set[int] = set() if fresh else set(others)
 
@@ -33,26 +33,26 @@ class Slots:
 
     def hold(self, ref: SlotRef) -> None:
         """The learner's from now on."""
-        self._held.append(ref)
+        self.in_doubt.discard(ref.slot)
+        self._held[ref.slot] = ref.generation
 
     def free(self, slot: int) -> None:
         """Nobody has it."""
         self._free.append(slot)
 
-    def collect(self) -> None:
-        """Find what the learner released: the oldest first, all of them only when nothing is free."""
-        word = self._arena.word
-        while self._held and word(self._held[0].slot, RELEASE) >= self._held[0].generation:
-            self._free.append(self._held.popleft().slot)
-        if self._free:
-            return
-        still: deque[SlotRef] = deque()
-        for ref in self._held:
-            if word(ref.slot, RELEASE) >= ref.generation:
-                self._free.append(ref.slot)
-            else:
-                still.append(ref)
-        self._held = still
+    def collect(self, thoroughly: bool) -> None:
+        """Find what the learner released: the oldest first; all of them when nothing is free and `thoroughly`."""
+        held, word = self._held, self._arena.word
+        while held:
+            slot = next(iter(held))
+            if word(slot, RELEASE) < held[slot]:
+                break
+            del held[slot]
+            self._free.append(slot)
+        if thoroughly and not self._free and held:
+            for slot in self._arena.released():
+                if held.pop(slot, None) is not None:
+                    self._free.append(slot)
 
     def lease(self) -> SlotRef | None:
         """The next free slot under a new generation."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.limiter import LeaseLimiter
-from zmqrl.broker.orders import StreamOrder, TakeUpRequest
+from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.broker.slots import Slots
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
-from zmqrl.shared_memory.arena import ACCEPT, Arena
-from zmqrl.types import Notice, SlotRef
+from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
+from zmqrl.types import Notice, SegmentMeta, SlotRef
 
 RESUMED_SHIFT = 16
 """Incarnations of a resumed run begin at the learner's incarnation shifted by this: none is used twice."""
@@ -21,8 +22,14 @@ RESUMED_SHIFT = 16
 class _Worker:
     spawn: int
     leases: dict[int, SlotRef] = field(default_factory=dict)
+    orders: dict[int, StreamOrder] = field(default_factory=dict)
+    """What it is to step, by vector env."""
+    serial: int = 0
+    """Grows with each change of `orders`."""
+    heard_serial: int = -1
     listed: bool = False
     """An agent has named it alive: absent from now on means dead."""
+    remote: bool = False
 
 
 class BrokerState:
@@ -30,7 +37,8 @@ class BrokerState:
 
     def __init__(self, plan: RunPlan, arena: Arena) -> None:
         self._plan, self._arena = plan, arena
-        self.streams = Streams(arena)
+        env = plan.config.env
+        self.streams = Streams(arena, env.num_envs * env.segment_steps)
         self.streams.mend()
         self._slots = Slots(arena)
         self._settled = arena.broker_incarnation == 0
@@ -38,36 +46,49 @@ class BrokerState:
         self._limiter = LeaseLimiter(plan)
         self._sync = plan.config.run.mode != "async"
         self._workers: dict[int, _Worker] = {}
+        self._places = _places(plan)
         self._unheard: dict[int, int] | None = None
         self._given_up: set[int] = set()
-        self._owners: dict[int, tuple[int, int]] = {}
-        self._orders: dict[int, StreamOrder] = {}
+        self._owned: set[int] = set()
         self._asked: dict[int, TakeUpRequest] = {}
-        self._base: int | None = None
+        self._base: int | None = arena.base_env_steps()
         self.notice: Notice | None = None
         self._actions: list[ev.Action] = []
+        self._members_changed = self._released = True
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
-        """Take an event in. WorkerIs, Sealed, HostIs of processes already known to be dead change nothing."""
+        """Take one event in. What processes known to be dead say changes nothing."""
+        return self.handle_all((event,))
+
+    def handle_all(self, events: Iterable[ev.Event]) -> list[ev.Action]:
+        """Take a round's events in, in order; streams and leases are given out once, at its end."""
         self._actions = []
+        for event in events:
+            self._take(event)
+        self._serve()
+        return self._actions
+
+    def _take(self, event: ev.Event) -> None:
         if isinstance(event, ev.Sealed):
             self._sealed(event)
         elif isinstance(event, ev.WorkerIs):
             self._worker_is(event)
-        elif isinstance(event, ev.HostIs):
-            self._host_is(event)
-        elif isinstance(event, ev.Goodbye):
-            worker = self._workers.get(event.index)
-            if worker is not None and worker.spawn == event.spawn:
-                self._bury(event.index)
         elif isinstance(event, ev.LearnerIs):
             self._limiter.report(event.updates)
+            self._released = True
         elif isinstance(event, ev.Announced):
             self._announced(event.notice)
+        elif isinstance(event, ev.HostIs):
+            self._host_is(event)
+        elif isinstance(event, ev.Delivered):
+            self._delivered(event)
+        elif isinstance(event, ev.Answered):
+            self._answered(event.take_up)
         else:
-            self._answered(event)
-        self._serve()
-        return self._actions
+            worker = self._workers.get(event.index)
+            credits_expire = isinstance(event, ev.Goodbye) or (worker is not None and worker.remote)
+            if worker is not None and worker.spawn == event.spawn and credits_expire:
+                self._bury(event.index)
 
     @property
     def requests(self) -> list[TakeUpRequest]:
@@ -79,19 +100,31 @@ class BrokerState:
         worker = self._workers.get(index)
         if worker is None:
             return None
-        mine = [v for v, owner in self._owners.items() if owner == (index, worker.spawn)]
-        acked = {v: (self.streams.records[v].incarnation, self.streams.records[v].next_index) for v in mine}
-        return ev.Standing(worker.spawn, tuple(worker.leases.values()), acked, tuple(self._orders[v] for v in mine))
+        records = self.streams.records
+        acked = {v: (records[v].incarnation, records[v].next_index) for v in worker.orders}
+        orders = None if worker.heard_serial == worker.serial else tuple(worker.orders.values())
+        return ev.Standing(worker.spawn, tuple(worker.leases.values()), acked, orders, worker.serial)
+
+    def has_work(self, index: int) -> bool:
+        """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is."""
+        worker = self._workers.get(index)
+        return worker is not None and bool(worker.leases) and self._open_positions(worker) > 0
 
     def accept_all_sealed(self) -> list[SlotRef]:
-        """Book whatever is sealed, in order: when the broker begins, and when it ends."""
-        booked = []
+        """Book whatever is sealed, in order: what dead workers left, and all of it when the broker ends."""
+        booked: list[SlotRef] = []
+        leased = {ref: worker for worker in self._workers.values() for ref in worker.leases.values()}
         for ref in self._arena.sealed():
-            self.streams.repair_producer(ref)
-            if self.streams.accept(ref):
-                self._slots.in_doubt.discard(ref.slot)
-                self._slots.hold(ref)
-                booked.append(ref)
+            worker = leased.get(ref)
+            if worker is not None:
+                self._book(worker, ref, booked)
+                continue
+            meta = self._arena.meta(ref.slot)
+            if self.streams.is_sane(meta):
+                self.streams.produce(meta)
+                if self.streams.accept(ref, meta):
+                    self._slots.hold(ref)
+                    booked.append(ref)
         return booked
 
     def _sealed(self, event: ev.Sealed) -> None:
@@ -104,14 +137,23 @@ class BrokerState:
                 if self.streams.is_sealed(ref) and not self._book(worker, ref, booked):
                     self._book_in_order(worker, booked)
             elif 0 <= ref.slot < self._arena.layout.slots and self._arena.word(ref.slot, ACCEPT) == ref.generation:
-                self.streams.refuse_duplicate(self._arena.meta(ref.slot).id.vector_env)
+                self.streams.refuse_duplicate(ref)
+        self._forward(booked)
+        self._actions.append(ev.Reply(event.index))
+
+    def _forward(self, booked: list[SlotRef]) -> None:
         if booked:
             self._actions.append(ev.Forward(tuple(booked)))
-        self._actions.append(ev.Reply(event.index))
 
     def _book(self, worker: _Worker, ref: SlotRef, booked: list[SlotRef]) -> bool:
         """False when its turn has not come: a descriptor before it was lost."""
-        accepted = self.streams.accept(ref)
+        meta = self._arena.meta(ref.slot)
+        if not self._is_its_own(worker, meta):
+            self._actions.append(ev.Refuse("segment header"))
+            self._arena.lease(ref.slot)
+            accepted: bool | None = False
+        else:
+            accepted = self.streams.accept(ref, meta)
         if accepted is None:
             return False
         del worker.leases[ref.slot]
@@ -122,22 +164,56 @@ class BrokerState:
             self._slots.free(ref.slot)
         return True
 
+    def _is_its_own(self, worker: _Worker, meta: SegmentMeta) -> bool:
+        """Whether the header names a stream of this worker, or an incarnation that has passed."""
+        if not self.streams.is_sane(meta):
+            return False
+        vector_env, incarnation, _ = meta.id
+        return vector_env in worker.orders or incarnation < self.streams.records[vector_env].incarnation
+
     def _book_in_order(self, worker: _Worker, booked: list[SlotRef]) -> None:
         """All that a worker has sealed, descriptors or none."""
         sealed = [ref for ref in worker.leases.values() if self.streams.is_sealed(ref)]
         for ref in sorted(sealed, key=lambda r: self._arena.meta(r.slot).id):
             self._book(worker, ref, booked)
 
-    def _worker_is(self, event: ev.WorkerIs) -> None:
-        known = self._workers.get(event.index)
-        if known is not None and event.spawn < known.spawn:
+    def _delivered(self, event: ev.Delivered) -> None:
+        """A whole segment from another host: write it into the slot that its credit names, and seal it."""
+        worker, ref = self._workers.get(event.index), event.ref
+        if worker is None or worker.spawn != event.spawn or not worker.remote:
             return
-        if known is None or known.spawn < event.spawn:
-            if known is not None:  # an agent starts a successor only after it reaped
+        if worker.leases.get(ref.slot) == ref and not self.streams.is_sealed(ref):
+            if not self._is_its_own(worker, event.meta):
+                self._actions.append(ev.Refuse("segment header"))
+                return
+            for name, column in event.columns.items():
+                self._arena.columns[name][ref.slot] = column
+            self._arena.write_meta(ref.slot, event.meta)
+            self._arena.seal(ref)
+            self.streams.produce(event.meta)
+            self._arena.streams.write_open(event.meta.id.vector_env, event.meta.id.index + 1, 0)
+        self._sealed(ev.Sealed(event.index, event.spawn, (ref,)))
+
+    def _worker_is(self, event: ev.WorkerIs) -> None:
+        if event.index >= max(1, self._plan.total_workers) or event.index in self._given_up:
+            self._actions.append(ev.Refuse("worker"))
+            return
+        worker = self._workers.get(event.index)
+        if worker is not None and (event.spawn < worker.spawn or (worker.listed and event.spawn != worker.spawn)):
+            return
+        if not self._settled and event.broker is not None and event.broker != self.incarnation:
+            self._actions.append(ev.Reply(event.index))
+            return
+        if worker is None or worker.spawn < event.spawn:
+            if worker is not None:  # an agent starts a successor only after it reaped
                 self._bury(event.index)
-            worker = self._workers[event.index] = _Worker(event.spawn)
-            if not self._settled:
-                self._reclaim(event, worker)
+            worker = self._workers[event.index] = _Worker(event.spawn, remote=event.remote)
+            self._members_changed = True
+            self._reclaim(event, worker)
+        worker.heard_serial = event.serial
+        for vector_env, index, rows in event.open_rows if event.remote else ():
+            if vector_env in worker.orders and self.streams.is_open_sane(index, rows):
+                self._arena.streams.write_open(vector_env, index, rows)
         if self._unheard is not None:
             self._unheard.pop(event.index, None)
             self._settle_if_heard()
@@ -147,90 +223,96 @@ class BrokerState:
 
     def _reclaim(self, event: ev.WorkerIs, worker: _Worker) -> None:
         """A worker that outlived a broker: its leases and its streams go on."""
+        if self._settled:
+            return
         for ref in event.leases:
-            if ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, 0) == ref.generation:
+            if ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation:
                 self._slots.claim(ref.slot)
                 worker.leases[ref.slot] = ref
         for vector_env, incarnation in event.streams.items():
-            if vector_env < len(self.streams.records) and self.streams.records[vector_env].incarnation == incarnation:
+            if vector_env < len(self.streams.records) and vector_env not in self._owned:
                 record = self.streams.records[vector_env]
-                self._owners[vector_env] = (event.index, event.spawn)
-                self._orders[vector_env] = StreamOrder(vector_env, incarnation, record.next_index, None)
+                if record.incarnation == incarnation != record.swept:
+                    self._give(worker, StreamOrder(vector_env, incarnation, record.next_index, None))
 
     def _host_is(self, event: ev.HostIs) -> None:
-        fresh_loss = set(event.given_up) - self._given_up
-        self._given_up |= fresh_loss
-        for index in [i for i, w in self._workers.items() if w.listed and event.alive.get(i) != w.spawn]:
-            self._bury(index)
-        for index, spawn in event.alive.items():
-            worker = self._workers.get(index)
-            if worker is not None and worker.spawn == spawn:
+        everyone = range(max(1, self._plan.total_workers))
+        here = everyone if event.host is None else self._places.get(event.host, range(0))
+        lost = {i for i in event.given_up if i in here and i in everyone} - self._given_up
+        self._given_up |= lost
+        self._members_changed = self._members_changed or bool(lost)
+        for index in [i for i, w in self._workers.items() if i in here]:
+            worker = self._workers[index]
+            if index in lost or (worker.listed and event.alive.get(index) != worker.spawn):
+                self._bury(index)
+            elif event.alive.get(index) == worker.spawn:
                 worker.listed = True
-        if not self._settled:
+        if not self._settled and (event.host is None or event.host == self._plan.config.learner.host):
             if self._unheard is None:
                 self._unheard = {i: s for i, s in event.alive.items() if i not in self._workers}
             self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
             self._settle_if_heard()
-        if fresh_loss and len(self._given_up) >= self._plan.total_workers:
+        if lost and len(self._given_up) >= self._plan.total_workers:
             self._actions.append(ev.Fail("every worker was given up"))
 
     def _settle_if_heard(self) -> None:
         if self._settled or self._unheard:
             return
         self._settled, self._unheard = True, None
-        booked = self.accept_all_sealed()
-        if booked:
-            self._actions.append(ev.Forward(tuple(booked)))
+        self._members_changed = True
+        self._forward(self.accept_all_sealed())
         self._slots.settle()
 
     def _bury(self, index: int) -> None:
         """The process is gone: book what it sealed, count what it did not, take its slots back."""
         worker = self._workers.pop(index)
-        booked: list[SlotRef] = []
+        self._members_changed = True
         for ref in worker.leases.values():
-            if self.streams.is_sealed(ref):
-                self.streams.repair_producer(ref)
+            meta = self._arena.meta(ref.slot)
+            if self.streams.is_sealed(ref) and self._is_its_own(worker, meta):
+                self.streams.produce(meta)
+        booked: list[SlotRef] = []
         self._book_in_order(worker, booked)
+        for vector_env in worker.orders:
+            self.streams.sweep(vector_env)
+        self._owned -= worker.orders.keys()
         for ref in worker.leases.values():
             self._arena.lease(ref.slot)
             self._slots.free(ref.slot)
-        for vector_env in [v for v, owner in self._owners.items() if owner == (index, worker.spawn)]:
-            self.streams.sweep(vector_env)
-            del self._owners[vector_env], self._orders[vector_env]
-        if booked:
-            self._actions.append(ev.Forward(tuple(booked)))
+        self._forward(booked)
 
     def _announced(self, notice: Notice) -> None:
         if self.notice is not None and notice.version <= self.notice.version:
             return
         if self._base is None:
             self._base = notice.env_steps if self._plan.resume else 0
-        ahead = [
-            v for v, r in enumerate(self.streams.records) if r.incarnation >= 0 and r.next_index > notice.version.n + 1
-        ]
+            self._arena.set_base_env_steps(self._base)
+        ahead = [r for r in self.streams.records if r.incarnation >= 0 and r.next_index > notice.version.n + 1]
         if self._sync and ahead:
             self._actions.append(
                 ev.Fail(f"the learner went back to {notice.version}, before what was stored: resume the run")
             )
+        self._members_changed = self._members_changed or self.notice is None
         self.notice = notice
         self._actions.append(ev.Publish(notice))
 
-    def _answered(self, event: ev.Answered) -> None:
-        take_up = event.take_up
+    def _answered(self, take_up: TakeUp) -> None:
         request = self._asked.get(take_up.vector_env)
         worker = self._workers.get(self._owner_index(take_up.vector_env))
-        if request is None or worker is None or request.incarnation != take_up.incarnation:
-            return
-        del self._asked[take_up.vector_env]
-        self._begin(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up)
+        if worker is not None and request is not None and request.incarnation == take_up.incarnation:
+            del self._asked[take_up.vector_env]
+            self._begin(StreamOrder(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up.states))
 
-    def _begin(self, vector_env: int, incarnation: int, next_index: int, take_up: object = None) -> None:
-        index = self._owner_index(vector_env)
-        self.streams.take_up(vector_env, incarnation, next_index)
-        self._owners[vector_env] = (index, self._workers[index].spawn)
-        states = getattr(take_up, "states", None)
-        self._orders[vector_env] = StreamOrder(vector_env, incarnation, next_index, states)
+    def _begin(self, order: StreamOrder) -> None:
+        index = self._owner_index(order.vector_env)
+        self.streams.take_up(order.vector_env, order.incarnation, order.next_index)
+        self._give(self._workers[index], order)
         self._actions.append(ev.Reply(index))
+
+    def _give(self, worker: _Worker, order: StreamOrder) -> None:
+        worker.orders[order.vector_env] = order
+        worker.serial += 1
+        self._owned.add(order.vector_env)
 
     def _owner_index(self, vector_env: int) -> int:
         """Whose vector env it is; -1 when nobody's."""
@@ -238,45 +320,75 @@ class BrokerState:
             return vector_env
         workers = self._plan.total_workers or 1
         index = vector_env % workers
+        if index not in self._given_up:
+            return index
         left = [i for i in range(workers) if i not in self._given_up]
-        return index if index in left else left[vector_env % len(left)] if left else -1
+        return left[vector_env % len(left)] if left else -1
 
     def _serve(self) -> None:
         """Give streams to who should have them, and leases to who may."""
         if not self._settled:
             return
-        count = self._plan.config.env.vector_envs if self._sync else self._plan.streams
-        for vector_env in range(count):
-            if vector_env not in self._owners and self._owner_index(vector_env) in self._workers:
-                self._hand_over(vector_env)
-        self._slots.collect()
-        outstanding = sum(len(w.leases) for w in self._workers.values())
-        while True:
-            waiting = [
-                i for i, w in self._workers.items() if len(w.leases) < self._plan.config.limits.leases_per_worker
-            ]
-            waiting.sort(key=lambda i: len(self._workers[i].leases))
-            if not waiting or not self._limiter.allows((self._base or 0) + self.streams.stored, outstanding):
-                return
+        if self._members_changed:
+            self._members_changed = False
+            count = self._plan.config.env.vector_envs if self._sync else self._plan.streams
+            for vector_env in range(count):
+                if vector_env not in self._owned and self._owner_index(vector_env) in self._workers:
+                    self._hand_over(vector_env)
+        self._slots.collect(thoroughly=self._released)
+        self._released = False
+        wanting = [(len(w.leases), i) for i, w in self._workers.items() if len(w.leases) < self._most_leases(w)]
+        outstanding = sum(len(w.leases) for w in self._workers.values()) if wanting else 0
+        while wanting and self._limiter.allows((self._base or 0) + self.streams.stored, outstanding):
             ref = self._slots.lease()
             if ref is None:
                 return
+            count, index = min(wanting)
+            wanting.remove((count, index))
+            worker = self._workers[index]
+            worker.leases[ref.slot] = ref
             outstanding += 1
-            self._workers[waiting[0]].leases[ref.slot] = ref
-            self._actions.append(ev.Reply(waiting[0]))
+            if count + 1 < self._most_leases(worker):
+                wanting.append((count + 1, index))
+            self._actions.append(ev.Reply(index))
+
+    def _most_leases(self, worker: _Worker) -> int:
+        """`leases_per_worker`, in sync also one for each position that it has to fill yet.
+
+        Never more: leases are not taken back, and what one worker has too many another lacks for its quota.
+        """
+        most = self._plan.config.limits.leases_per_worker
+        return max(most, self._open_positions(worker)) if self._sync else most
+
+    def _open_positions(self, worker: _Worker) -> int:
+        """Streams of the worker whose next segment is due now."""
+        if not self._sync:
+            return len(worker.orders)
+        n, records = self.notice.version.n if self.notice else 0, self.streams.records
+        return sum(records[v].next_index <= n for v in worker.orders)
 
     def _hand_over(self, vector_env: int) -> None:
         record = self.streams.records[vector_env]
         if vector_env in self._asked or (self._plan.resume and self.notice is None):
             return
         if record.incarnation < 0 and not self._plan.resume:
-            self._begin(vector_env, 0, 0)
+            self._begin(StreamOrder(vector_env, 0, 0, None))
             return
-        self.streams.sweep(vector_env)
+        if record.incarnation >= 0:
+            self.streams.sweep(vector_env)
         first = self.notice.version.incarnation << RESUMED_SHIFT if self._plan.resume and self.notice else 0
         incarnation = max(record.incarnation + 1, first)
         if not self._sync:
-            self._begin(vector_env, incarnation, 0)
+            self._begin(StreamOrder(vector_env, incarnation, 0, None))
         else:
             self._asked[vector_env] = TakeUpRequest(vector_env, incarnation, record.next_index)
             self._actions.append(ev.Ask())
+
+
+def _places(plan: RunPlan) -> dict[str, range]:
+    """Host to the indexes of its workers."""
+    places, first = {}, 0
+    for host, count in plan.workers.items():
+        places[host] = range(first, first + count)
+        first += count
+    return places

@@ -1,10 +1,13 @@
-"""Booking segments: in order per stream, each once; and what a dead worker left."""
+"""Booking segments: in order per stream, each once; and what a dead worker left.
+
+Every step can be taken again: the broker may be killed between any two stores, and the next one goes on from the words.
+"""
 
 from __future__ import annotations
 
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
-from zmqrl.shared_memory.stream_table import ProducerRecord, StreamRecord
-from zmqrl.types import DROP_REASONS, SlotRef
+from zmqrl.shared_memory.stream_table import MAX_INDEX, ProducerRecord, StreamRecord
+from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
 
@@ -12,8 +15,9 @@ UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("super
 class Streams:
     """The broker's hand on the stream table. The arena's memory is the state; `records` is a copy of it."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, arena: Arena, segment_rows: int) -> None:
+        """`segment_rows`: the most valid rows of a segment, N * T."""
+        self._arena, self._segment_rows = arena, segment_rows
         self.records: list[StreamRecord] = [arena.streams.read(v) for v in range(arena.streams.streams)]
         self.stored = sum(record.stored for record in self.records)
 
@@ -22,15 +26,25 @@ class Streams:
         word, slot = self._arena.word, ref.slot
         return word(slot, SEAL) == ref.generation == word(slot, LEASE) and word(slot, ACCEPT) < ref.generation
 
-    def accept(self, ref: SlotRef) -> bool | None:
-        """Book a sealed slot. True: booked; False: refused and taken back; None: its turn has not come."""
-        meta = self._arena.meta(ref.slot)
+    def is_sane(self, meta: SegmentMeta) -> bool:
+        """Whether a header can be one of this run's."""
+        known = 0 <= meta.id.vector_env < len(self.records)
+        return known and 0 <= meta.id.index < MAX_INDEX and 0 <= meta.rows <= self._segment_rows
+
+    def is_open_sane(self, index: int, rows: int) -> bool:
+        """The same of what is reported of an open segment; both go into one word."""
+        return 0 <= index < MAX_INDEX and 0 <= rows <= self._segment_rows
+
+    def accept(self, ref: SlotRef, meta: SegmentMeta) -> bool | None:
+        """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come."""
         vector_env, incarnation, index = meta.id
         record = self.records[vector_env]
-        if (incarnation, index) > (record.incarnation, record.next_index):
+        here, expected = (incarnation, index), (record.incarnation, record.next_index)
+        if here > expected:
             return None
-        if (incarnation, index) < (record.incarnation, record.next_index):
+        if here < expected:
             record.dropped[SUPERSEDED] += meta.rows
+            record.refused = ref
             self._arena.streams.write(vector_env, record)
             self._arena.lease(ref.slot)
             return False
@@ -42,41 +56,55 @@ class Streams:
         self._arena.accept(ref)
         return True
 
-    def refuse_duplicate(self, vector_env: int) -> None:
+    def refuse_duplicate(self, ref: SlotRef) -> None:
         """Count a descriptor of a segment that is booked already."""
-        record = self.records[vector_env]
-        record.duplicates_refused += 1
-        self._arena.streams.write(vector_env, record)
+        meta = self._arena.meta(ref.slot)
+        if self.is_sane(meta):
+            record = self.records[meta.id.vector_env]
+            record.duplicates_refused += 1
+            self._arena.streams.write(meta.id.vector_env, record)
 
     def mend(self) -> None:
-        """A broker died between the record and the accept word: the slot below its stream's next index is booked."""
+        """A broker died between a record and the slot's word: the record is what counts."""
         for ref in self._arena.sealed():
-            vector_env, incarnation, index = self._arena.meta(ref.slot).id
-            record = self.records[vector_env]
-            if incarnation == record.incarnation and index == record.next_index - 1:
+            meta = self._arena.meta(ref.slot)
+            if not self.is_sane(meta):
+                continue
+            record = self.records[meta.id.vector_env]
+            if record.refused == ref:
+                self._arena.lease(ref.slot)
+            elif (meta.id.incarnation, meta.id.index) == (record.incarnation, record.next_index - 1):
                 self._arena.accept(ref)
 
-    def sweep(self, vector_env: int) -> None:
-        """Book what the dead owner of a vector env stepped and did not seal; all it sealed must be accepted before."""
-        table, record = self._arena.streams, self.records[vector_env]
-        producer = table.read_producer(vector_env)
-        index, rows = table.read_open(vector_env)
-        if rows and index >= record.next_index:
-            record.dropped[UNSEALED] += rows
-            table.write_producer(
-                vector_env, ProducerRecord(producer.incarnation, producer.sealed_index, producer.produced + rows)
-            )
-            table.write(vector_env, record)
-        table.write_open(vector_env, 0, 0)
+    def producer_has(self, meta: SegmentMeta) -> bool:
+        """Whether the worker's own record names the segment: its last word on it but the descriptor."""
+        producer = self._arena.streams.read_producer(meta.id.vector_env)
+        return (meta.id.incarnation, meta.id.index) <= (producer.incarnation, producer.sealed_index)
 
-    def repair_producer(self, ref: SlotRef) -> None:
-        """Its worker died between the seal and its own record: the seal is what counts."""
-        meta, table = self._arena.meta(ref.slot), self._arena.streams
-        producer = table.read_producer(meta.id.vector_env)
-        if (meta.id.incarnation, meta.id.index) > (producer.incarnation, producer.sealed_index):
-            table.write_producer(
-                meta.id.vector_env, ProducerRecord(meta.id.incarnation, meta.id.index, producer.produced + meta.rows)
-            )
+    def produce(self, meta: SegmentMeta) -> None:
+        """In place of a worker that is dead, or that cannot see the arena: count a sealed segment once."""
+        if not self.producer_has(meta):
+            produced = self._arena.streams.read_producer(meta.id.vector_env).produced
+            record = ProducerRecord(meta.id.incarnation, meta.id.index, produced + meta.rows)
+            self._arena.streams.write_producer(meta.id.vector_env, record)
+
+    def sweep(self, vector_env: int) -> None:
+        """Book what the dead owner stepped and did not seal; all it sealed must have been accepted before.
+
+        With nothing in flight, produced is what the broker's books say: written as that, not added to.
+        """
+        table, record = self._arena.streams, self.records[vector_env]
+        if record.swept != record.incarnation:
+            index, rows = table.read_open(vector_env)
+            if index >= record.next_index:
+                record.dropped[UNSEALED] += min(rows, self._segment_rows)
+            record.swept = record.incarnation
+            table.write(vector_env, record)
+        produced = record.stored + sum(record.dropped)
+        producer = table.read_producer(vector_env)
+        if producer.produced != produced:
+            table.write_producer(vector_env, ProducerRecord(record.incarnation, record.next_index - 1, produced))
+        table.write_open(vector_env, 0, 0)
 
     def take_up(self, vector_env: int, incarnation: int, next_index: int) -> None:
         """Begin a new incarnation of a stream."""

@@ -1,16 +1,19 @@
-"""What both kinds share: the ends that read and write slots of an arena in place."""
+"""What the kinds share: a source that reads slots of an arena in place, and a sink that fills what it was leased."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from zmqrl.broker.events import Standing
-from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, SegmentSource, StreamOrder, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
+
+MOST_KEPT_VIEWS = 1024
+"""Slots whose views are kept; a replay of many slots would keep more Python objects than data."""
 
 
 class ArenaSource(SegmentSource):
@@ -39,22 +42,15 @@ class ArenaSource(SegmentSource):
         """Slots became free: whoever waits for one should know."""
 
     def _offer(self, refs: Sequence[SlotRef]) -> None:
+        taken, arena = self._taken_generation, self._arena
         for ref in refs:
-            if 0 <= ref.slot < len(self._taken_generation) and self._taken_generation[ref.slot] < ref.generation:
-                if self._arena.is_held(ref):
-                    self._taken_generation[ref.slot] = ref.generation
-                    self._fresh.append(TakenSegment(ref, self._arena.meta(ref.slot)))
+            if 0 <= ref.slot < len(taken) and taken[ref.slot] < ref.generation and arena.is_held(ref):
+                taken[ref.slot] = ref.generation
+                self._fresh.append(TakenSegment(ref, arena.meta(ref.slot)))
 
     def _scan(self) -> None:
-        """Everything booked and not released, whatever became of the messages.
-
-        The broker books while we look, slot by slot: what is newer than the books of the beginning would come out of
-        order, and comes with its descriptor or the next scan.
-        """
-        arena = self._arena
-        ends = [(r.incarnation, r.next_index) for r in map(arena.streams.read, range(arena.streams.streams))]
-        ids = [(ref, arena.meta(ref.slot).id) for ref in arena.held()]
-        self._offer([ref for ref, id in ids if (id.incarnation, id.index) < ends[id.vector_env]])
+        """Everything booked and not released, whatever became of the messages."""
+        self._offer(self._arena.held())
 
     def _all_fresh(self) -> list[TakenSegment]:
         taken = list(self._fresh)
@@ -62,18 +58,81 @@ class ArenaSource(SegmentSource):
         return taken
 
 
-class ArenaSink(SegmentSink):
-    """Leases in, seals out; `_push` says by which way a descriptor goes."""
+class SegmentWriter(ABC):
+    """Where a sink's segments are written: a slot of the arena, or memory of its own."""
+
+    @abstractmethod
+    def columns(self, ref: SlotRef) -> Mapping[str, Array]:
+        """Writable views `[T, N, ...]` for a lease."""
+
+    @abstractmethod
+    def open_rows(self, vector_env: int, index: int, rows: int) -> None:
+        """Valid rows stepped in the open segment."""
+
+    @abstractmethod
+    def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
+        """The segment is whole."""
+
+    @abstractmethod
+    def take_up(self, vector_env: int) -> None:
+        """This worker steps `vector_env` from now on."""
+
+    @abstractmethod
+    def forget(self, ref: SlotRef) -> None:
+        """It is booked, or no longer ours."""
+
+
+class ArenaWriter(SegmentWriter):
+    """Straight into the slot. Order: payload, header, seal, producer's record."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._standing = Standing(0, (), {}, ())
+        self._views: dict[int, Mapping[str, Array]] = {}
+        self._producers: dict[int, ProducerRecord] = {}
+
+    def columns(self, ref: SlotRef) -> Mapping[str, Array]:
+        views = self._views.get(ref.slot)
+        if views is None:
+            views = {name: column[ref.slot] for name, column in self._arena.columns.items()}
+            if len(self._views) < MOST_KEPT_VIEWS:
+                self._views[ref.slot] = views
+        return views
+
+    def open_rows(self, vector_env: int, index: int, rows: int) -> None:
+        self._arena.streams.write_open(vector_env, index, rows)
+
+    def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
+        self._arena.write_meta(ref.slot, meta)
+        self._arena.seal(ref)
+        vector_env, incarnation, index = meta.id
+        before = self._producers.get(vector_env) or self._arena.streams.read_producer(vector_env)
+        after = ProducerRecord(incarnation, index, before.produced + meta.rows)
+        self._producers[vector_env] = after
+        self._arena.streams.write_producer(vector_env, after)
+        self._arena.streams.write_open(vector_env, index + 1, 0)
+
+    def take_up(self, vector_env: int) -> None:
+        self._producers.pop(vector_env, None)
+
+    def forget(self, ref: SlotRef) -> None:
+        """The slot is not ours, its views are harmless."""
+
+
+class LeasedSink(SegmentSink):
+    """Leases in, seals out; `_push` says by which way the broker hears of them."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer = writer
+        self._streams: tuple[StreamOrder, ...] = ()
+        self._serial = -1
+        self._acked: Mapping[int, tuple[int, int]] = {}
         self._stop = False
         self._free: list[SlotRef] = []
         self._open: set[SlotRef] = set()
         self._sealed: dict[SlotRef, SegmentId] = {}
+        self._unpushed: list[SlotRef] = []
         self._next: dict[int, int] = {}
-        self._producers: dict[int, ProducerRecord] = {}
+        self._moves = 0
 
     @abstractmethod
     def _push(self, refs: Sequence[SlotRef]) -> None:
@@ -84,24 +143,22 @@ class ArenaSink(SegmentSink):
             return None
         ref = self._free.pop()
         self._open.add(ref)
-        return OpenSegment(ref, {name: column[ref.slot] for name, column in self._arena.columns.items()})
+        return OpenSegment(ref, self._writer.columns(ref))
 
     def progress(self, vector_env: int, rows: int) -> None:
-        self._arena.streams.write_open(vector_env, self._next[vector_env], rows)
+        self._moves += 1
+        self._writer.open_rows(vector_env, self._next[vector_env], rows)
 
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
         ref = segment.ref
         self._open.discard(ref)
-        self._arena.write_meta(ref.slot, SegmentMeta(id, version, rows))
-        self._arena.seal(ref)
-        before = self._producers.get(id.vector_env) or self._arena.streams.read_producer(id.vector_env)
-        after = ProducerRecord(id.incarnation, id.index, before.produced + rows)
-        self._producers[id.vector_env] = after
-        self._arena.streams.write_producer(id.vector_env, after)
-        self._arena.streams.write_open(id.vector_env, id.index + 1, 0)
+        self._writer.seal(ref, SegmentMeta(id, version, rows))
         self._next[id.vector_env] = id.index + 1
         self._sealed[ref] = id
-        self._push((ref,))
+        self._moves += 1
+        self._unpushed.append(ref)
+        if not self._free:
+            self._flush()
 
     def abandon(self, segment: OpenSegment) -> None:
         self._open.discard(segment.ref)
@@ -110,21 +167,34 @@ class ArenaSink(SegmentSink):
     def unacknowledged(self) -> int:
         return len(self._sealed)
 
+    def _flush(self) -> None:
+        """Seals go out together at the next `poll`, at once when there is nothing left to write into."""
+        if self._unpushed:
+            refs, self._unpushed = self._unpushed, []
+            self._push(refs)
+
     def _stand(self, standing: Standing) -> None:
         """Take in the newest word of the broker; only the newest counts."""
-        known = {order.vector_env: order.incarnation for order in self._standing.orders}
-        self._standing = standing
-        for order in standing.orders:
-            if known.get(order.vector_env) != order.incarnation:
-                self._next[order.vector_env] = order.next_index
-                self._producers.pop(order.vector_env, None)
+        if standing.orders is not None and standing.serial != self._serial:
+            self._follow(standing.orders, standing.serial)
+        self._acked = standing.acked
         leases = set(standing.leases)
-        self._sealed = {r: i for r, i in self._sealed.items() if r in leases and not self._is_booked(i)}
+        for ref, id in list(self._sealed.items()):
+            if ref not in leases or self._is_booked(id):
+                del self._sealed[ref]
+                self._writer.forget(ref)
         self._free = [r for r in standing.leases if r not in self._sealed and r not in self._open]
 
+    def _follow(self, orders: Sequence[StreamOrder], serial: int) -> None:
+        known = {order.vector_env: order.incarnation for order in self._streams}
+        self._streams, self._serial = tuple(orders), serial
+        for order in orders:
+            if known.get(order.vector_env) != order.incarnation:
+                self._next[order.vector_env] = order.next_index
+                self._writer.take_up(order.vector_env)
+
     def _is_booked(self, id: SegmentId) -> bool:
-        incarnation, next_index = self._standing.acked.get(id.vector_env, (-1, 0))
-        return (id.incarnation, id.index) < (incarnation, next_index)
+        return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))
 
     def _orders(self) -> Orders:
-        return Orders(tuple(self._standing.orders), self._stop)
+        return Orders(self._streams, self._stop)

@@ -9,7 +9,7 @@ from zmqrl.broker.events import Announced, Answered, LearnerIs, Sealed, WorkerIs
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
-from zmqrl.memory_backends._arena_ends import ArenaSink, ArenaSource
+from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends.base import (
     LedgerView,
     MemoryBackend,
@@ -85,15 +85,16 @@ class InprocSource(ArenaSource):
         """The next `handle` collects them."""
 
 
-class InprocSink(ArenaSink):
+class InprocSink(LeasedSink):
     """Writes into the source's own memory."""
 
     def __init__(self, stream: InprocStream) -> None:
-        super().__init__(stream.arena)
+        super().__init__(ArenaWriter(stream.arena))
         self._state = stream.state
 
     def poll(self, timeout_s: float) -> Orders:
-        self._state.handle(WorkerIs(0, 0, (), {}))
+        self._flush()
+        self._state.handle(WorkerIs(0, 0, (), {}, serial=self._serial))
         standing = self._state.standing(0)
         if standing is not None:
             self._stand(standing)

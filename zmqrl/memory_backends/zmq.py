@@ -1,11 +1,15 @@
-"""The experience stream between processes of one machine: slots in the arena, descriptors and control over ZeroMQ."""
+"""The experience stream between processes: slots in the arena, descriptors and control over ZeroMQ.
+
+A worker of another host than the learner's has no arena: it keeps its segments until they are booked, and sends them
+whole.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -15,7 +19,8 @@ from zmqrl.broker.orders import order_from_data, order_to_data
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
-from zmqrl.memory_backends._arena_ends import ArenaSink, ArenaSource
+from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.memory_backends._remote_writer import RemoteWriter
 from zmqrl.memory_backends.base import (
     MemoryBackend,
     Orders,
@@ -29,22 +34,19 @@ from zmqrl.memory_backends.base import (
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SlotRef
 from zmqrl.wire import messages
+from zmqrl.wire.heartbeat import Heartbeat
 from zmqrl.wire.sockets import connect, drain, send
 
-
-def _arena(boot: Boot) -> Arena:
-    if "arena" not in boot.fds:
-        raise ConfigError(
-            f"host {boot.host!r} has no arena: workers of other hosts than the learner's are not supported yet"
-        )
-    return Arena.attach(boot.plan, boot.fds["arena"])
+RESEND_HEARTBEATS = 2
 
 
 class ZmqSource(ArenaSource):
     """The learner's end."""
 
     def __init__(self, boot: Boot) -> None:
-        super().__init__(_arena(boot))
+        if "arena" not in boot.fds:
+            raise ConfigError(f"host {boot.host!r} has no arena: the learner runs on the broker's host")
+        super().__init__(Arena.attach(boot.plan, boot.fds["arena"]))
         self._heartbeat_s = boot.plan.config.limits.heartbeat_s
         self._context: zmq.Context[Any] = zmq.Context()
         self._descriptors = connect(self._context, zmq.PULL, boot.endpoints.descriptors)
@@ -56,18 +58,23 @@ class ZmqSource(ArenaSource):
         self._notice: Notice | None = None
         self._known = True
         self._requests: list[TakeUpRequest] = []
+        self._asked = self._came = False
         self._progress = (0, 0)
+        self._moves = 0
         self._heartbeat_at = 0.0
-        self._came = False
+        who = ("learner", boot.index, boot.spawn)
+        self._heartbeat = Heartbeat(self._context, boot.endpoints.control, who, lambda: self._moves, self._heartbeat_s)
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         deadline = time.monotonic() + timeout_s
+        self._moves += 1
         while True:
             now = time.monotonic()
             if now >= self._heartbeat_at:
                 self._beat(now)
             self._drain()
-            if self._fresh or self._requests or now >= deadline:
+            if self._fresh or self._asked or now >= deadline:
+                self._asked = False
                 return self._all_fresh()
             self._poller.poll(math.ceil(max(0.0, min(deadline, self._heartbeat_at) - now) * 1000))
 
@@ -89,6 +96,7 @@ class ZmqSource(ArenaSource):
         self._requests = [r for r in self._requests if r.vector_env != take_up.vector_env]
 
     def close(self) -> None:
+        self._heartbeat.close()
         self._context.destroy(linger=int(self._heartbeat_s * 1000))
         self._fresh.clear()
         self._arena.close()
@@ -120,16 +128,21 @@ class ZmqSource(ArenaSource):
             message = messages.unpack(frame)
             if message.kind == "books":
                 self._requests = [TakeUpRequest(*r) for r in message.fields["requests"]]
+                self._asked = bool(self._requests)
                 known = message.fields["known"]
                 version = None if known is None else from_json(Notice, known).version
                 self._known = self._notice is None or version == self._notice.version
 
 
-class ZmqSink(ArenaSink):
-    """A worker's end on the learner's host."""
+class ZmqSink(LeasedSink):
+    """A worker's end: into the arena where there is one, else whole over the wire."""
 
     def __init__(self, boot: Boot) -> None:
-        super().__init__(_arena(boot))
+        self._arena = Arena.attach(boot.plan, boot.fds["arena"]) if "arena" in boot.fds else None
+        self._remote = RemoteWriter(boot.plan) if self._arena is None else None
+        writer = self._remote or (ArenaWriter(self._arena) if self._arena else None)
+        assert writer is not None
+        super().__init__(writer)
         self._index, self._spawn = boot.index, boot.spawn
         self._heartbeat_s = boot.plan.config.limits.heartbeat_s
         self._context: zmq.Context[Any] = zmq.Context()
@@ -141,14 +154,18 @@ class ZmqSink(ArenaSink):
         if self._wake is not None:
             os.set_blocking(self._wake, False)
             self._poller.register(self._wake, zmq.POLLIN)
+        self._broker = 0
         self._said_at = 0.0
         self._resend_at = 0.0
+        who = ("worker", boot.index, boot.spawn)
+        self._heartbeat = Heartbeat(self._context, boot.endpoints.control, who, lambda: self._moves, self._heartbeat_s)
 
     def poll(self, timeout_s: float) -> Orders:
+        self._flush()
         now = time.monotonic()
         deadline = now + timeout_s
         while True:
-            if now >= self._said_at + self._heartbeat_s:
+            if now >= self._said_at + self._heartbeat_s or self._is_new_broker():
                 self._say(now)
             changed = self._take_in(max(0.0, min(deadline, self._said_at + self._heartbeat_s) - now))
             now = time.monotonic()
@@ -157,41 +174,75 @@ class ZmqSink(ArenaSink):
 
     def close(self) -> None:
         if not self._context.closed:
+            self._flush()
             send(self._control, messages.pack("goodbye", index=self._index, spawn=self._spawn))
+            self._heartbeat.close()
             self._context.destroy(linger=int(self._heartbeat_s * 1000))
-            self._arena.close()
+            if self._arena is not None:
+                self._arena.close()
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
-        send(self._segments, messages.pack_descriptors(self._index, self._spawn, refs))
-        self._resend_at = time.monotonic() + 2 * self._heartbeat_s
+        if self._remote is None:
+            send(self._segments, messages.pack_descriptors(self._index, self._spawn, refs))
+        else:
+            for ref in refs:
+                self._remote.send(self._segments, self._index, self._spawn, ref)
+        self._resend_at = time.monotonic() + RESEND_HEARTBEATS * self._heartbeat_s
+
+    def _is_new_broker(self) -> bool:
+        return self._arena is not None and self._arena.broker_incarnation != self._broker
 
     def _say(self, now: float) -> None:
+        """Our absolute word, and what stayed unacknowledged. What an older broker gave from now on does not count."""
         self._said_at = now
+        if self._arena is not None and self._is_new_broker():
+            self._broker, self._serial = self._arena.broker_incarnation, -1
         leases = [list(ref) for ref in (*self._free, *self._open, *self._sealed)]
-        streams = [[o.vector_env, o.incarnation] for o in self._standing.orders]
         send(
-            self._control, messages.pack("worker", index=self._index, spawn=self._spawn, leases=leases, streams=streams)
+            self._control,
+            messages.pack(
+                "worker",
+                index=self._index,
+                spawn=self._spawn,
+                broker=self._broker,
+                serial=self._serial,
+                remote=self._remote is not None,
+                leases=leases,
+                streams=[[o.vector_env, o.incarnation] for o in self._streams],
+                open=[] if self._remote is None else self._remote.open_now(),
+            ),
         )
         if self._sealed and now >= self._resend_at:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
     def _take_in(self, wait_s: float) -> bool:
         """Whether anything came."""
-        came = bool(self._poller.poll(math.ceil(wait_s * 1000)))
-        if self._wake is not None and came:
+        came = self._poller.poll(math.ceil(wait_s * 1000))
+        if not came:
+            return False
+        if self._wake is not None:
             try:
                 os.read(self._wake, 4096)
             except BlockingIOError:
                 pass
         for frame in drain(self._control):
             message = messages.unpack(frame)
-            f = message.fields
-            if message.kind == "orders" and f["spawn"] == self._spawn:
-                acked = {v: (incarnation, index) for v, incarnation, index in f["acked"]}
-                orders = tuple(order_from_data(o) for o in f["orders"])
-                self._stand(Standing(f["spawn"], [SlotRef(*r) for r in f["leases"]], acked, orders))
-                self._stop = f["stop"]
-        return came
+            if message.kind == "orders" and message.fields["spawn"] == self._spawn:
+                self._hear(message.fields)
+        return True
+
+    def _hear(self, f: Mapping[str, Any]) -> None:
+        if self._arena is not None and f["broker"] != self._broker:
+            return
+        if f["broker"] != self._broker:
+            self._broker, self._serial = f["broker"], -1
+        known_serial = self._serial
+        acked = {v: (incarnation, index) for v, incarnation, index in f["acked"]}
+        orders = None if f["orders"] is None else tuple(order_from_data(o) for o in f["orders"])
+        self._stand(Standing(f["spawn"], [SlotRef(*r) for r in f["leases"]], acked, orders, f["serial"]))
+        self._stop = f["stop"]
+        if self._serial != known_serial:
+            self._said_at = 0.0  # so that the orders are not repeated in each reply
 
 
 class ZmqBackend(MemoryBackend):

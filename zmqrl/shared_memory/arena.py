@@ -34,7 +34,7 @@ from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, Segm
 
 MAGIC = 0x5A4D51524C01
 HEADER_BYTES = 4096
-MAGIC_AT, DIGEST_AT, BROKER_AT, LEARNER_AT = 0, 1, 8, 16
+MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
 LINE = 8
 """Words of a cache line; words of different writers never share one."""
 SLOT_WORDS = 4 * LINE
@@ -87,6 +87,8 @@ class Arena:
         self._memory = memoryview(mapped)
         self.words = self._memory[: layout.payload_at].cast("q")
         self.streams = StreamTable(self.words, layout.streams_at, layout.streams)
+        first = 8 * layout.slots_at
+        self._table: Array = np.ndarray((layout.slots, SLOT_WORDS), np.int64, self._memory, first)
         self.columns: Mapping[str, Array] = {c.name: self._column(c) for c in layout.columns}
 
     @classmethod
@@ -174,17 +176,25 @@ class Arena:
 
     def held(self) -> list[SlotRef]:
         """Every held slot, in stream order per vector env."""
-        refs = [SlotRef(slot, self.word(slot, ACCEPT)) for slot in range(self.layout.slots)]
-        return sorted((r for r in refs if self.is_held(r)), key=lambda r: self.meta(r.slot).id)
+        t = self._table
+        lease = t[:, LEASE]
+        return self._refs((lease == t[:, SEAL]) & (lease == t[:, ACCEPT]) & (t[:, RELEASE] < lease))
+
+    def released(self) -> list[int]:
+        """Every slot whose last segment was booked and released; also slots never used."""
+        t = self._table
+        found: list[int] = np.flatnonzero((t[:, LEASE] == t[:, RELEASE]) & (t[:, LEASE] == t[:, ACCEPT])).tolist()
+        return found
+
+    def _refs(self, chosen: Array) -> list[SlotRef]:
+        """The chosen slots in their present generation, in stream order per vector env."""
+        refs = [SlotRef(slot, self.word(slot, LEASE)) for slot in np.flatnonzero(chosen).tolist()]
+        return sorted(refs, key=lambda r: self.meta(r.slot).id)
 
     def sealed(self) -> list[SlotRef]:
         """Every slot that is sealed and not booked, in stream order per vector env."""
-        found = []
-        for slot in range(self.layout.slots):
-            generation = self.word(slot, LEASE)
-            if self.word(slot, SEAL) == generation > self.word(slot, ACCEPT):
-                found.append(SlotRef(slot, generation))
-        return sorted(found, key=lambda r: self.meta(r.slot).id)
+        t = self._table
+        return self._refs((t[:, LEASE] == t[:, SEAL]) & (t[:, LEASE] > t[:, ACCEPT]))
 
     @property
     def broker_incarnation(self) -> int:
@@ -198,7 +208,15 @@ class Arena:
 
     def open_slots(self) -> int:
         """Leases in use: slots being written."""
-        return sum(self.word(slot, LEASE) > self.word(slot, SEAL) for slot in range(self.layout.slots))
+        return int(np.count_nonzero(self._table[:, LEASE] > self._table[:, SEAL]))
+
+    def base_env_steps(self) -> int | None:
+        """Env steps of the run before this arena; None while no broker knew."""
+        return self.words[BASE_AT] - 1 if self.words[BASE_AT] else None
+
+    def set_base_env_steps(self, env_steps: int) -> None:
+        """Broker: once."""
+        self.words[BASE_AT] = env_steps + 1
 
     def ledger(self) -> Ledger:
         """The books now: `produced` is the workers' count, the rest the broker's. Exact when both have ended."""
@@ -215,6 +233,7 @@ class Arena:
     def close(self) -> None:
         """Drop our views and the descriptor; what others still view stays mapped until they drop it."""
         self.columns = {}
+        self._table = np.empty((0, SLOT_WORDS), np.int64)
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

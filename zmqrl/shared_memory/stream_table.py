@@ -1,7 +1,8 @@
 """The stream table: the books of every vector env, in the arena, so that a new broker finds them.
 
 Two records per vector env: the broker's (what was booked) and the producer's (what the worker sealed). Each is kept
-twice and written in turn, its sequence word last: one store commits it, and a reader takes the copy with the higher sequence.
+twice and written in turn, its sequence word last: one store commits it, and a reader takes the copy with the higher
+sequence.
 Beside them one plain word of the producer: rows stepped in the open segment, with that segment's index.
 """
 
@@ -11,13 +12,18 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zmqrl.types import DROP_REASONS
+from zmqrl.types import DROP_REASONS, SlotRef
 
 COPY_WORDS = 16
 BROKER_AT, PRODUCER_AT, OPEN_AT = 0, 2 * COPY_WORDS, 4 * COPY_WORDS
 STREAM_WORDS = OPEN_AT + 8
 STREAM_BYTES = 8 * STREAM_WORDS
-PLAIN_FIELDS = 5
+ROWS_BITS = 24
+MAX_INDEX = 1 << 38
+PLAIN_FIELDS = 8
+
+NO_SLOT = SlotRef(0, 0)
+"""Generations begin at 1."""
 
 
 @dataclass
@@ -31,6 +37,10 @@ class StreamRecord:
     segments: int = 0
     """Segments stored, over all incarnations."""
     duplicates_refused: int = 0
+    swept: int = -1
+    """The incarnation whose unsealed rows have been counted, its worker being dead."""
+    refused: SlotRef = NO_SLOT
+    """The last slot that was superseded: in one store with its rows, so that they are counted once."""
     dropped: list[int] = field(default_factory=lambda: [0] * len(DROP_REASONS))
 
 
@@ -53,13 +63,16 @@ class StreamTable:
     def read(self, vector_env: int) -> StreamRecord:
         """The newest committed books."""
         values = self._read(vector_env, BROKER_AT, PLAIN_FIELDS + len(DROP_REASONS))
-        incarnation, next_index, stored, segments, refused = values[:PLAIN_FIELDS]
-        return StreamRecord(incarnation - 1, next_index, stored, segments, refused, values[PLAIN_FIELDS:])
+        incarnation, next_index, stored, segments, duplicates, swept, slot, generation = values[:PLAIN_FIELDS]
+        dropped = values[PLAIN_FIELDS:]
+        plain = (incarnation - 1, next_index, stored, segments, duplicates, swept - 1)
+        return StreamRecord(*plain, SlotRef(slot, generation), dropped)
 
     def write(self, vector_env: int, record: StreamRecord) -> None:
         """Broker: commit the books."""
         r = record
-        values = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, *r.dropped)
+        plain = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, r.swept + 1)
+        values = (*plain, *r.refused, *r.dropped)
         self._write(vector_env, BROKER_AT, values)
 
     def read_producer(self, vector_env: int) -> ProducerRecord:
@@ -73,12 +86,12 @@ class StreamTable:
 
     def write_open(self, vector_env: int, index: int, rows: int) -> None:
         """The same writer: rows stepped in the open segment. One store, at every env step."""
-        self._words[self._base + vector_env * STREAM_WORDS + OPEN_AT] = (index << 24) | rows
+        self._words[self._base + vector_env * STREAM_WORDS + OPEN_AT] = (index << ROWS_BITS) | rows
 
     def read_open(self, vector_env: int) -> tuple[int, int]:
         """(index, rows) of the open segment."""
         word = self._words[self._base + vector_env * STREAM_WORDS + OPEN_AT]
-        return word >> 24, word & 0xFFFFFF
+        return word >> ROWS_BITS, word & ((1 << ROWS_BITS) - 1)
 
     def stored(self) -> int:
         """Valid rows stored in all streams."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.errors import WireError
-from zmqrl.types import Notice, SlotRef
+from zmqrl.types import Array, ColumnSpec, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
 PROTOCOL = 1
 MAX_CONTROL_BYTES = 16 << 20
@@ -21,6 +22,10 @@ Check = Callable[[Any], bool]
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _is_counts(width: int) -> Check:
@@ -39,11 +44,12 @@ def _is_notice(value: Any) -> bool:
         words = (v.incarnation, v.n, notice.nbytes, notice.env_steps, notice.updates)
         return (
             all(map(_is_count, words))
+            and max(v) < 1 << 38
             and isinstance(notice.key, str)
             and isinstance(notice.sha256, str)
             and all(isinstance(k, str) and isinstance(x, (int, float)) for k, x in notice.schedule.items())
         )
-    except (TypeError, KeyError, ValueError, AttributeError):
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -87,7 +93,24 @@ def _is_orders(value: Any) -> bool:
 
 
 SCHEMAS: Mapping[str, Mapping[str, Check]] = {
-    "worker": {"index": _is_count, "spawn": _is_count, "leases": _is_counts(2), "streams": _is_counts(2)},
+    "worker": {
+        "index": _is_count,
+        "spawn": _is_count,
+        "broker": _is_count,
+        "serial": lambda v: v == -1 or _is_count(v),
+        "remote": _is_flag,
+        "leases": _is_counts(2),
+        "streams": _is_counts(2),
+        "open": _is_counts(3),
+    },
+    "beat": {"role": _is_text, "index": _is_count, "spawn": _is_count, "progress": _is_count},
+    "segment": {
+        "layout": _is_count,
+        "index": _is_count,
+        "spawn": _is_count,
+        "ref": lambda v: _is_counts(2)([v]),
+        "meta": lambda v: _is_counts(6)([v]),
+    },
     "goodbye": {"index": _is_count, "spawn": _is_count},
     "agent": {"host": _is_text, "alive": _is_alive, "given_up": _is_list_of_counts},
     "learner": {"env_steps": _is_count, "updates": _is_count},
@@ -98,8 +121,9 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
         "broker": _is_count,
         "leases": _is_counts(2),
         "acked": _is_counts(3),
-        "orders": _is_orders,
-        "stop": lambda v: isinstance(v, bool),
+        "serial": _is_count,
+        "orders": lambda v: v is None or _is_orders(v),
+        "stop": _is_flag,
     },
     "books": {"broker": _is_count, "requests": _is_counts(3), "known": lambda v: v is None or _is_notice(v)},
     "notice": {"notice": _is_notice},
@@ -126,7 +150,7 @@ def unpack(frame: bytes) -> Message:
         raise WireError("size", f"a control message of {len(frame)} bytes")
     try:
         data = msgpack.unpackb(frame, strict_map_key=False)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise WireError("not msgpack", str(error)) from error
     if not (isinstance(data, list) and len(data) == 3 and isinstance(data[2], dict)):
         raise WireError("shape", "not [protocol, kind, fields]")
@@ -156,6 +180,29 @@ def unpack_descriptors(frame: bytes) -> tuple[int, int, list[SlotRef]]:
         raise WireError("descriptors", f"{len(frame)} bytes")
     words = struct.unpack(f"<{len(frame) // 8}q", frame)
     return words[0], words[1], [SlotRef(*words[i : i + 2]) for i in range(2, len(words), 2)]
+
+
+def pack_segment(layout: int, index: int, spawn: int, ref: SlotRef, meta: SegmentMeta) -> bytes:
+    """The first frame of a whole segment; the columns follow as raw frames, in the layout's order."""
+    words = [*meta.id, *meta.version, meta.rows]
+    return pack("segment", layout=layout, index=index, spawn=spawn, ref=list(ref), meta=words)
+
+
+def unpack_columns(frames: Sequence[memoryview], columns: Sequence[ColumnSpec]) -> dict[str, Array]:
+    """Views of the raw frames, `[T, N, ...]` each. WireError when their number or a size is wrong."""
+    if len(frames) != len(columns):
+        raise WireError("frames", f"{len(frames)} columns, not {len(columns)}")
+    found = {}
+    for frame, column in zip(frames, columns, strict=True):
+        if frame.nbytes != column.nbytes:
+            raise WireError("column", f"{column.name} has {frame.nbytes} bytes, not {column.nbytes}")
+        found[column.name] = np.frombuffer(frame, column.dtype).reshape(column.shape)
+    return found
+
+
+def segment_meta(words: Sequence[int]) -> SegmentMeta:
+    """The reverse of what `pack_segment` wrote."""
+    return SegmentMeta(SegmentId(*words[:3]), Version(*words[3:5]), words[5])
 
 
 def pack_notice(notice: Notice) -> bytes:

@@ -8,6 +8,7 @@ import zmq
 
 HIGH_WATER_MARK = 100_000
 """Above every number of leases: leases are the flow control, never this."""
+DRAIN_MOST = 1000
 MAX_MESSAGE_BYTES = 64 << 20
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 500
@@ -43,15 +44,31 @@ def bind(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]
     return socket
 
 
-def drain(socket: zmq.Socket[Any]) -> list[bytes]:
-    """Every single-frame message that is there; a message of more frames becomes an empty one."""
-    frames: list[bytes] = []
-    while True:
-        try:
-            parts = socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return frames
-        frames.append(parts[0] if len(parts) == 1 else b"")
+def drain(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[bytes]:
+    """Single-frame messages that are there, `most` at a time; a message of more frames becomes an empty one."""
+    return [parts[0] if len(parts) == 1 else b"" for parts in drain_multipart(socket, most)]
+
+
+def drain_multipart(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[list[bytes]]:
+    """Messages that are there, whole; no more than `most`, so that a flood does not stop everything else."""
+    messages: list[list[bytes]] = []
+    try:
+        while len(messages) < most:
+            messages.append(socket.recv_multipart(zmq.NOBLOCK))
+    except zmq.Again:
+        pass
+    return messages
+
+
+def drain_frames(socket: zmq.Socket[Any], most: int) -> list[list[zmq.Frame]]:
+    """The same without copying: for messages with large frames."""
+    messages: list[list[zmq.Frame]] = []
+    try:
+        while len(messages) < most:
+            messages.append(socket.recv_multipart(zmq.NOBLOCK, copy=False))
+    except zmq.Again:
+        pass
+    return messages
 
 
 def send(socket: zmq.Socket[Any], frame: bytes) -> bool:

@@ -1,0 +1,63 @@
+"""Segments of a worker on another host: in its own memory until they are booked, sent whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zmq
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.memory_backends._arena_ends import SegmentWriter
+from zmqrl.shared_memory.arena import layout_of
+from zmqrl.types import Array, SegmentMeta, SlotRef
+from zmqrl.wire import messages
+
+COPY_BELOW = 65_536
+"""Bytes: a smaller frame is copied faster than it is shared with the I/O thread."""
+
+
+class RemoteWriter(SegmentWriter):
+    """A lease is a credit for one segment; the broker writes it into the slot."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._specs = plan.columns
+        self._layout = layout_of(plan).digest
+        self._columns: dict[SlotRef, Mapping[str, Array]] = {}
+        self._metas: dict[SlotRef, SegmentMeta] = {}
+        self._open: dict[int, tuple[int, int]] = {}
+
+    def columns(self, ref: SlotRef) -> Mapping[str, Array]:
+        # zeros: a buffer may not be reused while a frame of it is still on its way
+        self._columns[ref] = {c.name: np.zeros(c.shape, c.dtype) for c in self._specs}
+        return self._columns[ref]
+
+    def open_rows(self, vector_env: int, index: int, rows: int) -> None:
+        self._open[vector_env] = (index, rows)
+
+    def open_now(self) -> list[list[int]]:
+        """[vector env, index, rows] of what is stepped and not sealed."""
+        return [[vector_env, index, rows] for vector_env, (index, rows) in self._open.items()]
+
+    def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
+        self._metas[ref] = meta
+        self._open[meta.id.vector_env] = (meta.id.index + 1, 0)
+
+    def take_up(self, vector_env: int) -> None:
+        self._open.pop(vector_env, None)
+
+    def forget(self, ref: SlotRef) -> None:
+        self._columns.pop(ref, None)
+        self._metas.pop(ref, None)
+
+    def send(self, socket: zmq.Socket[Any], index: int, spawn: int, ref: SlotRef) -> bool:
+        """One multipart message, without blocking; False when there is no room: it is sent again while unbooked."""
+        header = messages.pack_segment(self._layout, index, spawn, ref, self._metas[ref])
+        frames: list[Any] = [header, *(self._columns[ref][c.name] for c in self._specs)]
+        try:
+            socket.copy_threshold = COPY_BELOW
+            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
