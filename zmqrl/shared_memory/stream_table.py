@@ -37,11 +37,11 @@ class StreamRecord:
     segments: int = 0
     """Segments stored, over all incarnations."""
     duplicates_refused: int = 0
+    dropped: list[int] = field(default_factory=lambda: [0] * len(DROP_REASONS))
     swept: int = -1
     """The incarnation whose unsealed rows have been counted, its worker being dead."""
     refused: SlotRef = NO_SLOT
     """The last slot that was superseded: in one store with its rows, so that they are counted once."""
-    dropped: list[int] = field(default_factory=lambda: [0] * len(DROP_REASONS))
 
 
 @dataclass
@@ -64,9 +64,8 @@ class StreamTable:
         """The newest committed books."""
         values = self._read(vector_env, BROKER_AT, PLAIN_FIELDS + len(DROP_REASONS))
         incarnation, next_index, stored, segments, duplicates, swept, slot, generation = values[:PLAIN_FIELDS]
-        dropped = values[PLAIN_FIELDS:]
-        plain = (incarnation - 1, next_index, stored, segments, duplicates, swept - 1)
-        return StreamRecord(*plain, SlotRef(slot, generation), dropped)
+        books = (incarnation - 1, next_index, stored, segments, duplicates, values[PLAIN_FIELDS:])
+        return StreamRecord(*books, swept - 1, SlotRef(slot, generation))
 
     def write(self, vector_env: int, record: StreamRecord) -> None:
         """Broker: commit the books."""
