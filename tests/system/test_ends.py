@@ -1,0 +1,133 @@
+"""Every way to end, with the real processes: exit code, summary, and nothing left within 5 s."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import CARTPOLE, PPO, system_plan
+from runs import END_S, Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
+from zmqrl.supervision.process_table import await_gone
+from zmqrl.types import Mode
+
+Begin = Callable[[RunPlan], Run]
+LONG = 10_000_000
+ONE_RESTART = RestartSection(max=1, backoff_s=0.1)
+FAULTY_PPO = {**PPO, "minibatch_size": 32}
+EVALUATOR = EvaluatorSection(episodes=2, final_limit_s=1.0)
+
+
+def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
+    return system_plan(run_dir, mode, 2 if mode != "single" else 1, steps=LONG, evaluator=EVALUATOR)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize(("number", "status", "code"), [
+    (signal.SIGINT, "interrupted", 130),
+    (signal.SIGTERM, "interrupted", 130),
+    (signal.SIGUSR1, "stopped", 0),
+])  # fmt: skip
+def test_one_signal_stops_cleanly(
+    tmp_path: Path, begin: Begin, mode: Mode, number: signal.Signals, status: str, code: int
+) -> None:
+    if mode != "sync" and number == signal.SIGTERM:
+        pytest.skip("the launcher takes it as SIGINT")
+    run = begin(_endless(tmp_path / "run", mode))
+    run.wait_for_updates(3)
+    processes = run.processes()
+    begun = time.monotonic()
+    run.process.send_signal(number)
+    assert run.end()[0] == code
+    assert time.monotonic() - begun < END_S
+    assert not await_gone(processes.values(), 0.0)
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"], summary["error"]) == (status, code, None)
+    assert summary["ledger"]["balanced"], summary["ledger"]
+    assert summary["ledger"]["in_flight"] == 0 or mode == "async"
+    assert summary["weights_sha256"] is not None
+    assert list(Path(run.plan.store_path).glob("full-*")), "it can be resumed"
+
+
+def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
+    run = begin(_endless(tmp_path / "run"))
+    run.wait_for_updates(3)
+    processes = run.processes()
+    os.kill(processes["learner-0"].pid, signal.SIGSTOP)  # so that the first cannot end it
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(1.1)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end()[0] == 130
+    assert run.summary()["status"] == "interrupted"
+    assert not await_gone(processes.values(), 0.0)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize(("fault", "said"), [
+    ("raise", "the wheel came off"),
+    ("nan", "NaN"),
+    ("shape", "shape"),
+])  # fmt: skip
+def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: Mode, fault: str, said: str) -> None:
+    env = EnvSection(
+        id="faulty_envs:Faulty", num_envs=2, vector_envs=2, segment_steps=16, kwargs={"fault": fault, "after": 40}
+    )
+    run = begin(system_plan(tmp_path / "run", mode, 2 if mode == "sync" else 1, FAULTY_PPO, env, restart=ONE_RESTART))
+    code, _, err = run.end()
+    assert code == 1
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"]) == ("failed", 1)
+    role = "worker" if mode == "sync" else "learner"
+    for text in (summary["error"], err):
+        assert said in text
+        assert "env faulty_envs:Faulty" in text
+        assert "seed" in text
+        assert "step" in text
+        assert f"local-{role}" in text, "the log"
+    logs = "".join(p.read_text() for p in (run.run_dir / "logs").glob(f"local-{role}-*.log"))
+    assert "Traceback" in logs
+    assert summary["ledger"] is None or summary["ledger"]["balanced"], summary["ledger"]
+
+
+def test_a_learner_that_raises_is_named(tmp_path: Path, begin: Begin) -> None:
+    plan = system_plan(tmp_path / "run", "sync", 2, {**PPO, "learning_rate": 1e30, "max_grad_norm": 1e30}, steps=LONG)
+    code, _, err = begin(replace(plan, config=replace(plan.config, restart=ONE_RESTART))).end()
+    assert code == 1
+    assert "TrainingFailed" in err
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    run = begin(_endless(tmp_path / "run", mode))
+    run.wait_for_updates(3)
+    processes = run.processes()
+    assert len(processes) == (6 if mode == "sync" else 3)
+    run.process.kill()
+    assert not await_gone(processes.values(), END_S)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    run = begin(_endless(tmp_path / "run", mode))
+    run.wait_for_updates(3)
+    processes = run.processes()
+    os.kill(processes["agent-0"].pid, signal.SIGKILL)
+    assert not await_gone(processes.values(), END_S)
+    assert run.end()[0] == 1
+    assert "host agent of local died" in run.summary()["error"]
+
+
+def test_what_is_done_leaves_nothing(tmp_path: Path, begin: Begin) -> None:
+    run = begin(system_plan(tmp_path / "run", env=CARTPOLE, evaluator=EVALUATOR))
+    run.wait_for_updates(1)
+    processes = run.processes()
+    summary = run.done()
+    assert not await_gone(processes.values(), 0.0)
+    assert (summary["status"], summary["eval_episodes"]) == ("done", 2)
