@@ -29,6 +29,7 @@ from zmqrl.wire.sockets import bind, drain_frames, drain_multipart, send
 POLL_MS = 500
 MOST_MESSAGES = 1000
 """Of one socket in one round."""
+MOST_DESCRIPTORS = 10_000
 ROLES = ("worker", "learner")
 
 
@@ -214,8 +215,9 @@ class Broker:
 
     def _answer(self) -> None:
         if self._forward:
-            send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, self._forward))
-            self._forward = []  # what got lost the learner finds by looking at the words
+            refs = self._forward[:MOST_DESCRIPTORS]
+            if send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, refs)):
+                self._forward = self._forward[MOST_DESCRIPTORS:]
         for index in self._replies:
             standing = self._state.standing(index)
             if standing is not None and index in self._peers:

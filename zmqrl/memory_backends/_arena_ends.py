@@ -22,6 +22,7 @@ class ArenaSource(SegmentSource):
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._taken_generation = [0] * arena.layout.slots
+        self._expected: dict[int, tuple[int, int]] = {}
         self._fresh: deque[TakenSegment] = deque()
 
     @property
@@ -42,15 +43,34 @@ class ArenaSource(SegmentSource):
         """Slots became free: whoever waits for one should know."""
 
     def _offer(self, refs: Sequence[SlotRef]) -> None:
-        taken, arena = self._taken_generation, self._arena
+        """Take them in; when one is not the next of its stream, a descriptor before it was lost."""
         for ref in refs:
-            if 0 <= ref.slot < len(taken) and taken[ref.slot] < ref.generation and arena.is_held(ref):
-                taken[ref.slot] = ref.generation
-                self._fresh.append(TakenSegment(ref, arena.meta(ref.slot)))
+            if self._is_new(ref):
+                meta = self._arena.meta(ref.slot)
+                if self._expected.get(meta.id.vector_env, (0, 0)) != meta.id[1:]:
+                    self._scan()
+                if self._is_new(ref):
+                    self._take(ref, meta)
+
+    def _is_new(self, ref: SlotRef) -> bool:
+        taken = self._taken_generation
+        return 0 <= ref.slot < len(taken) and taken[ref.slot] < ref.generation and self._arena.is_held(ref)
+
+    def _take(self, ref: SlotRef, meta: SegmentMeta) -> None:
+        self._taken_generation[ref.slot] = ref.generation
+        self._expected[meta.id.vector_env] = (meta.id.incarnation, meta.id.index + 1)
+        self._fresh.append(TakenSegment(ref, meta))
 
     def _scan(self) -> None:
-        """Everything booked and not released, whatever became of the messages."""
-        self._offer(self._arena.held())
+        """Everything booked and not released, whatever became of the messages.
+
+        Twice, because the broker books while we look: what is before a segment seen at first is seen at last.
+        """
+        newest = {id.vector_env: id for id in (self._arena.meta(ref.slot).id for ref in self._arena.held())}
+        for ref in self._arena.held():
+            meta = self._arena.meta(ref.slot)
+            if meta.id <= newest.get(meta.id.vector_env, (-1,)) and self._is_new(ref):
+                self._take(ref, meta)
 
     def _all_fresh(self) -> list[TakenSegment]:
         taken = list(self._fresh)
