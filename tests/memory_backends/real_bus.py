@@ -1,0 +1,88 @@
+"""A broker process, and ends of the bus, over an arena of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot, Endpoints, RunPlan
+from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.wire.agent_link import AgentLink
+
+WAIT_S = 10.0
+
+
+class RealBus:
+    """Closed by `close`, which ends every process that was started here."""
+
+    def __init__(self, plan: RunPlan, folder: Path) -> None:
+        self.plan, self.arena = plan, Arena.create(plan)
+        names = ("segments", "descriptors", "notices", "control")
+        self.endpoints = Endpoints(**{name: f"ipc://{folder}/{name}" for name in names})
+        self.agent = AgentLink(self.endpoints, "local")
+        self._ends: list[Any] = [self.agent]
+        self._children: list[subprocess.Popen[str]] = []
+        self.broker = self.start_broker()
+
+    def boot(self, role: str, index: int = 0, spawn: int = 0, inherit: bool = False) -> Boot:
+        assert self.arena.fd is not None
+        fd = self.arena.fd if inherit else os.dup(self.arena.fd)
+        return Boot(role, index, spawn, "local", self.plan, self.endpoints, {"arena": fd})
+
+    def source(self) -> ZmqSource:
+        self._ends.append(ZmqSource(self.boot("learner")))
+        return self._ends[-1]  # type: ignore[no-any-return]
+
+    def sink(self, index: int = 0, spawn: int = 0) -> ZmqSink:
+        self._ends.append(ZmqSink(self.boot("worker", index, spawn)))
+        return self._ends[-1]  # type: ignore[no-any-return]
+
+    def start_broker(self) -> subprocess.Popen[str]:
+        return self.start(
+            ["-m", "zmqrl.entry", "zmqrl.broker", self.plan.run_id, "0"], self.boot("broker", inherit=True)
+        )
+
+    def start(self, arguments: list[str], boot: Boot) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            pass_fds=tuple(boot.fds.values()),
+            text=True,
+        )
+        self._children.append(child)
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(to_json(boot)) + "\n")
+        child.stdin.flush()
+        return child
+
+    def kill(self, child: subprocess.Popen[str]) -> None:
+        child.kill()
+        child.communicate()
+
+    def close(self) -> None:
+        for end in reversed(self._ends):
+            end.close()
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        self.arena.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """The condition's first true value; it should wait a little by itself."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S} s"
+    return found

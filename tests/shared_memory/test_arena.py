@@ -1,0 +1,140 @@
+"""Words, scans and attaching of the arena."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bus_plans import COLUMNS, bus_plan, with_slots
+
+from zmqrl.errors import ArenaError, ArenaTooLarge
+from zmqrl.shared_memory import memory
+from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, SEAL, Arena, check_fits
+from zmqrl.types import ColumnSpec, SegmentId, SegmentMeta, SlotRef, Version
+
+PLAN = bus_plan()
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    held = Arena.create(PLAN)
+    yield held
+    held.close()
+
+
+def sealed(arena: Arena, slot: int, id: SegmentId, rows: int = 8) -> SlotRef:
+    ref = arena.lease(slot)
+    arena.write_meta(slot, SegmentMeta(id, Version(2, 5), rows))
+    arena.seal(ref)
+    return ref
+
+
+def words(arena: Arena, slot: int) -> list[int]:
+    return [arena.word(slot, which) for which in (LEASE, SEAL, ACCEPT, RELEASE)]
+
+
+def test_the_life_of_a_slot(arena: Arena) -> None:
+    ref = arena.lease(3)
+    assert ref == SlotRef(3, 1)
+    assert words(arena, 3) == [1, 0, 0, 0]
+    assert (arena.open_slots(), arena.sealed(), arena.held()) == (1, [], [])
+    arena.write_meta(3, SegmentMeta(SegmentId(1, 0, 4), Version(2, 5), 7))
+    assert arena.sealed() == [], "the header alone is no seal"
+    arena.seal(ref)
+    assert (arena.open_slots(), arena.sealed(), arena.is_held(ref)) == (0, [ref], False)
+    assert arena.meta(3) == SegmentMeta(SegmentId(1, 0, 4), Version(2, 5), 7)
+    arena.accept(ref)
+    assert (arena.sealed(), arena.held(), arena.is_held(ref)) == ([], [ref], True)
+    arena.release(ref)
+    assert (arena.held(), words(arena, 3)) == ([], [1, 1, 1, 1])
+    assert arena.lease(3) == SlotRef(3, 2)
+    assert not arena.is_held(ref)
+
+
+def test_a_lease_taken_back_is_not_sealed_by_its_old_holder(arena: Arena) -> None:
+    old = arena.lease(0)
+    arena.lease(0)
+    arena.seal(old)
+    assert arena.sealed() == []
+    assert not arena.is_held(old)
+
+
+def test_scans_are_in_stream_order(arena: Arena) -> None:
+    ids = [SegmentId(1, 0, 3), SegmentId(0, 1, 0), SegmentId(0, 0, 9), SegmentId(1, 0, 2)]
+    refs = {id: sealed(arena, slot, id) for slot, id in enumerate(ids)}
+    assert arena.sealed() == [refs[id] for id in sorted(ids)]
+    for ref in refs.values():
+        arena.accept(ref)
+    assert arena.held() == [refs[id] for id in sorted(ids)]
+
+
+def test_what_one_process_writes_another_reads(arena: Arena) -> None:
+    assert arena.fd is not None
+    other = Arena.attach(PLAN, os.dup(arena.fd))
+    arena.columns["obs"][5][...] = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
+    assert other.columns["obs"][5, 4, 1, 2] == 29
+    assert other.columns["obs"].shape == (PLAN.slots, 5, 2, 3)
+    sealed(other, 5, SegmentId(0, 0, 0))
+    assert [ref.slot for ref in arena.sealed()] == [5]
+    other.close()
+
+
+def test_columns_do_not_overlap_and_start_on_cache_lines(arena: Arena) -> None:
+    for number, column in enumerate(arena.columns.values()):
+        assert column.__array_interface__["data"][0] % 64 == 0
+        column[...] = number % 2
+    for number, column in enumerate(arena.columns.values()):
+        assert (column == number % 2).all()
+    assert words(arena, 0) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        with_slots(PLAN, 9),
+        replace(PLAN, columns=(ColumnSpec("obs", "int32", COLUMNS[0].shape), *COLUMNS[1:])),
+        replace(PLAN, columns=(COLUMNS[0], COLUMNS[2], COLUMNS[1], *COLUMNS[3:])),
+    ],
+    ids=["slots", "dtype", "order"],
+)
+def test_another_plans_arena_is_refused(arena: Arena, plan: object) -> None:
+    assert arena.fd is not None
+    with pytest.raises(ArenaError, match=r"this plan's has|another layout"):
+        Arena.attach(plan, arena.fd)  # type: ignore[arg-type]
+
+
+def test_too_little_memory_says_the_need_what_there_is_and_what_to_lower() -> None:
+    huge = with_slots(PLAN, 1 << 40)
+    with pytest.raises(ArenaTooLarge, match=r"needs \d+ MB .* \d+ MB are available: lower replay.capacity") as caught:
+        check_fits(huge)
+    assert caught.value.exit_code == 2
+    with pytest.raises(ArenaTooLarge):
+        Arena.create(huge)
+
+
+def test_available_memory_respects_a_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("300000000\n")
+    (tmp_path / "memory.current").write_text("100000000\n")
+    monkeypatch.setattr(memory, "_cgroups", lambda: [tmp_path])
+    assert memory.available_bytes() == 200_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available_bytes() > 200_000_000
+
+
+def test_the_ledger_adds_up_what_the_words_say(arena: Arena) -> None:
+    sealed(arena, 0, SegmentId(0, 0, 0), rows=6)
+    ledger = arena.ledger()
+    assert (ledger.in_flight, ledger.produced, ledger.balanced) == (6, 0, False)
+
+
+def test_an_arena_closes_twice() -> None:
+    arena = Arena.create(PLAN)
+    arena.close()
+    arena.close()

@@ -1,0 +1,59 @@
+"""Sockets: nothing blocks, nothing lingers, liveness and flow control are ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from zmqrl.wire.sockets import HIGH_WATER_MARK, bind, connect, drain, send
+
+WAIT_MS = 5000
+
+
+Make = Callable[[Callable[..., zmq.Socket[Any]], int], zmq.Socket[Any]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """`make(bind, zmq.PULL)`: a socket at this test's endpoint, closed at its end."""
+    context: zmq.Context[Any] = zmq.Context()
+    held: list[zmq.Socket[Any]] = []
+
+    def made(by: Callable[..., zmq.Socket[Any]], kind: int) -> zmq.Socket[Any]:
+        held.append(by(context, kind, f"ipc://{tmp_path}/s"))
+        return held[-1]
+
+    yield made
+    context.destroy(linger=0)
+
+
+def test_sending_to_nobody_is_false_and_at_once(make: Make) -> None:
+    begun = time.monotonic()
+    assert not send(make(bind, zmq.PUSH), b"x")
+    assert time.monotonic() - begun < 0.5
+
+
+def test_drain_takes_all_there_is_and_marks_what_has_more_frames(make: Make) -> None:
+    pull, push = make(bind, zmq.PULL), make(connect, zmq.PUSH)
+    assert drain(pull) == []
+    assert send(push, b"one")
+    push.send_multipart([b"two", b"frames"])
+    assert send(push, b"three")
+    got: list[bytes] = []
+    while len(got) < 3:
+        assert pull.poll(WAIT_MS)
+        got += drain(pull)
+    assert got == [b"one", b"", b"three"]
+
+
+def test_our_liveness_and_flow_control_are_not_zeromqs(make: Make) -> None:
+    socket = make(bind, zmq.ROUTER)
+    assert socket.getsockopt(zmq.HEARTBEAT_IVL) <= 0
+    assert socket.getsockopt(zmq.LINGER) == 0
+    assert socket.getsockopt(zmq.SNDHWM) == socket.getsockopt(zmq.RCVHWM) == HIGH_WATER_MARK
+    assert socket.getsockopt(zmq.MAXMSGSIZE) > 0
