@@ -38,3 +38,9 @@ class IpcFolder:
     def close(self) -> None:
         """Remove the folder and what is in it. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def remove_left_folder(run_id: str) -> None:
+    """What an agent that was killed could not remove. Every process of the run must have ended."""
+    root = run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid())
+    shutil.rmtree(root / run_id, ignore_errors=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.detach import run_detached
@@ -102,6 +103,8 @@ class Launcher:
                 self._watch(directory, recorder, view)
             finally:
                 teardown = self._orchestrator.undeploy(self._grace_s())
+                if not teardown.left:
+                    remove_left_folder(self._plan.run_id)
                 for event in self._orchestrator.monitor(0.0):
                     self._take(event, recorder)
                 recorder.close()

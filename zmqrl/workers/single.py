@@ -36,7 +36,8 @@ class StoredWeights:
 
 def single_stream(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView]:
     """A source whose `take` collects the round that is missing, and the books."""
-    stream = InprocStream(boot.plan)
+    # A learner that died took its slots with it: its vector envs go on as those of a resumed run.
+    stream = InprocStream(replace(boot.plan, resume=boot.plan.resume or boot.spawn > 0))
     worker = RolloutWorker(
         replace(boot, role="worker", index=0), stream.sink, StoredWeights(store, stream.source), events
     )
