@@ -1,0 +1,80 @@
+"""Stop and resume is as if never stopped."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
+from runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.types import Mode
+
+Begin = Callable[[RunPlan], Run]
+STEPS = 6000
+KINDS = {
+    "ppo": (PPO, CARTPOLE),
+    "ppo-normalised": (NORMALISED, ACROBOT),
+    "dqn": (DQN, CARTPOLE),
+    "dqn-prioritised": (PRIORITISED, CARTPOLE),
+}
+SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
+
+
+def _second_leg(plan: RunPlan, run_id: str, steps: int = STEPS) -> RunPlan:
+    run = replace(plan.config.run, total_env_steps=steps)
+    return replace(plan, run_id=run_id, resume=True, started_at=time.time(), config=replace(plan.config, run=run))
+
+
+def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> None:
+    ledger = second["ledger"]
+    assert ledger["balanced"], ledger
+    assert before + ledger["stored"] == second["env_steps"]
+    assert {n: second[n] for n in SAME} == {n: straight[n] for n in SAME}
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, kind: str, mode: Mode) -> None:
+    algorithm, env = KINDS[kind]
+    workers = 2 if mode == "sync" else 1
+    straight = begin(system_plan(tmp_path / "straight", mode, workers, algorithm, env, steps=STEPS))
+    plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=STEPS // 2)
+    first = begin(plan).done()
+    assert first["env_steps"] < STEPS
+    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    _check(second, straight.done(), first["env_steps"])
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """SIGTERM at any moment, then with another number of workers."""
+    straight = begin(system_plan(tmp_path / "straight", mode, 1, steps=40_000, schedule_steps=40_000))
+    plan = system_plan(tmp_path / "legs", mode, 1, steps=40_000, schedule_steps=40_000)
+    run = begin(plan)
+    run.wait_for_updates(20)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    stopped = run.summary()
+    assert stopped["env_steps"] < 40_000
+    assert stopped["ledger"]["balanced"], stopped["ledger"]
+    assert stopped["ledger"]["stored"] == stopped["env_steps"]
+    second = _second_leg(plan, f"{plan.run_id}-b", 40_000)
+    _check(begin(second).done(), straight.done(), stopped["env_steps"])
+
+
+def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> None:
+    straight = begin(system_plan(tmp_path / "straight", "single", 1, steps=12_000))
+    run = begin(system_plan(tmp_path / "run", "single", 1, steps=12_000))
+    run.wait_for_updates(10)
+    run.kill("learner-0")
+    summary, expected = run.done(), straight.done()
+    assert {n: summary[n] for n in SAME} == {n: expected[n] for n in SAME}
+
+
