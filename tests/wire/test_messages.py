@@ -65,6 +65,7 @@ def test_what_is_packed_comes_back(kind: str, fields: dict[str, Any]) -> None:
     [
         (b"", "not msgpack"),
         (b"\xc1", "not msgpack"),
+        (b"\x81\x90\x00", "not msgpack"),
         (b"GET / HTTP/1.1\r\n\r\n", "not msgpack"),
         (bytes(messages.MAX_CONTROL_BYTES + 1), "size"),
         (msgpack.packb(7), "shape"),
