@@ -76,5 +76,3 @@ def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> 
     run.kill("learner-0")
     summary, expected = run.done(), straight.done()
     assert {n: summary[n] for n in SAME} == {n: expected[n] for n in SAME}
-
-

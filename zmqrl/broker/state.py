@@ -286,6 +286,8 @@ class BrokerState:
             return
         if self._base is None:
             self._base = notice.env_steps if self._plan.resume else 0
+            if self._plan.resume:
+                self._adopt_slots()
             self._arena.set_base_env_steps(self._base)
         ahead = [r for r in self.streams.records if r.incarnation >= 0 and r.next_index > notice.version.n + 1]
         if self._sync and ahead:
@@ -295,6 +297,12 @@ class BrokerState:
         self._members_changed = self._members_changed or self.notice is None
         self.notice = notice
         self._actions.append(ev.Publish(notice))
+
+    def _adopt_slots(self) -> None:
+        """Before its first notice the learner of a resumed run put back what replay held."""
+        self._slots = Slots(self._arena)
+        if self._settled:
+            self._slots.settle()
 
     def _answered(self, take_up: TakeUp) -> None:
         request = self._asked.get(take_up.vector_env)
@@ -327,7 +335,7 @@ class BrokerState:
 
     def _serve(self) -> None:
         """Give streams to who should have them, and leases to who may."""
-        if not self._settled:
+        if not self._settled or (self._plan.resume and self._base is None):
             return
         if self._members_changed:
             self._members_changed = False

@@ -32,6 +32,16 @@ class ArenaSource(SegmentSource):
     def stored(self) -> int:
         return self._arena.streams.stored()
 
+    def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
+        restored = []
+        for slot, meta in enumerate(metas):
+            for name, column in columns.items():
+                self._arena.columns[name][slot] = column[slot]
+            ref = self._arena.restore(slot, meta)
+            self._taken_generation[slot] = ref.generation
+            restored.append(TakenSegment(ref, meta))
+        return restored
+
     def release(self, refs: Sequence[SlotRef]) -> None:
         for ref in refs:
             if self._arena.is_held(ref):

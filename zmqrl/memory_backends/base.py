@@ -58,6 +58,13 @@ class SegmentSource(ABC):
         """Give slots back; they may be overwritten at once. Never blocks."""
 
     @abstractmethod
+    def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
+        """On a resume, before the first `announce`: hold again what replay held, `columns [k, T, N, ...]`.
+
+        They are in no book of this leg. ArenaError when a slot was leased before.
+        """
+
+    @abstractmethod
     def announce(self, notice: Notice) -> None:
         """Make `notice` the current version for all workers; never blocks, repeated until it is known."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class UniformReplay(Replay):
         _, steps, envs = columns["reward"].shape
         self._columns, self._seed = columns, seed
         self._held = HeldSegments(max_segments, steps, envs)
+        self._segments: deque[tuple[SlotRef, SegmentMeta]] = deque()
 
     @property
     def size(self) -> int:
@@ -37,16 +39,21 @@ class UniformReplay(Replay):
 
         In sync segments must be added in one order (version, then vector env), or runs will differ.
         """
-        del meta
         evicted = self.release_oldest() if self._held.count == self._held.places else None
         self._added(self._held.add(ref, self._columns["valid"][ref.slot]))
+        self._segments.append((ref, meta))
         return evicted
 
     def release_oldest(self) -> SlotRef:
         """Let go of the oldest segment."""
         place, ref = self._held.release_oldest()
+        self._segments.popleft()
         self._released(place)
         return ref
+
+    def held(self) -> Sequence[tuple[SlotRef, SegmentMeta]]:
+        """What is held, oldest first."""
+        return tuple(self._segments)
 
     def sample(self, batch_size: int, n_step: int, gamma: float, key: int) -> ReplaySample:
         """Draw `batch_size` valid rows with replacement; ValueError when none are held."""

@@ -162,6 +162,19 @@ class Arena:
         """Learner: the slot may be overwritten."""
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
 
+    def restore(self, slot: int, meta: SegmentMeta) -> SlotRef:
+        """Learner of a resumed run, before its first notice: until then no broker leases, and every word is its own.
+
+        The payload must be there. `ArenaError` when the slot was used before.
+        """
+        at = self.layout.slots_at + slot * SLOT_WORDS
+        if self.words[at + LEASE]:
+            raise ArenaError(f"slot {slot} was leased before the resumed replay was put back")
+        self.write_meta(slot, meta)
+        for word in (LEASE, SEAL, ACCEPT):
+            self.words[at + word] = 1
+        return SlotRef(slot, 1)
+
     def meta(self, slot: int) -> SegmentMeta:
         """What the slot's header says."""
         at = self.layout.slots_at + slot * SLOT_WORDS + META

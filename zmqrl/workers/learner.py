@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.make import make_store
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource
+from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
 from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
@@ -21,6 +22,7 @@ from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Version, Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.workers.learning import Counters, Learning, publish
+from zmqrl.workers.replay_checkpoint import refill, restore_segments
 from zmqrl.workers.single import single_stream
 from zmqrl.workers.sync_loop import run_sync
 
@@ -33,6 +35,7 @@ def main(boot: Boot) -> int:
     full = store.newest_full() if plan.resume or boot.spawn > 0 else None
     counters = _counters(boot, store, full)
     source, ledger = _source(boot, store, events)
+    held = restore_segments(full.arrays, source) if full is not None and _arena_is_new(boot) else []
     learning = Learning(plan, algorithm, store, source, events, counters, ledger)
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
     weights = _first_weights(learning, full)
@@ -41,13 +44,18 @@ def main(boot: Boot) -> int:
     if full is not None:
         learning.restore(full)
     try:
-        learning.ended(_run(learning, full))
+        learning.ended(_run(learning, full, held))
     finally:
         source.close()
     return 0
 
 
-def _run(learning: Learning, full: Full | None) -> str:
+def _arena_is_new(boot: Boot) -> bool:
+    """Whether what replay held is gone from memory: single mode keeps it in the process, the others outside."""
+    return boot.plan.config.run.mode == "single" or boot.spawn == 0
+
+
+def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> str:
     plan = learning.plan
     if plan.on_policy and plan.config.run.mode == "async":
         return run_async_on_policy(learning)
@@ -55,6 +63,8 @@ def _run(learning: Learning, full: Full | None) -> str:
     if not plan.on_policy:
         config, prioritised = plan.config, learning.algorithm.prioritised
         replay = build_replay(learning.source.columns, config.replay.capacity, config.run.seed, prioritised)
+        if full is not None and held:
+            refill(replay, full.arrays, held)
     if plan.config.run.mode == "async":
         assert replay is not None
         return run_async_off_policy(learning, replay)

@@ -15,9 +15,11 @@ from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
+from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, Notice, Version
 from zmqrl.workers.counters import LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
+from zmqrl.workers.replay_checkpoint import replay_arrays
 
 METRICS_EVERY_S = 1.0
 SOLVED_EPISODES = 100
@@ -152,13 +154,15 @@ class Learning:
         """Whether FULL is to be written at this boundary."""
         return every_round or time.monotonic() - self._full_at_s >= self.config.run.checkpoint_every_s
 
-    def save_full(self, durable: bool = False) -> int:
-        """Write FULL for the current version; returns its bytes."""
+    def save_full(self, durable: bool = False, replay: UniformReplay | None = None) -> int:
+        """Write FULL for the current version, with `replay` when given; returns its bytes."""
         arrays = {
             **prefixed("weights", self.learner.weights()),
             **prefixed("state", self.learner.state()),
             **prefixed("episodes", self.episodes.arrays()),
         }
+        if replay is not None:
+            arrays.update(replay_arrays(replay, self.source.columns))
         saved = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
         self._full_at_s = time.monotonic()
         return saved.nbytes

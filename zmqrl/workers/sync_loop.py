@@ -83,11 +83,11 @@ class _SyncLoop:
         return evicted
 
     def write_full(self, durable: bool) -> None:
-        """FULL of every round while it is small, else by the clock; with the whole replay when durable."""
+        """FULL of every round while it is small, else by the clock; with replay always by the clock."""
         learning = self._learning
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
         if learning.full_due(every_round=small and self._replay is None) or durable:
-            self._full_bytes = learning.save_full(durable)
+            self._full_bytes = learning.save_full(durable, self._replay)
 
     def _gave_up_waiting(self) -> bool:
         """After a stop the round may still come together, for half of the grace."""

@@ -1,0 +1,39 @@
+"""Replay in FULL: the held segments, oldest first, and what the sampler knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
+from zmqrl.workers.counters import prefixed, unprefixed
+
+
+def replay_arrays(replay: UniformReplay, columns: Mapping[str, Array]) -> dict[str, Array]:
+    """The part of FULL: sampler state, metas `[k, 6]` and a copy of the held rows of each column `[k, T, N, ...]`."""
+    held = replay.held()
+    slots = np.array([ref.slot for ref, _ in held], np.int64)
+    metas = np.array([(*meta.id, *meta.version, meta.rows) for _, meta in held], np.int64).reshape(-1, 6)
+    return {
+        **prefixed("sampler", replay.state()),
+        **prefixed("held", {name: column[slots] for name, column in columns.items()}),
+        "held_metas": metas,
+    }
+
+
+def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegment]:
+    """Put the segments of FULL back into slots; none when FULL has no replay."""
+    if "held_metas" not in arrays:
+        return []
+    metas = [SegmentMeta(SegmentId(*row[:3]), Version(*row[3:5]), row[5]) for row in arrays["held_metas"].tolist()]
+    return source.restore(metas, unprefixed("held", arrays))
+
+
+def refill(replay: UniformReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
+    """Have an empty replay hold what it held, with the same priorities."""
+    replay.load_state(unprefixed("sampler", arrays))
+    for ref, meta in held:
+        replay.add(ref, meta)
