@@ -285,12 +285,22 @@ class BusMachine(RuleBasedStateMachine):
             assert id.index == due, (id, before)
             last[id.vector_env] = id
 
-    @rule(i=st.integers(0, 1), pick=st.integers(0, 7), rows=st.integers(0, ROWS))
-    def works(self, i: int, pick: int, rows: int) -> None:
+    @rule(i=st.integers(0, 1), pick=st.integers(0, 7), rows=st.integers(1, ROWS), fuse=FUSES)
+    def works(self, i: int, pick: int, rows: int, fuse: int | None) -> None:
         """A segment from lease to the learner, as on a good day."""
         self.says(i)
         self.seals(i, pick, rows)
-        self.delivers(i, keep=bool(pick & 1))
+        self.delivers(i, keep=bool(pick & 1), fuse=fuse)
+
+    @rule(i=st.integers(0, 1), pick=st.integers(0, 7), rows=st.integers(1, ROWS), fuse=FUSES)
+    def dies_in_a_segment(self, i: int, pick: int, rows: int, fuse: int | None) -> None:
+        """With one sealed that nobody has heard of, where a lease is left for it."""
+        self.agent_reports()
+        self.says(i)
+        self.seals(i, pick, rows)
+        self.steps(i, pick, rows)
+        self.dies(i)
+        self.agent_reports(fuse)
 
     @rule()
     def goes_well(self) -> None:
@@ -343,5 +353,5 @@ class BusMachine(RuleBasedStateMachine):
         assert self.leased == set(range(SLOTS)), "slots lost"
 
 
-BusMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+BusMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBus = BusMachine.TestCase

@@ -1,0 +1,121 @@
+"""Booking by the id in a slot's header: in order, once, and never for a stream that is not the worker's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.state import BrokerState
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.shared_memory.stream_table import ProducerRecord
+from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
+
+PLAN = bus_plan("sync", workers=2, vector_envs=2, slots=8)
+HELLO = ev.WorkerIs(0, 0, (), {})
+
+
+class Bus:
+    """A state whose worker 0 steps vector env 0."""
+
+    def __init__(self) -> None:
+        self.arena = Arena.private(PLAN)
+        self.state = BrokerState(PLAN, self.arena)
+        self.state.handle(HELLO)
+
+    def leases(self) -> Sequence[SlotRef]:
+        standing = self.state.standing(0)
+        assert standing is not None
+        return standing.leases
+
+    def seal(self, ref: SlotRef, id: SegmentId, rows: int = 8) -> None:
+        self.arena.write_meta(ref.slot, SegmentMeta(id, Version(0, 0), rows))
+        self.arena.seal(ref)
+        produced = self.arena.streams.read_producer(0).produced
+        self.arena.streams.write_producer(0, ProducerRecord(id.incarnation, id.index, produced + rows))
+
+    def push(self, *refs: SlotRef) -> list[SlotRef]:
+        """What the learner is told of."""
+        actions = self.state.handle(ev.Sealed(0, 0, refs))
+        return [ref for action in actions if isinstance(action, ev.Forward) for ref in action.refs]
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
+
+
+def test_a_descriptor_that_comes_first_waits_for_nothing_lost(bus: Bus) -> None:
+    first, second = bus.leases()
+    bus.seal(first, SegmentId(0, 0, 0))
+    bus.seal(second, SegmentId(0, 0, 1))
+    assert bus.push(second) == [first, second], "the lost descriptor of the first is not waited for"
+    assert bus.push(first, second) == []
+    ledger = bus.arena.ledger()
+    assert (ledger.stored, ledger.duplicates_refused, ledger.balanced) == (16, 2, True)
+
+
+def test_a_gap_is_not_booked_over(bus: Bus) -> None:
+    first, second = bus.leases()
+    bus.seal(second, SegmentId(0, 0, 1))
+    assert bus.push(second) == []
+    assert bus.arena.sealed() == [second]
+    bus.seal(first, SegmentId(0, 0, 0))
+    assert bus.push(first, second) == [first, second]
+
+
+def test_a_second_fill_of_a_position_is_superseded_and_its_slot_comes_back(bus: Bus) -> None:
+    first, second = bus.leases()
+    bus.seal(first, SegmentId(0, 0, 0))
+    bus.seal(second, SegmentId(0, 0, 0), rows=5)
+    assert bus.push(first) == [first]
+    assert bus.push(second) == []
+    ledger = bus.arena.ledger()
+    assert (ledger.stored, ledger.dropped["superseded"], ledger.balanced) == (8, 5, True)
+    assert not bus.arena.is_held(second)
+    assert len(bus.leases()) == 2
+
+
+@pytest.mark.parametrize(
+    "id", [SegmentId(1, 0, 0), SegmentId(99, 0, 0), SegmentId(-1, 0, 0), SegmentId(0, 0, -1), SegmentId(0, 0, 1 << 60)]
+)
+def test_a_header_that_cannot_be_this_workers_is_refused(bus: Bus, id: SegmentId) -> None:
+    ref = bus.leases()[0]
+    bus.arena.write_meta(ref.slot, SegmentMeta(id, Version(0, 0), 8))
+    bus.arena.seal(ref)
+    assert bus.push(ref) == []
+    assert bus.arena.ledger().stored == 0
+    assert len(bus.leases()) == 2
+
+
+def test_descriptors_of_strangers_and_of_the_dead_change_nothing(bus: Bus) -> None:
+    ref = bus.leases()[0]
+    bus.seal(ref, SegmentId(0, 0, 0))
+    for index, spawn in ((0, 1), (1, 0), (77, 0)):
+        assert bus.state.handle(ev.Sealed(index, spawn, (ref,))) == []
+    assert bus.push(SlotRef(ref.slot, ref.generation + 1), SlotRef(1 << 50, 1), SlotRef(-1, 1)) == []
+    assert bus.arena.ledger().stored == 0
+    assert bus.push(ref) == [ref]
+
+
+def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
+    ref = bus.leases()[0]
+    bus.seal(ref, SegmentId(0, 0, 0))
+    bus.push(ref)
+    bus.arena.release(ref)
+    seen = set()
+    for index in range(1, 12):
+        bus.state.handle(ev.LearnerIs(0))
+        ref = bus.leases()[0]
+        seen.add(ref)
+        bus.seal(ref, SegmentId(0, 0, index))
+        bus.push(ref)
+        bus.arena.release(ref)
+    assert max(ref.generation for ref in seen) > 1
+    assert len(seen) == 11
