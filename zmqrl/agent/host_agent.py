@@ -32,6 +32,8 @@ HURRIED_GRACE_S = 2.5
 ENDING_TICK_S = 0.05
 STDIN_READ_BYTES = 65_536
 LAST_WORDS_S = 1.0
+DUMP_S = 0.5
+"""What faulthandler may take to write the stacks of a stalled process."""
 
 
 @dataclass
@@ -55,6 +57,7 @@ class HostAgent:
         self._commands = b""
         self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
         self._children: dict[Place, Child] = {}
+        self._kill_at: dict[Place, tuple[int, float]] = {}
         self._ending: Ending | None = None
         self._failed = False
         self._usage = Usage()
@@ -162,6 +165,7 @@ class HostAgent:
             self._end_step(self._ending, now)
         else:
             self._act(self._supervision.handle(Tick(), now))
+            self._kill_stalled(now)
         if now >= self._clock.heartbeat_at:
             self._clock.heartbeat_at = now + self._plan.config.limits.heartbeat_s
             self._report()
@@ -224,7 +228,9 @@ class HostAgent:
                 self._data_plane.current = from_json(Notice, event["notice"])
                 self._tell_evaluator({"notice": event["notice"]})
                 continue
-            if name == "fault":
+            if name == "worker_state" and event["state"] == "stalled":
+                self._dump_and_kill(Place(event["member"], event["place"]), event["spawn"])
+            elif name == "fault":
                 child.last_fault = event
             elif name == "ended":
                 self._final_notice = event.get("notice")
@@ -233,6 +239,21 @@ class HostAgent:
             self._output.send(name, role=child.place.role, index=child.place.index, **event)
         if not child.events_open and child.events_fd in self._poller:
             self._poller.unregister(child.events_fd)
+
+    def _dump_and_kill(self, place: Place, spawn: int) -> None:
+        """It makes no progress: its stacks go into its log, then supervision starts it again."""
+        child = self._children.get(place)
+        if child is not None and child.spawn == spawn:
+            child.process.send_signal(signal.SIGUSR2)
+            self._kill_at[place] = (spawn, time.monotonic() + DUMP_S)
+
+    def _kill_stalled(self, now: float) -> None:
+        for place, (spawn, at) in list(self._kill_at.items()):
+            if now >= at:
+                del self._kill_at[place]
+                child = self._children.get(place)
+                if child is not None and child.spawn == spawn:
+                    child.process.kill()
 
     def _reap(self, child: Child) -> None:
         self._take_events(child)

@@ -17,7 +17,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.orders import TakeUp, order_from_data, order_to_data
 from zmqrl.broker.state import BrokerState
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import TrainingFailed, WireError
 from zmqrl.logs.events import EventPipe
@@ -230,7 +230,7 @@ class Broker:
     def _books(self) -> bytes:
         state = self._state
         requests = [[r.vector_env, r.incarnation, r.next_index] for r in state.requests]
-        known = None if state.notice is None else to_json(state.notice)
+        known = None if state.notice is None else list(state.notice.version)
         return messages.pack("books", broker=state.incarnation, requests=requests, known=known)
 
     def _packed(self, standing: ev.Standing) -> bytes:

@@ -16,7 +16,7 @@ import zmq
 
 from zmqrl.broker.events import Standing
 from zmqrl.broker.orders import order_from_data, order_to_data
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
@@ -130,8 +130,7 @@ class ZmqSource(ArenaSource):
                 self._requests = [TakeUpRequest(*r) for r in message.fields["requests"]]
                 self._asked = bool(self._requests)
                 known = message.fields["known"]
-                version = None if known is None else from_json(Notice, known).version
-                self._known = self._notice is None or version == self._notice.version
+                self._known = self._notice is None or (known is not None and tuple(known) == self._notice.version)
 
 
 class ZmqSink(LeasedSink):

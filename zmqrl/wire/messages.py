@@ -92,6 +92,10 @@ def _is_orders(value: Any) -> bool:
     )
 
 
+def _is_version_or_none(value: Any) -> bool:
+    return value is None or (_is_list_of_counts(value) and len(value) == 2)
+
+
 SCHEMAS: Mapping[str, Mapping[str, Check]] = {
     "worker": {
         "index": _is_count,
@@ -125,7 +129,7 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
         "orders": lambda v: v is None or _is_orders(v),
         "stop": _is_flag,
     },
-    "books": {"broker": _is_count, "requests": _is_counts(3), "known": lambda v: v is None or _is_notice(v)},
+    "books": {"broker": _is_count, "requests": _is_counts(3), "known": _is_version_or_none},
     "notice": {"notice": _is_notice},
 }
 """Fields of each message. All ints are below 2^62."""
