@@ -1,0 +1,29 @@
+"""async: the rate limiter holds the replay ratio, whichever side is the slow one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import CARTPOLE, DQN, system_plan
+from runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EnvSection
+
+SLOW_WORKERS = (DQN, EnvSection(id="slow_envs:Slow", num_envs=2, segment_steps=16, kwargs={"step_s": 0.0005}))
+SLOW_LEARNER = ({**DQN, "batch_size": 2000}, EnvSection(num_envs=CARTPOLE.num_envs, segment_steps=16))
+
+
+@pytest.mark.parametrize(("algorithm", "env"), [SLOW_WORKERS, SLOW_LEARNER], ids=["workers", "learner"])
+def test_ratio_is_held_when_one_side_is_slow(
+    tmp_path: Path, begin: Callable[[RunPlan], Run], algorithm: Mapping[str, Any], env: EnvSection
+) -> None:
+    summary = begin(system_plan(tmp_path / "run", "async", 2, algorithm, env, steps=6000)).done()
+    assert summary["replay_ratio"] == pytest.approx(0.1, rel=0.1)
+    assert summary["updates"] > 400
+    produced_after_start = summary["ledger"]["stored"] - 500
+    assert summary["updates"] / produced_after_start == pytest.approx(0.1, rel=0.1), "workers ran ahead"
+    assert summary["ledger"]["balanced"], summary["ledger"]
