@@ -119,8 +119,8 @@ def test_leases_are_the_flow_control(ends: Ends) -> None:
     ends.sink.poll(TURN_S)
     assert ends.sink.open(0) is None
     ends.sink.abandon(first)
-    again = ends.open(0)
-    assert again.ref == first.ref, "an abandoned lease is kept"
+    again = ends.sink.open(0)
+    assert again is not None and again.ref == first.ref, "an abandoned lease is kept"
 
 
 def test_unreleased_slots_are_never_overwritten(ends: Ends) -> None:

@@ -1,0 +1,96 @@
+"""The learner's end against a broker's sockets in the test's hand: descriptors are hints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.config.plan import Boot, Endpoints
+from zmqrl.memory_backends.zmq import ZmqSource
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.shared_memory.stream_table import StreamRecord
+from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.wire.messages import pack_descriptors
+
+WAIT_S = 5.0
+
+
+class HandBroker:
+    """Books what the test wants, and says what the test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = bus_plan("sync", workers=1, vector_envs=1)
+        self.arena = Arena.create(plan)
+        self.arena.begin_broker()
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.descriptors, self.control = self.context.socket(zmq.PUSH), self.context.socket(zmq.ROUTER)
+        endpoints = Endpoints("", f"ipc://{folder}/descriptors", "", f"ipc://{folder}/control")
+        self.descriptors.bind(endpoints.descriptors)
+        self.control.bind(endpoints.control)
+        assert self.arena.fd is not None
+        self.source = ZmqSource(Boot("learner", 0, 0, "local", plan, endpoints, {"arena": os.dup(self.arena.fd)}))
+        assert self.source.take(0.0) == []
+
+    def book(self, index: int) -> SlotRef:
+        ref = self.arena.lease(index)
+        self.arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, index), Version(0, index), 8))
+        self.arena.seal(ref)
+        self.arena.streams.write(0, StreamRecord(incarnation=0, next_index=index + 1))
+        self.arena.accept(ref)
+        return ref
+
+    def say(self, *refs: SlotRef) -> None:
+        assert self.descriptors.poll(1000 * WAIT_S, zmq.POLLOUT)
+        self.descriptors.send(pack_descriptors(1, 0, refs))
+
+    def taken(self) -> list[int]:
+        return [segment.meta.id.index for segment in self.source.take(WAIT_S)]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[HandBroker]:
+    held = HandBroker(tmp_path)
+    yield held
+    held.source.close()
+    held.context.destroy(linger=0)
+    held.arena.close()
+
+
+def test_a_descriptor_out_of_turn_brings_what_is_before_it(broker: HandBroker) -> None:
+    broker.book(0)
+    broker.say(broker.book(1))
+    assert broker.taken() == [0, 1]
+
+
+def test_what_no_descriptor_told_of_is_found(broker: HandBroker) -> None:
+    broker.book(0)
+    broker.book(1)
+    assert broker.taken() == [0, 1]
+
+
+def test_a_new_broker_means_a_look_at_everything(broker: HandBroker) -> None:
+    broker.book(0)
+    broker.arena.begin_broker()
+    assert [segment.meta.id.index for segment in broker.source.take(0.0)] == [0]
+
+
+def test_a_descriptor_of_what_is_not_held_is_nothing(broker: HandBroker) -> None:
+    sealed = broker.arena.lease(5)
+    broker.arena.write_meta(5, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 8))
+    broker.arena.seal(sealed)
+    broker.say(sealed, SlotRef(5, 9), SlotRef(-1, 1), SlotRef(1 << 40, 1))
+    assert broker.source.take(0.3) == []
+    ref = broker.book(0)
+    broker.say(ref, ref)
+    broker.say(ref)
+    assert broker.taken() == [0]
+    assert broker.source.take(0.2) == []
