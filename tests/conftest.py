@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,9 +56,18 @@ def _files() -> set[Path]:
     return {*mine, *(root.iterdir() if root.is_dir() else ())}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runtime_dir() -> Iterator[None]:
+    """A place of this session's own for socket folders: another run on the machine is no leak of ours."""
+    with tempfile.TemporaryDirectory(prefix="zt-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, runtime_dir: None) -> Iterator[None]:
     """Fails a test that leaks. `@pytest.mark.keeps_sockets` is for those that hold a zmq context in a wider fixture."""
+    del runtime_dir
     processes, sockets, files = _descendants(), _sockets(), _files()
     yield
     left = await_gone(_descendants() - processes, DEATH_S)

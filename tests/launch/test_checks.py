@@ -83,7 +83,7 @@ def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
 def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
     config = load_config("cartpole-ppo")
     assert not is_finished(run_dir, config)
-    summary = {"env_steps": 200_192, "train_return_mean_100": 400.0}
+    summary = {"env_steps": 250_112, "train_return_mean_100": 400.0}
     (run_dir / "summary.json").write_text(json.dumps(summary))
     assert is_finished(run_dir, config)
     more = load_config("cartpole-ppo", overrides=["run.total_env_steps=300000"])
