@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from runs import END_S, Run
+from system_runs import END_S, Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.supervision.process_table import await_gone

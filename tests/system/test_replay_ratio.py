@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import CARTPOLE, DQN, system_plan
-from runs import Run
+from system_plans import CARTPOLE, DQN, system_plan
+from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from runs import Run
+from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
+from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import Mode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import CARTPOLE, PPO, system_plan
-from runs import END_S, Run
+from system_plans import CARTPOLE, PPO, system_plan
+from system_runs import END_S, Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
+from zmqrl.launch.launcher import launch
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.types import Mode
 
@@ -101,6 +103,28 @@ def test_a_learner_that_raises_is_named(tmp_path: Path, begin: Begin) -> None:
     code, _, err = begin(replace(plan, config=replace(plan.config, restart=ONE_RESTART))).end()
     assert code == 1
     assert "TrainingFailed" in err
+
+
+def test_what_a_learner_finds_bad_before_it_began_is_bad_configuration(tmp_path: Path, begin: Begin) -> None:
+    plan = system_plan(tmp_path / "run", "sync", 2)
+    config = replace(plan.config, algorithm={**PPO, "kind": "ppoo"})
+    run = begin(replace(plan, config=config))
+    code, _, err = run.end()
+    assert code == 2
+    assert "did you mean 'ppo'?" in err
+    assert not run.run_dir.exists()
+
+
+def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    plan = _endless(tmp_path / "run", "single")
+    monkeypatch.setattr("zmqrl.launch.launcher.status_of", fail)
+    assert launch(plan, plain=True) == 1
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "OSError: no space left" in summary["error"]
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
