@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,12 +102,15 @@ class Launcher:
             try:
                 self._warn_of_few_cores(view)
                 self._watch(directory, recorder, view)
+            except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
+                traceback.print_exc()
+                self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
             finally:
                 teardown = self._orchestrator.undeploy(self._grace_s())
                 if not teardown.left:
                     remove_left_folder(self._plan.run_id)
                 for event in self._orchestrator.monitor(0.0):
-                    self._take(event, recorder)
+                    self._take_last(event, recorder)
                 recorder.close()
                 view.close()
             return self._sum_up(directory, teardown)
@@ -142,6 +146,13 @@ class Launcher:
         if self._on_ready is not None and self._state.all_ready:
             self._on_ready()
             self._on_ready = None
+
+    def _take_last(self, event: HostEvent, recorder: Recorder) -> None:
+        """As `_take`; after a failure only what the summary needs."""
+        if self._state.failure is None:
+            self._take(event, recorder)
+        else:
+            self._state.handle(event)
 
     def _tell_problems(self, view: View) -> None:
         for problem in self._state.problems[self._problems_told :]:
@@ -204,6 +215,8 @@ class Launcher:
         state = self._state
         if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
             return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent refused the configuration"
+        if state.failure is not None and state.refused is not None:
+            return "failed", BAD_CONFIGURATION, state.refused
         request = self._signals.request
         failure = state.failure or self._lost_agent(request)
         if failure is not None and request is not Request.KILL:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.supervision.restarts import BAD_CONFIGURATION
 
 Bottleneck = Literal["workers", "learner", "bus", "store"]
 BOTH_WAIT = 1.25
@@ -70,6 +71,8 @@ class RunState:
     problems: list[Problem] = field(default_factory=list)
     failure: str | None = None
     """The first cause, once the run cannot go on."""
+    refused: str | None = None
+    """What a process that found the configuration bad said, while nothing was stored yet."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
@@ -167,6 +170,8 @@ class RunState:
             return
         self.ready.discard(place)
         self._last_exit[place] = event
+        if event.data["code"] == BAD_CONFIGURATION and self.env_steps == 0:
+            self.refused = self.refused or str(event.data["cause"])
         if event.data["expected"]:
             self._note(event, "the run ends without its last checkpoint")
             self.failure = self.failure or self._cause(event)

@@ -47,6 +47,7 @@ class _Sample:
     env_steps: int
     updates: int
     waited_s: float
+    saved_s: float
 
 
 @dataclass
@@ -55,9 +56,12 @@ class Rates:
 
     samples: list[_Sample] = field(default_factory=list)
 
-    def observe(self, at_s: float, env_steps: int, updates: int, waited_s: float) -> None:
-        """Take a sample, at most one every `SAMPLE_EVERY_S`; the newest always counts."""
-        sample = _Sample(at_s, env_steps, updates, waited_s)
+    def observe(self, at_s: float, env_steps: int, updates: int, waited_s: float, saved_s: float) -> None:
+        """Take a sample, at most one every `SAMPLE_EVERY_S`; the newest always counts.
+
+        `waited_s`, `saved_s`: time spent so far waiting for segments, and in the store.
+        """
+        sample = _Sample(at_s, env_steps, updates, waited_s, saved_s)
         if len(self.samples) > 1 and at_s - self.samples[-2].at_s < SAMPLE_EVERY_S:
             self.samples[-1] = sample
         else:
@@ -82,13 +86,14 @@ class Rates:
 
     def _between(self, first: int, last: int) -> dict[str, float]:
         if first >= last:
-            return {"env_steps_per_s": 0.0, "updates_per_s": 0.0, "wait_fraction": 0.0}
+            return dict.fromkeys(("env_steps_per_s", "updates_per_s", "wait_fraction", "store_wait_fraction"), 0.0)
         a, b = self.samples[first], self.samples[last]
         elapsed_s = max(b.at_s - a.at_s, 1e-9)
         return {
             "env_steps_per_s": (b.env_steps - a.env_steps) / elapsed_s,
             "updates_per_s": (b.updates - a.updates) / elapsed_s,
             "wait_fraction": min(1.0, (b.waited_s - a.waited_s) / elapsed_s),
+            "store_wait_fraction": min(1.0, (b.saved_s - a.saved_s) / elapsed_s),
         }
 
 

@@ -63,7 +63,7 @@ class Learning:
         self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, replayable=plan.config.run.mode != "async")
         self.lags = LagHistogram()
         self.rates = Rates()
-        self.waited_s = 0.0
+        self.waited_s = self._saved_s = 0.0
         self.stop_requested = False
         self.learner: OnPolicyLearner | OffPolicyLearner
         self._metrics_at_s = self._full_at_s = time.monotonic()
@@ -117,7 +117,7 @@ class Learning:
         """Pass a version boundary: n + 1. Returns the reason to stop here, or None."""
         c, run = self.counters, self.config.run
         c.n += 1
-        self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s)
+        self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s)
         self._emit_metrics()
         mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
         threshold = self.plan.env.reward_threshold
@@ -138,10 +138,14 @@ class Learning:
     def publish(self, announce: bool = True) -> Notice:
         """Save the current version and, with `announce`, make it known to the workers."""
         weights = {**self.learner.weights()}
+        begun = time.monotonic()
         self._notice = publish(self.store, self.version, weights, self.progress, self.algorithm)
+        saved = time.monotonic()
         if announce:
             self.announce(self._notice)
+        announced = time.monotonic()
         self.store.retire()
+        self._saved_s += saved - begun + time.monotonic() - announced
         return self._notice
 
     def announce(self, notice: Notice) -> None:
@@ -163,8 +167,10 @@ class Learning:
         }
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
+        begun = time.monotonic()
         saved = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
         self._full_at_s = time.monotonic()
+        self._saved_s += self._full_at_s - begun
         return saved.nbytes
 
     def restore(self, full: Full) -> None:
