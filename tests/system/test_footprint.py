@@ -1,0 +1,33 @@
+"""What a small run costs: memory of its processes, and the time to its first env step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from system_plans import system_plan
+from system_runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EvaluatorSection
+from zmqrl.supervision.process_table import pss_mb
+
+WORKER_MB, RUN_MB, FIRST_STEP_S = 50.0, 500.0, 2.5
+
+
+def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+    plan = system_plan(tmp_path / "run", "sync", 2, steps=12_000, evaluator=EvaluatorSection(episodes=2))
+    run = begin(plan)
+    run.wait_for_updates(30)
+    processes = run.processes()
+    assert set(processes) == {"agent-0", "broker-0", "learner-0", "worker-0", "worker-1", "evaluator-0"}
+    held_mb = {place: pss_mb(process.pid) or 0.0 for place, process in processes.items()}
+    launcher_mb = pss_mb(run.process.pid) or 0.0
+    for place, process in processes.items():
+        if place != "learner-0":
+            assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text(), place
+    summary = run.done()
+    assert max(summary["peak_pss_mb"]["worker"], held_mb["worker-0"], held_mb["worker-1"]) <= WORKER_MB, held_mb
+    assert sum(held_mb.values()) + launcher_mb <= RUN_MB, (held_mb, launcher_mb)
+    assert summary["first_env_step_s"] <= FIRST_STEP_S
+    print(held_mb, launcher_mb, summary["first_env_step_s"])
