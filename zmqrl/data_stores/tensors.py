@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,31 +36,32 @@ _DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
 _MAX_HEADER = 100_000_000
 _ZEROS = "0" * 64
 _DIGEST_KEY = "sha256"
+_MARK = f'"{_DIGEST_KEY}":"'.encode()
 
 
 def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
     """Whole file as bytes. Arrays are ordered by item size so that each is aligned when read in place."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    ordered = sorted(contiguous.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    header: dict[str, object] = {"__metadata__": {**metadata, _DIGEST_KEY: _ZEROS}}
+    ordered = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    entries = [f'"__metadata__":{json.dumps({**metadata, _DIGEST_KEY: _ZEROS}, separators=(",", ":"))}']
     offset = 0
     for name, array in ordered:
-        end = offset + array.nbytes
-        header[name] = {
-            "dtype": _BY_DTYPE[array.dtype],
-            "shape": list(arrays[name].shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
+        entries.append(_entry(name, array.dtype, array.shape, offset))
+        offset += array.nbytes
+    text = ("{" + ",".join(entries) + "}").encode()
     text += b" " * (-len(text) % 8)
-    prefix = len(text).to_bytes(8, "little")
-    digest = hashlib.sha256(prefix + text)
-    for _, array in ordered:
-        digest.update(array.data)
-    mark = f'"{_DIGEST_KEY}":"'
-    signed = text.replace((mark + _ZEROS).encode(), (mark + digest.hexdigest()).encode(), 1)
-    return b"".join([prefix, signed, *(array.data for _, array in ordered)])
+    raw = (array.data if array.flags.c_contiguous else array.tobytes() for _, array in ordered)
+    content = bytearray().join([len(text).to_bytes(8, "little"), text, *raw])
+    at = content.index(_MARK) + len(_MARK)
+    content[at : at + len(_ZEROS)] = hashlib.sha256(content).hexdigest().encode()
+    return bytes(content)
+
+
+@lru_cache(maxsize=4096)
+def _entry(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offset: int) -> str:
+    """An array's line in the header: the same in every version of a run."""
+    nbytes = dtype.itemsize * math.prod(shape)
+    place = {"dtype": _BY_DTYPE[dtype], "shape": list(shape), "data_offsets": [offset, offset + nbytes]}
+    return f"{json.dumps(name)}:{json.dumps(place, separators=(',', ':'))}"
 
 
 def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
@@ -82,8 +84,8 @@ def verify(content: bytes) -> None:
     stated = metadata.get(_DIGEST_KEY) if isinstance(metadata, dict) else None
     if not isinstance(stated, str) or len(stated) != len(_ZEROS):
         raise StoreError("the file holds no digest")
-    mark = f'"{_DIGEST_KEY}":"'
-    digest = hashlib.sha256(content[:start].replace((mark + stated).encode(), (mark + _ZEROS).encode(), 1))
+    head = content[:start].replace(_MARK + stated.encode(), _MARK + _ZEROS.encode(), 1)
+    digest = hashlib.sha256(head)
     digest.update(memoryview(content)[start:])
     if digest.hexdigest() != stated:
         raise StoreError(f"the content does not match its digest {stated[:12]}")
