@@ -53,9 +53,9 @@ class _NoUpdateLearner(OnPolicyLearner):
         return tuple(self._weights)
 
     def state(self) -> dict[str, Array]:
-        """Two moments of every tensor, as Adam would leave them: FULL is as large as with an optimiser."""
-        moments = {f"first/{name}": array for name, array in self._weights.items()}
-        return {**moments, **{f"second/{name}": array for name, array in self._weights.items()}}
+        """Two flat moments, as the optimiser of the real algorithms leaves them: FULL is as large as theirs."""
+        flat = np.concatenate([array.ravel() for array in self._weights.values()])
+        return {"first_moment": flat, "second_moment": flat}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
         del state

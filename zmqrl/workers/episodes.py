@@ -19,6 +19,8 @@ from zmqrl.workers.action_history import ActionHistory
 
 RECORD_COLUMNS = ("action", "terminated", "truncated")
 """What `advance` reads of a segment."""
+RECORD_ARRAYS = ("episode", "resetting", "begun", "place")
+"""What FULL holds of each record beside its actions."""
 WINDOW = 100
 """Finished episodes in the mean return."""
 
@@ -161,9 +163,12 @@ class EpisodeBook:
             "lengths": np.array(self.lengths, np.int64),
             "total": np.array(self.total),
         }
-        for vector_env, record in enumerate(self._records):
-            arrays.update({f"{vector_env}/{name}": array for name, array in record.arrays().items()})
-        return arrays
+        records = [record.arrays() for record in self._records]
+        arrays.update({name: np.stack([record[name] for record in records]) for name in RECORD_ARRAYS})
+        actions = [record["actions"] for record in records if "actions" in record]
+        arrays["action_rows"] = np.array([len(record.get("actions", ())) for record in records], np.int64)
+        # Side by side in one array: FULL is written every round of sync, and each array costs.
+        return {**arrays, "actions": np.concatenate(actions)} if actions else arrays
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Go back to what `arrays` gave; vector envs that were not there then stay fresh."""
@@ -174,9 +179,12 @@ class EpisodeBook:
         self.returns = deque(arrays["returns"].tolist(), maxlen=WINDOW)
         self.lengths = deque(arrays["lengths"].tolist(), maxlen=WINDOW)
         self.total = int(arrays["total"])
+        ends = np.cumsum(arrays["action_rows"])
         for vector_env in range(known):
-            prefix = f"{vector_env}/"
-            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            own = {name: arrays[name][vector_env] for name in RECORD_ARRAYS}
+            rows = int(arrays["action_rows"][vector_env])
+            if rows:
+                own["actions"] = arrays["actions"][int(ends[vector_env]) - rows : int(ends[vector_env])]
             self._records[vector_env].load_arrays(own)
 
     def _finish(self, vector_env: int, reward: Array, done: Array, valid: Array) -> None:
