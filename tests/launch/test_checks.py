@@ -62,6 +62,8 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
         ("run.mode=single", "run.mode: 'single'"),
         ("env.num_envs=4", "env.num_envs: 4"),
         ("algorithm.gamma=0.9", "algorithm.gamma: 0.9"),
+        ("replay.capacity=9000", "replay.capacity: 9000: the run in .* has 50000"),
+        ("store.path=/elsewhere", "store.path: '/elsewhere'"),
     ],
 )
 def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) -> None:
@@ -78,6 +80,19 @@ def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
     (run_dir / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="is no configuration of a run"):
         check_resume(run_dir, config)
+
+
+def test_a_hosts_file_with_another_preset(run_dir: Path) -> None:
+    file = run_dir / "hosts.yaml"
+    file.write_text("run: {seed: 1}\nhosts: {local: {workers: 1}}")
+    assert load_all(hosts_file=file, stored=run_dir).config.run.preset == "cartpole-ppo"
+    file.write_text("run:\n  preset: cartpole-ppo")
+    assert load_all(hosts_file=file, stored=run_dir).config.run.preset == "cartpole-ppo"
+    file.write_text("run:\n  preset: acrobot-ppo")
+    with pytest.raises(ConfigError, match=r"hosts.yaml:2: run.preset: 'acrobot-ppo': .* started with 'cartpole-ppo'"):
+        load_all(hosts_file=file, stored=run_dir)
+    with pytest.raises(ConfigError, match=r"--set: run.preset: 'pendulum-ppo'"):
+        load_all(stored=run_dir, overrides=["run.preset=pendulum-ppo"])
 
 
 def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:

@@ -80,6 +80,12 @@ def preset_path(preset: str, beside: Path | None = None) -> Path:
     raise ConfigError(f"run.preset: there is no preset {shown(preset)}; {hint}")
 
 
+def preset_name(preset: str, beside: Path | None = None) -> str:
+    """What a run's configuration keeps of a preset: the name of one of ours, else the absolute path."""
+    path = preset_path(preset, beside)
+    return path.stem if path.parent == PRESETS else str(path.resolve())
+
+
 def resolve(request: Request, algorithm_config: AlgorithmConfig) -> Loaded:
     """Merge, validate and fill in. ConfigError is one message with file, line, key and value."""
     tree, preset = _merged(request)
@@ -123,8 +129,7 @@ def _flags(request: Request) -> Branch:
 def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
     """The lowest layer: the stored configuration of a resumed run, a preset, or nothing."""
     if request.stored is not None:
-        source = Source(str(request.stored_file))
-        return from_stored(request.stored, source), request.stored.get("run", {}).get("preset")
+        return from_stored(request.stored, Source(str(request.stored_file))), _stored_preset(request, above)
     preset = request.preset or _word(above, "run", "preset")
     if preset is None:
         return Branch(Source("defaults")), None
@@ -133,11 +138,24 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
     except ConfigError as error:
         node = None if request.preset else above.at(("run", "preset"))
         raise ConfigError(f"{node.source}: {error}" if node is not None else str(error)) from error
-    named = path.parent == PRESETS
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), path.stem if named else str(
-        path.resolve()
-    )
+    kept = preset_name(preset, None if request.preset else request.hosts_file)
+    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), kept
+
+
+def _stored_preset(request: Request, above: Branch) -> str | None:
+    """The preset that a resumed run was started with; the hosts file and the flags may name no other."""
+    stored: str | None = (request.stored or {}).get("run", {}).get("preset")
+    asked, node = _word(above, "run", "preset"), above.at(("run", "preset"))
+    if asked is None or node is None:
+        return stored
+    try:
+        same = preset_name(asked, request.hosts_file) == stored
+    except ConfigError as error:
+        raise ConfigError(f"{node.source}: {error}") from error
+    if not same:
+        raise ConfigError(f"{node.source}: run.preset: {asked!r}: the resumed run was started with {stored!r}")
+    return stored
 
 
 def _for_mode(layer: Branch, mode: str) -> list[Branch]:

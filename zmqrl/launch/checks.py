@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from zmqrl.config.codec import to_json
-from zmqrl.config.load import preset_path
+from zmqrl.config.load import preset_name
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
@@ -109,14 +109,14 @@ def check_not_live(run_dir: Path) -> None:
 def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> None:
     """Raise `ConfigError` unless the run in `run_dir` can go on with `config`.
 
-    Mode, seed, env and algorithm must be the stored ones, and so must `preset`, if given. Totals, stop conditions,
-    workers and hosts may change.
+    Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
+    conditions, workers and hosts may change.
     """
     if not run_dir.is_dir():
         raise ConfigError(f"--resume {run_dir}: there is no such run directory")
     check_not_live(run_dir)
     stored = read_config(run_dir)
-    if preset is not None and _preset_name(preset) != stored.run.preset:
+    if preset is not None and preset_name(preset) != stored.run.preset:
         raise ConfigError(f"run.preset: {preset!r}: the run in {run_dir} was started with {stored.run.preset!r}")
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
@@ -124,6 +124,10 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         *_changed("env", to_json(config.env), to_json(stored.env)),
         *_changed("network", to_json(config.network), to_json(stored.network)),
         *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),
+        *_changed("replay", to_json(config.replay), to_json(stored.replay)),
+        # Elsewhere there is no FULL checkpoint, and the run would begin anew without a word.
+        ("store.kind", config.store.kind, stored.store.kind),
+        ("store.path", config.store.path, stored.store.path),
     )
     for key, asked, before in pairs:
         if asked != before:
@@ -132,11 +136,6 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
 
 def _changed(section: str, asked: dict[str, object], before: dict[str, object]) -> list[tuple[str, object, object]]:
     return [(f"{section}.{key}", asked.get(key), before.get(key)) for key in sorted({*asked, *before})]
-
-
-def _preset_name(preset: str) -> str:
-    path = preset_path(preset)
-    return str(path.resolve()) if "/" in preset or preset.endswith((".yaml", ".yml")) else path.stem
 
 
 def is_finished(run_dir: Path, config: Config) -> bool:
