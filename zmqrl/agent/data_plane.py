@@ -37,6 +37,10 @@ class DataPlane(ABC):
         """The books as they stand in the arena; None where there is none."""
 
     @abstractmethod
+    def leases_in_use(self) -> int | None:
+        """Slots that workers may write now; None where there is no arena."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give everything back."""
 
@@ -58,6 +62,9 @@ class NoDataPlane(DataPlane):
         return
 
     def ledger(self) -> Ledger | None:
+        return None
+
+    def leases_in_use(self) -> int | None:
         return None
 
     def close(self) -> None:

@@ -171,7 +171,8 @@ class HostAgent:
             self._report()
         if now >= self._clock.usage_at:
             self._clock.usage_at = now + SAMPLE_EVERY_S
-            self._output.send("usage", processes=self._usage.sample(self._children.values()))
+            processes = self._usage.sample(self._children.values())
+            self._output.send("usage", processes=processes, leases=self._data_plane.leases_in_use())
             for child in self._children.values():
                 child.cap_log()
 

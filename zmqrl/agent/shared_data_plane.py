@@ -47,6 +47,9 @@ class SharedDataPlane(DataPlane):
     def ledger(self) -> Ledger | None:
         return None if self._arena is None else self._arena.ledger()
 
+    def leases_in_use(self) -> int | None:
+        return None if self._arena is None else self._arena.open_slots()
+
     def close(self) -> None:
         self._link.close()
         self._relay.close()

@@ -159,6 +159,8 @@ class RunState:
         for name, used in event.data["processes"].items():
             role = name.rpartition("-")[0]
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used["pss_mb"])
+        if event.data.get("leases") is not None:
+            self.metrics["leases"] = event.data["leases"]
 
     def _on_exit(self, event: HostEvent) -> None:
         place = (event.data["role"], event.data["index"])
