@@ -203,6 +203,7 @@ class Launcher:
             return exit_code
         self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
         directory.write("summary.json", to_json(self._summary))
+        directory.mark_ended(time.time())
         print(final_lines(self._summary), flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:

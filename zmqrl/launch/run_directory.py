@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,17 @@ class RunInfo:
     host: str
     started_at: float
     preset: str | None
+    ended_at: float | None = None
+    """Unix time; a run of `zmqrl.train` ends before its process does."""
 
     @property
     def live(self) -> bool:
         """Whether the launcher still runs, as far as this machine can tell."""
-        return self.host == socket.gethostname() and is_alive(ProcessId(self.pid, self.start_time))
+        return (
+            self.ended_at is None
+            and self.host == socket.gethostname()
+            and is_alive(ProcessId(self.pid, self.start_time))
+        )
 
 
 class RunDirectory:
@@ -67,6 +73,12 @@ class RunDirectory:
         temporary = self.path / f".{name}.{os.getpid()}"
         temporary.write_text(json.dumps(data, indent=2) + "\n")
         temporary.replace(self.path / name)
+
+    def mark_ended(self, now: float) -> None:
+        """The summary is written: whoever looks for a live run passes by, and another may go on here."""
+        info = read_info(self.path)
+        if info is not None:
+            self.write("run.json", to_json(replace(info, ended_at=now)))
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
