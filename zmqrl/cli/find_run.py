@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from zmqrl.errors import ConfigError
@@ -11,19 +13,57 @@ RUNS = Path("runs")
 
 
 def find_run(run: str | None) -> tuple[Path, RunInfo]:
-    """The run directory and its `run.json`. Default: the newest live run in `runs/`, else the newest there.
+    """The run directory and its `run.json`. Default: this user's newest live run, else the newest in `runs/`.
 
     Raises:
         ConfigError: There is no such run.
     """
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
-    found = [(path.parent, info) for path in RUNS.glob("**/run.json") if (info := read_info(path.parent)) is not None]
+    found = [*live_runs(), *_runs_here()]
     if run is not None:
         named = [pair for pair in found if pair[1].run_id == run]
         if not named:
-            raise ConfigError(f"{run!r} is neither a run directory nor the id of a run in {RUNS}/")
+            raise ConfigError(f"{run!r} is neither a run directory nor the id of a live run or of one in {RUNS}/")
         return named[0]
     if not found:
-        raise ConfigError(f"there is no run in {RUNS}/: name a run directory")
+        raise ConfigError(f"no run is live and there is none in {RUNS}/: name a run directory")
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
+
+
+def live_runs() -> Iterator[tuple[Path, RunInfo]]:
+    """This user's runs of this machine, wherever their directories are."""
+    for pid, run_id in agents():
+        directory = _directory_of(pid)
+        info = read_info(directory) if directory is not None else None
+        if directory is not None and info is not None and info.run_id == run_id and info.live:
+            yield directory, info
+
+
+def agents() -> Iterator[tuple[int, str]]:
+    """Pid and run id of this user's host agents, as their command lines say."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if not folder.name.isdigit() or folder.stat().st_uid != os.getuid():
+                continue
+            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it ended while we looked
+        if "zmqrl.agent" in arguments[:-1]:
+            yield int(folder.name), arguments[arguments.index("zmqrl.agent") + 1]
+
+
+def _directory_of(pid: int) -> Path | None:
+    """An agent's stderr is `<run directory>/logs/<host>-agent-0.log`: nothing else has to be kept of where it runs."""
+    try:
+        log = Path(os.readlink(f"/proc/{pid}/fd/2"))
+    except OSError:
+        return None
+    return log.parent.parent if log.parent.name == "logs" else None
+
+
+def _runs_here() -> Iterator[tuple[Path, RunInfo]]:
+    for path in RUNS.glob("**/run.json"):
+        info = read_info(path.parent)
+        if info is not None:
+            yield path.parent, info

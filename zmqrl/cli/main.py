@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -38,6 +40,14 @@ class _LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{COMMANDS[name]}"), f"{name}_command")
         return found
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and near:
+            raise click.UsageError(f"there is no command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(context, args)
+
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zmqrl")
@@ -50,6 +60,7 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; every error of ours is one message and its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
         code = cli.main(standalone_mode=False)
     except ZmqrlError as error:
@@ -62,6 +73,10 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _fail(message: str, code: int) -> None:

@@ -40,16 +40,19 @@ def plot_command(run_dirs: tuple[Path, ...], out: Path) -> None:
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
-    plot_returns(run_dirs, out)
+    try:
+        plot_returns(run_dirs, out)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
     click.echo(str(out))
 
 
 @click.command("bench")
-@click.argument("name", type=click.Choice(BENCHES))
+@click.argument("name", type=click.Choice(BENCHES), metavar="NAME")
 @click.option("--repeats", type=click.IntRange(1), help="Repetitions; ours and the yardstick take turns.")
 @click.option("--sb3-python", metavar="PATH", help="e2e: an interpreter that has Stable-Baselines3.")
 def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
-    """Measure NAME and print JSON."""
+    """Measure NAME (bus, sync or e2e) and print JSON."""
     options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     if sb3_python is not None:
         if name != "e2e":

@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.find_run import RUNS, find_run
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunInfo, read_info
+
+if TYPE_CHECKING:
+    from zmqrl.launch.run_directory import RunInfo
 
 FOLLOW_S = 1.0
 LINES = 20
@@ -26,20 +27,44 @@ LINES = 20
 @click.option("-f", "--follow", is_flag=True, help="Repeat until the run ends.")
 def status_command(run: str | None, follow: bool) -> None:
     """Show where RUN stands."""
+    from zmqrl.cli.find_run import find_run
+
     directory, info = find_run(run)
     while True:
-        click.echo(_status(directory, info))
-        if not follow or not info.live:
+        live = _is_live(directory, info)
+        click.echo(_live_status(directory, info) if live else _last_status(directory, info))
+        if not follow or not live:
             return
         time.sleep(FOLLOW_S)  # the pace of the display, as status.json's
 
 
-def _status(directory: Path, info: RunInfo) -> str:
+def _last_status(directory: Path, info: RunInfo) -> str:
+    """Of a run that has ended: its summary, where it lived to write one."""
+    summary = _read(directory / "summary.json")
+    if summary is None or summary["run_id"] != info.run_id:
+        return f"{info.run_id}: ended without a summary; `--resume {directory}` goes on with it"
+    shown = [f"{info.run_id}: {summary['status']} with exit code {summary['exit_code']}"]
+    if summary["env_steps"] is not None:
+        shown.append(f"{summary['env_steps']:,} env steps in {summary['wall_s']:.1f} s")
+    if summary["train_return_mean_100"] is not None:
+        shown.append(f"return {summary['train_return_mean_100']:.1f}")
+    shown += ["solved"] if summary["solved_at_env_steps"] is not None else []
+    return "\n".join([", ".join(shown), *([summary["error"]] if summary["error"] else [])])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        status: dict[str, Any] = json.loads((directory / "status.json").read_text())
+        data: dict[str, Any] = json.loads(path.read_text())
+        return data
     except (OSError, ValueError):
-        return f"{info.run_id}: {'starting' if info.live else 'ended without a status'}"
-    metrics, shown = status["metrics"], [f"{info.run_id}: {status['phase'] if info.live else 'ended'}"]
+        return None
+
+
+def _live_status(directory: Path, info: RunInfo) -> str:
+    status = _read(directory / "status.json")
+    if status is None or status["run_id"] != info.run_id:
+        return f"{info.run_id}: starting"
+    metrics, shown = status["metrics"], [f"{info.run_id}: {status['phase']}"]
     shown.append(f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps in {status['wall_s']:.0f} s")
     for label, name in (("env steps/s", "env_steps_per_s"), ("updates/s", "updates_per_s"), ("lag", "policy_lag_mean")):
         if name in metrics:
@@ -59,6 +84,8 @@ def _status(directory: Path, info: RunInfo) -> str:
 @click.option("-n", "lines", type=click.IntRange(1), default=LINES, show_default=True, help="Last lines of each log.")
 def logs_command(run: str | None, who: str | None, follow: bool, lines: int) -> None:
     """Show the logs of RUN; WHO narrows them, e.g. worker-0 or learner."""
+    from zmqrl.cli.find_run import find_run
+
     directory, info = find_run(run)
     paths = sorted(path for path in (directory / "logs").glob("*.log") if who is None or who in path.stem)
     if not paths:
@@ -68,11 +95,18 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int) -> 
     for path in paths:
         for line in _new_lines(path, at)[-lines:]:
             click.echo(f"{path.stem}: {line}")
-    while follow and info.live:
+    while follow and _is_live(directory, info):
         time.sleep(FOLLOW_S)  # a log is a file: there is nothing to wait on
         for path in paths:
             for line in _new_lines(path, at):
                 click.echo(f"{path.stem}: {line}")
+
+
+def _is_live(directory: Path, info: RunInfo) -> bool:
+    from zmqrl.launch.run_directory import read_info
+
+    now = read_info(directory)
+    return now is not None and now.run_id == info.run_id and now.live
 
 
 def _new_lines(path: Path, at: dict[Path, int]) -> list[str]:
@@ -87,7 +121,11 @@ def _new_lines(path: Path, at: dict[Path, int]) -> list[str]:
 @click.argument("run", required=False)
 def stop_command(run: str | None) -> None:
     """Stop RUN at its next version boundary, with a checkpoint and a summary."""
+    from zmqrl.cli.find_run import find_run
+
     directory, info = find_run(run)
+    if info.host != socket.gethostname():
+        raise ConfigError(f"run {info.run_id} was started on {info.host}: stop it there")
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
     os.kill(info.pid, signal.SIGUSR1)
@@ -98,28 +136,24 @@ def stop_command(run: str | None) -> None:
 def clean_command() -> None:
     """Remove what dead runs of this user left (socket folders); results stay."""
     from zmqrl.agent.ipc_folder import run_folder_root
+    from zmqrl.cli.find_run import agents
 
     root = run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid())
-    live = {info.run_id for info in _live_runs()}
+    # The folders first: a run that begins while we look has its agent before it has its folder.
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    live = {run_id for _, run_id in agents()}
     removed = 0
-    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+    for folder in folders:
         if folder.name not in live and not _in_use(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder)
             click.echo(f"removed {folder}")
             removed += 1
     click.echo(f"{removed} folders of dead runs removed")
 
 
-def _live_runs() -> Iterator[RunInfo]:
-    for path in RUNS.glob("**/run.json"):
-        info = read_info(path.parent)
-        if info is not None and info.live:
-            yield info
-
-
 def _in_use(folder: Path) -> bool:
-    """Whether any process holds a socket that is bound in `folder`: a live run of another directory."""
+    """Whether any process still holds a socket that is bound in `folder`."""
     try:
-        return any(str(folder) in line for line in Path("/proc/net/unix").read_text().splitlines())
+        return any(f"{folder}/" in line for line in Path("/proc/net/unix").read_text().splitlines())
     except OSError:
         return True

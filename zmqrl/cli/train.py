@@ -7,12 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zmqrl.errors import ConfigError
-from zmqrl.types import MODES, Mode
+
+if TYPE_CHECKING:
+    from zmqrl.types import Mode
+
+MODES = ("single", "sync", "async")
+"""As in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
+WORST_FIRST = (130, 2, 4, 1, 3, 0)
 
 OPTIONS = (
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
@@ -88,6 +94,8 @@ def presets_command() -> None:
 
 
 def _run(asked: _Asked) -> int:
+    if asked.resume is not None and asked.run_dir is not None:
+        raise click.UsageError("--run-dir cannot go with --resume, which writes where it reads")
     if asked.seeds is not None:
         return _run_seeds(asked, asked.seeds)
     return _run_one(asked, asked.run_dir, asked.seed)
@@ -96,15 +104,20 @@ def _run(asked: _Asked) -> int:
 def _run_seeds(asked: _Asked, seeds: int) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted one is the last."""
     if asked.resume is not None or asked.detach:
-        raise ConfigError("--seeds: cannot go with --resume or --detach")
-    loaded = _load(asked, asked.seed)
-    folder = asked.run_dir or _default_directory(loaded.config.run.name)
-    first, worst = loaded.config.run.seed, 0
-    for seed in range(first, first + seeds):
-        worst = max(worst, _run_one(asked, folder / f"seed-{seed}", seed))
-        if worst == 130:
-            return worst
-    return worst
+        raise click.UsageError("--seeds cannot go with --resume or --detach")
+    from zmqrl.launch.checks import check_new_directory
+
+    config = _load(asked, asked.seed).config
+    folder = asked.run_dir or _default_directory(config.run.name)
+    runs = {seed: folder / f"seed-{seed}" for seed in range(config.run.seed, config.run.seed + seeds)}
+    for directory in runs.values():
+        check_new_directory(directory)
+    codes = []
+    for seed, directory in runs.items():
+        codes.append(_run_one(asked, directory, seed))
+        if codes[-1] == WORST_FIRST[0]:
+            break
+    return min(codes, key=WORST_FIRST.index)
 
 
 def _load(asked: _Asked, seed: int | None) -> Any:

@@ -1,0 +1,65 @@
+"""The command line in this process (`zmqrl`), in an empty directory, and one short finished run."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from zmqrl.cli.main import main
+
+RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048")
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: iter(()))  # other runs are not this test's business
+    return tmp_path
+
+
+@pytest.fixture
+def zmqrl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The command as a shell would see it: exit code, stdout, stderr."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["zmqrl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Ended(int(ended.value.code or 0), out, err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="package")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of a short run in single mode, `seed-1` and `seed-2`. Tests only read it."""
+    folder = tmp_path_factory.mktemp("finished") / "runs"
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["zmqrl", *RUN, "--seeds", "2", "--run-dir", str(folder)])
+        patch.setattr(sys, "path", [*sys.path])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 0
+    return folder

@@ -1,0 +1,93 @@
+"""What every command has in common: one message, an exit code, and no waiting for imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import Command
+
+from zmqrl.cli.main import COMMANDS, _started_at
+from zmqrl.cli.train import MODES
+from zmqrl.types import MODES as KNOWN_MODES
+
+HEAVY = ("numpy", "torch", "zmq", "gymnasium", "pydantic", "rich", "matplotlib", "tensorboard", "yaml")
+
+
+def test_help_names_every_command(zmqrl: Command) -> None:
+    shown = zmqrl("--help")
+    assert shown.code == 0
+    assert all(f"\n  {name} " in shown.out for name in COMMANDS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; sys.argv[1:] = ['-h']; from zmqrl.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
+    shown = zmqrl(name, "--help")
+    assert shown.code == 0
+    assert "Usage:" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trian", "cartpole-ppo"], "did you mean 'train'?"),
+        (["quux"], "No such command 'quux'"),
+        (["train"], "name a preset"),
+        (["launch"], "Missing argument 'HOSTS'"),
+        (["train", "cartpole-ppo", "--workesr", "2"], "--workers"),
+        (["train", "cartpole-ppo", "--seed", "x"], "'x' is not a valid integer"),
+        (["train", "cartpole-ppo", "--seeds", "0"], "--seeds"),
+        (["train", "cartpole-ppo", "--seeds", "2", "--detach"], "--detach"),
+        (["train", "cartpole-ppo", "--resume", "a", "--run-dir", "b"], "--run-dir"),
+        (["train", "cartpole-ppo", "--limit", "node1"], "node1"),
+        (["train", "cartpol-ppo"], "did you mean 'cartpole-ppo'?"),
+        (["train", "cartpole-ppo", "--set", "run.sead=2"], "seed"),
+        (["train", "cartpole-ppo", "--mode", "turbo"], "turbo"),
+        (["launch", "nowhere.yaml"], "nowhere.yaml"),
+        (["status"], "no run"),
+        (["status", "nowhere"], "nowhere"),
+        (["stop", "nowhere"], "nowhere"),
+        (["eval", "nowhere"], "nowhere"),
+        (["plot", "nowhere"], "nowhere"),
+        (["bench", "nothing"], "'nothing'"),
+        (["bench", "bus", "--sb3-python", "x"], "e2e"),
+    ],
+)
+def test_what_cannot_be_is_one_message_and_exit_2(zmqrl: Command, arguments: list[str], says: str) -> None:
+    ended = zmqrl(*arguments)
+    assert ended.code == 2
+    assert says in ended.err
+    assert ended.err.startswith("zmqrl: ")
+    assert ended.err.count("\n") == 1
+    assert ended.out == ""
+    assert os.listdir() == []
+
+
+def test_the_modes_are_those_of_the_types() -> None:
+    assert MODES == KNOWN_MODES
+
+
+def test_the_command_began_when_its_process_did() -> None:
+    code = "import time; before = time.time(); time.sleep(0.3); from zmqrl.cli.main import _started_at\n"
+    code += "print(before - _started_at())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert -0.05 < float(done.stdout) < 5
+    assert _started_at() < time.time()
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+def test_interrupted_before_there_is_a_run(signal_name: str) -> None:
+    code = "import os, signal; from zmqrl.cli import main\n"
+    code += f"main.cli.main = lambda **_: os.kill(os.getpid(), signal.{signal_name}) or signal.pause()\nmain.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (130, "zmqrl: interrupted\n")

@@ -1,0 +1,150 @@
+"""`status`, `logs`, `stop`, `clean`: of a run that lives, started detached, and of one that has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.cli.find_run import agents
+from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
+
+END_S = 20.0
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, RunInfo]]:
+    """The one live run that the commands see; others of this user on this machine are not this test's business.
+
+    A sync run without an end, in a directory that is not below the tests' working directory.
+    """
+    run_dir = tmp_path / "elsewhere" / "live"
+    options = ["--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1"]
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--run-dir", str(run_dir), "--detach"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    info = read_info(run_dir)
+    assert info is not None
+    monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] == info.run_id))
+    all_of_it = [
+        ProcessId(info.pid, info.start_time),
+        *(identify(pid) for pid, run_id in agents() if run_id == info.run_id),
+    ]
+    yield run_dir, info
+    kill(all_of_it[0])
+    assert not await_gone([process for process in all_of_it if process is not None], END_S)
+
+
+def test_a_live_run_is_found_shown_and_stopped(
+    zmqrl: Command, live: tuple[Path, RunInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, info = live
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for named in ([], [info.run_id], [run_dir]):
+        shown = zmqrl("status", *named)
+        assert shown.code == 0
+        assert shown.out.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
+    assert "local-worker-0" not in zmqrl("logs", info.run_id, "learner").out
+    ended = zmqrl("clean")
+    assert ended.code == 0
+    assert (run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()) / info.run_id).is_dir()
+    stopped = zmqrl("stop")
+    assert stopped.code == 0
+    assert info.run_id in stopped.out
+    assert not await_gone([ProcessId(info.pid, info.start_time)], END_S)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"]) == ("stopped", 0)
+    assert zmqrl("status", run_dir).out.startswith(f"{info.run_id}: stopped with exit code 0")
+
+
+def test_following_ends_with_the_run(live: tuple[Path, RunInfo]) -> None:
+    run_dir, info = live
+    command = [sys.executable, "-m", "zmqrl", "status", "-f", str(run_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as status:
+        assert status.stdout is not None
+        first = status.stdout.readline()
+        kill(ProcessId(info.pid, info.start_time))
+        rest, _ = status.communicate(timeout=END_S)
+    assert first.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
+    assert "ended without a summary" in rest.splitlines()[-1]
+    assert status.returncode == 0
+
+
+def test_an_ended_run_is_shown_by_its_summary(zmqrl: Command, finished: Path) -> None:
+    shown = zmqrl("status", finished / "seed-2")
+    summary = json.loads((finished / "seed-2" / "summary.json").read_text())
+    assert shown.out.startswith(f"{summary['run_id']}: done with exit code 0, {summary['env_steps']:,} env steps")
+
+
+def test_the_newest_run_here_is_meant_by_default(
+    zmqrl: Command, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished.parent)
+    newest = read_info(finished / "seed-2")
+    assert newest is not None
+    assert zmqrl("status").out.startswith(f"{newest.run_id}: ")
+    older = read_info(finished / "seed-1")
+    assert older is not None
+    assert zmqrl("status", older.run_id).out.startswith(f"{older.run_id}: ")
+
+
+def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path) -> None:
+    log = finished / "seed-1" / "logs" / "local-learner-0.log"
+    log.write_text("".join(f"line {n}\n" for n in range(30)))
+    shown = zmqrl("logs", finished / "seed-1", "learner", "-n", "2")
+    assert shown.out.splitlines() == ["local-learner-0: line 28", "local-learner-0: line 29"]
+    missing = zmqrl("logs", finished / "seed-1", "worker-3")
+    assert missing.code == 2
+    assert "local-learner-0" in missing.err
+
+
+def test_a_run_that_ended_or_is_elsewhere_is_not_stopped(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    ended = zmqrl("stop", finished / "seed-1")
+    assert ended.code == 2
+    assert "not running" in ended.err
+    data = json.loads((finished / "seed-1" / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))
+    ended = zmqrl("stop", tmp_path)
+    assert ended.code == 2
+    assert "far.away" in ended.err
+
+
+def test_a_pid_that_came_back_is_not_signalled(zmqrl: Command, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        process = identify(bystander.pid)
+        assert process is not None
+        info = {"run_id": "r", "pid": process.pid, "start_time": process.start_time - 1, "host": socket.gethostname()}
+        (tmp_path / "run.json").write_text(json.dumps({**info, "started_at": time.time(), "preset": None}))
+        assert zmqrl("stop", tmp_path).code == 2
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_clean_removes_what_a_dead_run_left(
+    zmqrl: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    root = run_folder_root(str(tmp_path), os.getuid())
+    (root / "dead").mkdir(parents=True)
+    (root / "held").mkdir()
+    (root / "dead" / "control").touch()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(root / "held" / "control"))
+        bound.listen()
+        ended = zmqrl("clean")
+    assert ended.code == 0
+    assert ended.out.splitlines() == [f"removed {root / 'dead'}", "1 folders of dead runs removed"]
+    assert os.listdir(root) == ["held"]
+    shutil.rmtree(root)

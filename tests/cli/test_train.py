@@ -1,0 +1,103 @@
+"""`train`, `launch` and `presets`: what is planned, what is refused, and what seeds do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import RUN, Command
+
+from zmqrl.config.plan import RunPlan
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_presets_are_listed(zmqrl: Command) -> None:
+    names = [line.split()[0] for line in zmqrl("presets").out.splitlines()]
+    assert {"cartpole-ppo", "cartpole-dqn", "pendulum-ppo"} <= set(names)
+
+
+def test_dry_run_shows_processes_arena_and_configuration(zmqrl: Command) -> None:
+    shown = zmqrl("train", "cartpole-ppo", "--dry-run", "--workers", "2", "--seed", "7", "--set", "algorithm.clip=0.1")
+    assert shown.code == 0
+    head, _, config = shown.out.partition("\n\n")
+    assert "processes on local: broker, learner, worker-0, worker-1, evaluator" in head
+    assert "arena: " in head
+    resolved = yaml.safe_load(config)
+    assert resolved["run"]["seed"] == 7
+    assert resolved["algorithm"]["clip"] == 0.1
+    assert resolved["run"]["mode"] == "sync"
+    assert os.listdir() == []
+
+
+def test_dry_run_of_the_example_in_single_mode(zmqrl: Command) -> None:
+    shown = zmqrl("launch", ROOT / "hosts.example.yaml", "--mode", "single", "--dry-run")
+    assert shown.code == 0
+    assert "processes on local: learner" in shown.out
+    assert "worker-0" not in shown.out
+
+
+def test_seeds_are_run_in_turn(finished: Path) -> None:
+    summaries = [json.loads((finished / f"seed-{n}" / "summary.json").read_text()) for n in (1, 2)]
+    assert [s["seed"] for s in summaries] == [1, 2]
+    assert [s["status"] for s in summaries] == ["done", "done"]
+    assert summaries[0]["weights_sha256"] != summaries[1]["weights_sha256"]
+    assert all(s["ledger"]["balanced"] and s["env_steps"] >= 2048 for s in summaries)
+
+
+@pytest.mark.parametrize(("codes", "worst"), [((0, 3, 1), 1), ((0, 3, 0), 3), ((0, 0, 0), 0), ((0, 4, 1), 4)])
+def test_the_worst_of_the_seeds_is_the_exit_code(
+    zmqrl: Command, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], worst: int
+) -> None:
+    left = list(codes)
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda plan, detach, plain: left.pop(0))
+    assert zmqrl(*RUN, "--seeds", len(codes), "--run-dir", "here").code == worst
+    assert left == []
+
+
+def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def launch(plan: RunPlan, detach: bool, plain: bool) -> int:
+        seen.append(plan.config.run.seed)
+        return 130
+
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    assert zmqrl(*RUN, "--seeds", 3, "--seed", 5, "--run-dir", "here").code == 130
+    assert seen == [5]
+
+
+def test_no_seed_is_begun_when_one_of_their_directories_is_taken(
+    zmqrl: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda *_: pytest.fail("a run was begun"))
+    taken = Path("here/seed-2")
+    taken.mkdir(parents=True)
+    (taken / "thesis.txt").write_text("mine")
+    ended = zmqrl(*RUN, "--seeds", 2, "--run-dir", "here")
+    assert ended.code == 2
+    assert "seed-2" in ended.err
+    assert os.listdir("here") == ["seed-2"]
+
+
+def test_a_directory_in_use_is_refused(zmqrl: Command, finished: Path) -> None:
+    before = sorted(os.listdir(finished / "seed-1"))
+    ended = zmqrl(*RUN, "--run-dir", finished / "seed-1")
+    assert ended.code == 2
+    assert "--resume" in ended.err
+    assert sorted(os.listdir(finished / "seed-1")) == before
+
+
+def test_a_finished_run_is_not_resumed(zmqrl: Command, finished: Path) -> None:
+    ended = zmqrl("train", "--resume", finished / "seed-1")
+    assert ended.code == 0
+    assert "finished" in ended.out
+
+
+def test_a_resumed_run_keeps_its_env(zmqrl: Command, finished: Path) -> None:
+    ended = zmqrl("train", "--resume", finished / "seed-1", "--set", "env.id=Acrobot-v1")
+    assert ended.code == 2
+    assert "env.id" in ended.err
