@@ -38,14 +38,16 @@ def train(
         mode: single, sync or async.
         workers: Rollout workers.
         seed: Seed of everything random.
-        overrides: Sections as mappings, `run={"total_env_steps": 10_000}`, or dotted keys by `**{"run.seed": 3}`.
+        overrides: What `--set` takes: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
+            `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets.
 
     Raises:
         ConfigError: The run cannot be started as asked; nothing was written.
         TrainingFailed: Nothing was started after all.
     """
     started_at = time.time()
-    loaded = load(preset, None, overrides, mode, workers, seed)
+    dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    loaded = load(preset, None, dotted, mode, workers, seed)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{loaded.config.run.name}-{stamp}"
     check_new_directory(directory)

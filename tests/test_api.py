@@ -1,0 +1,97 @@
+"""zmqrl from Python, and the examples that show it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zmqrl
+from zmqrl.errors import ConfigError, StoreError
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
+    run_dir = tmp_path_factory.mktemp("api") / "run"
+    override = {"total_env_steps": 1024}
+    summary = zmqrl.train(
+        "cartpole-ppo",
+        run_dir=run_dir,
+        mode="single",
+        seed=3,
+        run=override,
+        algorithm__gamma=0.9,
+        **{"env.num_envs": 4},
+    )
+    return run_dir, summary
+
+
+def test_train_returns_the_summary(trained: tuple[Path, object]) -> None:
+    run_dir, summary = trained
+    assert dataclasses.asdict(summary) == json.loads((run_dir / "summary.json").read_text())  # type: ignore[call-overload]
+    assert summary.status == "done"  # type: ignore[attr-defined]
+
+
+def test_every_form_of_override_is_taken(trained: tuple[Path, object]) -> None:
+    config = json.loads((trained[0] / "config.json").read_text())["config"]
+    assert config["run"]["total_env_steps"] == 1024
+    assert config["run"]["seed"] == 3
+    assert config["algorithm"]["gamma"] == 0.9
+    assert config["env"]["num_envs"] == 4
+
+
+def test_the_policy_takes_one_observation_or_a_batch(trained: tuple[Path, object]) -> None:
+    policy = zmqrl.load_policy(trained[0])
+    batch = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    actions = policy(batch)
+    assert actions.shape == (7,)
+    assert set(actions.tolist()) <= {0, 1}
+    assert [int(policy(obs)) for obs in batch] == actions.tolist()
+    assert policy(batch[0].tolist()).shape == ()
+
+
+def test_a_bad_override_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.sead.*seed"):
+        zmqrl.train("cartpole-ppo", run_dir=tmp_path / "run", run__sead=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_policy_without_a_run(trained: tuple[Path, object], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        zmqrl.load_policy(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text((trained[0] / "config.json").read_text())
+    with pytest.raises(StoreError):
+        zmqrl.load_policy(tmp_path)
+
+
+def test_the_package_imports_nothing_until_it_is_used() -> None:
+    code = "import sys, zmqrl; print(sorted(n for n in ('numpy', 'torch', 'gymnasium') if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError, match="tran"):
+        _ = zmqrl.tran
+
+
+def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
+    options = ["--set", "env.id=own_env:Corridor", "--set", "env.kwargs.length=5", "--set", "run.total_env_steps=1024"]
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "2"]
+    done = subprocess.run(
+        [*command, "--run-dir", str(tmp_path / "run")],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["env"] == "own_env:Corridor"
+    assert summary["ledger"]["balanced"]
+    assert summary["env_steps"] >= 1024
