@@ -31,8 +31,9 @@ class DataStore(ABC):
     """Checkpoints by version. One writer (the learner; the evaluator writes only best), many readers.
 
     Every write is a temporary file in the same place, then a rename: a name that exists is whole.
-    Nothing is ever overwritten, nothing is unpickled. Reads retry EIO, ENOENT and ESTALE until their deadline, by
-    listing the place, and always check the digest; a file that does not verify is never returned.
+    What a name holds never changes (a retired file may be written again under another name); nothing is unpickled.
+    Reads retry EIO, ENOENT and ESTALE until their deadline, by listing the place, and always check the digest; a file
+    that does not verify is never returned.
     """
 
     @abstractmethod

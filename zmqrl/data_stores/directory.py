@@ -7,6 +7,7 @@ failure lists the directory (which refreshes the client's cache) and tries again
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -24,6 +25,8 @@ from zmqrl.types import Version, Weights
 
 SUPERSEDED_FOR_S = 2.0
 """A version is deleted no sooner than this after a newer one: its readers have long finished."""
+SPARES = 2
+"""Retired files that are kept aside, to be written again under a new name."""
 STALE_TEMPORARY_S = 60.0
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
 _NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
@@ -41,6 +44,7 @@ class DirectoryStore(DataStore):
         self._swept = False
         self._versions: deque[tuple[Version, float]] = deque()
         self._fulls: deque[Version] = deque()
+        self._spares: list[str] = []
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         saved = self._write(f"v{version}", tensors.dump(weights, meta), durable=False)
@@ -100,9 +104,19 @@ class DirectoryStore(DataStore):
         now = time.monotonic()
         # The one after it is what superseded the oldest.
         while len(self._versions) > self._keep and now - self._versions[1][1] >= SUPERSEDED_FOR_S:
-            self._delete(f"v{self._versions.popleft()[0]}.safetensors")
+            self._retire(f"v{self._versions.popleft()[0]}.safetensors")
         while len(self._fulls) > 2:
-            self._delete(f"full-{self._fulls.popleft()}.safetensors")
+            self._retire(f"full-{self._fulls.popleft()}.safetensors")
+
+    def _retire(self, name: str) -> None:
+        """Delete, or keep aside: making and deleting files costs several times what writing them does."""
+        spare = f".{name}.spare.tmp"
+        if len(self._spares) >= SPARES:
+            self._delete(name)
+            return
+        with contextlib.suppress(OSError):
+            os.rename(os.path.join(self.path, name), os.path.join(self.path, spare))
+            self._spares.append(spare)
 
     def _write(self, stem: str, content: bytes, durable: bool) -> Saved:
         key = f"{stem}.safetensors"
@@ -111,6 +125,7 @@ class DirectoryStore(DataStore):
             if not self._made:
                 os.makedirs(self.path, exist_ok=True)
                 self._made = True
+            self._recycle(temporary)
             self._write_file(temporary, content, durable)
             os.rename(temporary, os.path.join(self.path, key))
             if durable:
@@ -120,12 +135,19 @@ class DirectoryStore(DataStore):
             raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
         return Saved(key, len(content), hashlib.sha256(content).hexdigest())
 
+    def _recycle(self, temporary: str) -> None:
+        """Begin with a retired file if there is one; else the temporary file is made."""
+        if self._spares:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(os.path.join(self.path, self._spares.pop()), temporary)
+
     def _write_file(self, path: str, content: bytes, durable: bool) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(fd, rest) :]
+            os.ftruncate(fd, len(content))
             if durable:
                 os.fsync(fd)
         finally:
