@@ -110,6 +110,13 @@ def test_an_arena_that_does_not_fit_says_need_and_setting(tmp_path: Path) -> Non
         planned(tmp_path, "cartpole-dqn", "async", replay__capacity=10**12)
 
 
+@pytest.mark.parametrize("steps", [10**20, 2**32])
+def test_numbers_beyond_64_bits_do_not_wrap(tmp_path: Path, steps: int) -> None:
+    """2**32 steps of 2**32 envs are 0 in int64: the arena would fit."""
+    with pytest.raises(ConfigError, match=r"the arena needs \d{13,} MB of memory"):
+        planned(tmp_path, "cartpole-ppo", env__segment_steps=steps, env__num_envs=2**32, workers=1)
+
+
 def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from zmqrl.algorithms.ppo import PPO
 
