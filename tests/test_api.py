@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,19 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
     assert summary["env"] == "own_env:Corridor"
     assert summary["ledger"]["balanced"]
     assert summary["env_steps"] >= 1024
+
+
+def test_an_env_beside_the_script_is_found_from_any_directory(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    shutil.copy(EXAMPLES / "own_env.py", tmp_path / "lab")
+    script = tmp_path / "lab" / "study.py"
+    script.write_text(
+        "import os, zmqrl\n"
+        "before = dict(os.environ)\n"
+        "options = {'env__id': 'own_env:Corridor', 'run__total_env_steps': 512, 'restart__max': 0, 'workers': 1}\n"
+        "print(zmqrl.train('cartpole-ppo', run_dir='run', **options).status, dict(os.environ) == before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "lab/study.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["done True"], done.stderr

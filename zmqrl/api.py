@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +56,27 @@ def train(
     check_new_directory(directory)
     plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
     launcher = Launcher(plan, make_orchestrator(plan), plain=True)
-    code = launcher.run()
+    with _script_directory_for_children():
+        code = launcher.run()
     if launcher.summary is None:
         raise TrainingFailed(f"the run in {directory} ended with exit code {code} before it started")
     return launcher.summary
+
+
+@contextmanager
+def _script_directory_for_children() -> Iterator[None]:
+    """Processes of the run look into the working directory; what lies beside the calling script is theirs as well."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    before = os.environ.get("PYTHONPATH")
+    if script is not None:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(script).resolve().parent), *filter(None, [before])])
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+        elif script is not None:
+            del os.environ["PYTHONPATH"]
 
 
 def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
