@@ -165,7 +165,8 @@ class Broker:
     def _heard_learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> None:
         if kind not in ("learner", "announce", "answer"):
             raise WireError("kind", kind)
-        self._ask = self._ask or peer != self._learner or bool(self._state.requests) or kind == "announce"
+        repeated = kind == "announce" and self._knows(f["notice"]["version"])
+        self._ask = self._ask or peer != self._learner or bool(self._state.requests) or repeated
         self._learner = peer
         if kind == "learner":
             self._incoming.append(ev.LearnerIs(f["updates"]))
@@ -175,6 +176,10 @@ class Broker:
             order = order_from_data(f["order"])
             take_up = TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ())
             self._incoming.append(ev.Answered(take_up))
+
+    def _knows(self, version: Sequence[int]) -> bool:
+        """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""
+        return self._state.notice is not None and self._state.notice.version == tuple(version)
 
     def _beat(self, f: Mapping[str, Any]) -> None:
         member = Member(f["role"], f["index"])

@@ -45,8 +45,8 @@ class DataStore(ABC):
         """The verified bytes behind a notice, as safetensors. StoreError after `deadline_s`, with the cause."""
 
     @abstractmethod
-    def save_full(self, full: Full, durable: bool) -> Saved:
-        """Write FULL; with `durable` it is fsynced (clocked, stops), else it survives only the process."""
+    def save_full(self, full: Full, durable: bool) -> int:
+        """Write FULL, return its bytes. With `durable` it is fsynced (clocked, stops), else it survives the process."""
 
     @abstractmethod
     def newest_full(self) -> Full | None:

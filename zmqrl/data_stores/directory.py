@@ -47,9 +47,10 @@ class DirectoryStore(DataStore):
         self._spares: list[str] = []
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
-        saved = self._write(f"v{version}", tensors.dump(weights, meta), durable=False)
+        content = tensors.dump(weights, meta)
+        key = self._write(f"v{version}", content, durable=False)
         self._versions.append((version, time.monotonic()))
-        return saved
+        return Saved(key, len(content), hashlib.sha256(content).hexdigest())
 
     def read(self, key: str, nbytes: int, sha256: str, deadline_s: float) -> bytes:
         end, pause_s = time.monotonic() + deadline_s, 0.002
@@ -69,12 +70,12 @@ class DirectoryStore(DataStore):
             pause_s = min(0.5, pause_s * 2)
             self._list()
 
-    def save_full(self, full: Full, durable: bool) -> Saved:
+    def save_full(self, full: Full, durable: bool) -> int:
         content = tensors.dump(full.arrays, {"full": json.dumps(full.meta)})
-        saved = self._write(f"full-{full.version}", content, durable)
+        self._write(f"full-{full.version}", content, durable)
         if full.version not in self._fulls:
             self._fulls.append(full.version)
-        return saved
+        return len(content)
 
     def newest_full(self) -> Full | None:
         for version, content in self._verified("full-"):
@@ -85,9 +86,9 @@ class DirectoryStore(DataStore):
     def save_best(self, version: Version, content: bytes, score: float) -> None:
         before = [name for name, kind, _ in self._list() if kind == "best-"]
         arrays, metadata = tensors.parse(content)
-        saved = self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
+        key = self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
         for name in before:
-            if name != saved.key:
+            if name != key:
                 self._delete(name)
 
     def best(self) -> tuple[Version, bytes, float] | None:
@@ -118,28 +119,22 @@ class DirectoryStore(DataStore):
             os.rename(os.path.join(self.path, name), os.path.join(self.path, spare))
             self._spares.append(spare)
 
-    def _write(self, stem: str, content: bytes, durable: bool) -> Saved:
+    def _write(self, stem: str, content: bytes, durable: bool) -> str:
+        """Write under a temporary name, then rename; returns the key."""
         key = f"{stem}.safetensors"
-        temporary = os.path.join(self.path, f".{key}.{os.getpid()}.tmp")
+        temporary = self._spares.pop() if self._spares else f".{key}.{os.getpid()}.tmp"
         try:
             if not self._made:
                 os.makedirs(self.path, exist_ok=True)
                 self._made = True
-            self._recycle(temporary)
-            self._write_file(temporary, content, durable)
-            os.rename(temporary, os.path.join(self.path, key))
+            self._write_file(os.path.join(self.path, temporary), content, durable)
+            os.rename(os.path.join(self.path, temporary), os.path.join(self.path, key))
             if durable:
                 self._sync_directory()
         except OSError as error:
-            self._delete(os.path.basename(temporary))
+            self._delete(temporary)
             raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
-        return Saved(key, len(content), hashlib.sha256(content).hexdigest())
-
-    def _recycle(self, temporary: str) -> None:
-        """Begin with a retired file if there is one; else the temporary file is made."""
-        if self._spares:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(os.path.join(self.path, self._spares.pop()), temporary)
+        return key
 
     def _write_file(self, path: str, content: bytes, durable: bool) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -55,7 +55,10 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def release(self, refs: Sequence[SlotRef]) -> None:
-        """Give slots back; they may be overwritten at once. Never blocks."""
+        """Give slots back; they may be overwritten at once. Never blocks.
+
+        Workers that wait for a slot hear of it with the next `announce`, `report` or `take`.
+        """
 
     @abstractmethod
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:

@@ -57,6 +57,7 @@ class ZmqSource(ArenaSource):
         self._broker = -1
         self._notice: Notice | None = None
         self._known = True
+        self._owes_report = False
         self._requests: list[TakeUpRequest] = []
         self._asked = self._came = False
         self._progress = (0, 0)
@@ -72,6 +73,8 @@ class ZmqSource(ArenaSource):
             now = time.monotonic()
             if now >= self._heartbeat_at:
                 self._beat(now)
+            elif self._owes_report:
+                self._report()
             self._drain()
             if self._fresh or self._asked or now >= deadline:
                 self._asked = False
@@ -79,11 +82,11 @@ class ZmqSource(ArenaSource):
             self._poller.poll(math.ceil(max(0.0, min(deadline, self._heartbeat_at) - now) * 1000))
 
     def announce(self, notice: Notice) -> None:
-        self._notice, self._known = notice, False
+        self._notice, self._known, self._owes_report = notice, False, False
         send(self._control, messages.pack("announce", notice=to_json(notice)))
 
     def report(self, env_steps: int, updates: int) -> None:
-        if (env_steps, updates) != self._progress:
+        if self._owes_report or (env_steps, updates) != self._progress:
             self._progress = (env_steps, updates)
             self._report()
 
@@ -102,9 +105,10 @@ class ZmqSource(ArenaSource):
         self._arena.close()
 
     def _released(self) -> None:
-        self._report()
+        self._owes_report = True  # any message makes the broker look; one usually follows at once
 
     def _report(self) -> None:
+        self._owes_report = False
         send(self._control, messages.pack("learner", env_steps=self._progress[0], updates=self._progress[1]))
 
     def _beat(self, now: float) -> None:

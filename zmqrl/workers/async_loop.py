@@ -28,6 +28,7 @@ def run_async_on_policy(learning: Learning) -> str:
         batch = gather(learning.source.columns, [s.ref for s in batch_segments], [s.meta for s in batch_segments])
         learning.source.release([segment.ref for segment in batch_segments])
         learning.note(batch)
+        learning.source.report(learning.counters.env_steps, learning.counters.updates)
         learning.learned(learner.learn(batch, learning.progress))
         reason = learning.boundary()
         learning.publish(announce=reason is None)

@@ -168,10 +168,10 @@ class Learning:
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
         begun = time.monotonic()
-        saved = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
+        nbytes = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
         self._full_at_s = time.monotonic()
         self._saved_s += self._full_at_s - begun
-        return saved.nbytes
+        return nbytes
 
     def restore(self, full: Full) -> None:
         """Go back to FULL; the counters were read from it before (`counters_of`)."""
