@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import zmqrl
 from zmqrl.errors import ConfigError, StoreError
+from zmqrl.launch.run_directory import read_info
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -38,6 +40,13 @@ def test_train_returns_the_summary(trained: tuple[Path, object]) -> None:
     run_dir, summary = trained
     assert dataclasses.asdict(summary) == json.loads((run_dir / "summary.json").read_text())  # type: ignore[call-overload]
     assert summary.status == "done"  # type: ignore[attr-defined]
+
+
+def test_a_run_is_over_before_its_process_is(trained: tuple[Path, object]) -> None:
+    info = read_info(trained[0])
+    assert info is not None
+    assert info.pid == os.getpid()
+    assert not info.live  # `zmqrl stop` would end this very process
 
 
 def test_every_form_of_override_is_taken(trained: tuple[Path, object]) -> None:
