@@ -11,6 +11,7 @@ import yaml
 from conftest import RUN, Command
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,14 @@ def test_dry_run_of_the_example_in_single_mode(zmqrl: Command) -> None:
     assert shown.code == 0
     assert "processes on local: learner" in shown.out
     assert "worker-0" not in shown.out
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_preset_of_the_examples_is_planned(zmqrl: Command, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    shown = zmqrl("train", "./own_preset.yaml", "--dry-run", "--mode", mode)
+    assert shown.code == 0, shown.err
+    assert f"{mode}, ppo on own_env:Corridor" in shown.out
 
 
 def test_seeds_are_run_in_turn(finished: Path) -> None:
@@ -83,9 +92,10 @@ def test_no_seed_is_begun_when_one_of_their_directories_is_taken(
     assert os.listdir("here") == ["seed-2"]
 
 
-def test_a_directory_in_use_is_refused(zmqrl: Command, finished: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
+def test_a_directory_in_use_is_refused(zmqrl: Command, finished: Path, flags: tuple[str, ...]) -> None:
     before = sorted(os.listdir(finished / "seed-1"))
-    ended = zmqrl(*RUN, "--run-dir", finished / "seed-1")
+    ended = zmqrl(*RUN, "--run-dir", finished / "seed-1", *flags)
     assert ended.code == 2
     assert "--resume" in ended.err
     assert sorted(os.listdir(finished / "seed-1")) == before

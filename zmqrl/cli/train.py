@@ -141,7 +141,7 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
         if is_finished(directory, loaded.config):
             click.echo(f"{directory} is finished: raise run.total_env_steps to go on")
             return 0
-    elif not asked.dry_run:
+    else:
         check_new_directory(directory)
     started_at = asked.started_at if asked.seeds is None else time.time()
     plan = plan_run(loaded.config, directory, started_at, asked.resume is not None, loaded.sources)
