@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 from conftest import Command
@@ -21,6 +22,16 @@ def test_help_names_every_command(zmqrl: Command) -> None:
     shown = zmqrl("--help")
     assert shown.code == 0
     assert all(f"\n  {name} " in shown.out for name in COMMANDS)
+
+
+def test_version_as_a_command_and_as_an_option(zmqrl: Command) -> None:
+    assert zmqrl("version").out == zmqrl("--version").out == f"zmqrl, version {version('zmqrl')}\n"
+
+
+def test_without_a_command_there_is_help(zmqrl: Command) -> None:
+    shown = zmqrl()
+    assert shown.code == 2
+    assert shown.err.startswith("Usage: ")
 
 
 def test_help_imports_nothing_heavy() -> None:

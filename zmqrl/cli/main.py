@@ -24,6 +24,7 @@ COMMANDS = {
     "eval": "results",
     "plot": "results",
     "bench": "results",
+    "version": "results",
 }
 """Which module of `zmqrl.cli` has a command."""
 
@@ -50,7 +51,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="zmqrl")
+@click.version_option(package_name="zmqrl", prog_name="zmqrl")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Distributed reinforcement learning on the machines you own."""
@@ -65,6 +66,9 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
     except ZmqrlError as error:
         _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What comes after: `eval`, `plot`, `bench`."""
+"""What comes after: `eval`, `plot`, `bench`, and `version`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,11 @@ def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> Non
             raise click.UsageError("--sb3-python goes with e2e")
         options["sb3_python"] = sb3_python
     importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()
+
+
+@click.command("version")
+def version_command() -> None:
+    """Show the version, as --version does."""
+    from importlib.metadata import version
+
+    click.echo(f"zmqrl, version {version('zmqrl')}")
