@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,6 @@ from zmqrl.launch import checks
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
-
-EXAMPLE = Path(__file__).parents[2] / "hosts.example.yaml"
-MUTATIONS = 100
 
 
 def planned(tmp_path: Path, preset: str, mode: Mode | None = None, workers: int | None = 2, **values: Any) -> RunPlan:
@@ -123,42 +118,3 @@ def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypat
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
     with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
-
-
-def _mutated(text: str, rng: random.Random) -> str:
-    """One to three edits of a kind that a hand makes: a character, a line, a value."""
-    for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(text))
-        kind = rng.randrange(6)
-        lines = text.split("\n")
-        row = rng.randrange(len(lines))
-        if kind == 0:
-            text = text[:at] + text[at + rng.randint(1, 4) :]
-        elif kind == 1:
-            text = text[:at] + rng.choice("{}[]:,#&*!|>'\"%@`-0 9ax\t\n~") + text[at:]
-        elif kind == 2:
-            text = "\n".join(lines[:row] + lines[row + 1 :]) or "\n"
-        elif kind == 3:
-            text = "\n".join([*lines[:row], lines[row], *lines[row:]])
-        else:
-            words = [word for word in text.replace(",", " ").replace("}", " ").split() if word.strip("{}:")]
-            value = rng.choice(
-                ["null", "-1", "0", "1e9", ".inf", "[]", "{}", "true", "'x'", "auto", "1e-400", "&a", "!x"]
-            )
-            text = text.replace(rng.choice(words), value, 1)
-    return text
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_mutations_of_the_example_are_refused_or_fine(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    path, refused = tmp_path / "hosts.yaml", 0
-    for _ in range(MUTATIONS // 4):
-        path.write_text(_mutated(EXAMPLE.read_text(), rng))
-        try:
-            loaded = load(hosts_file=path)
-            plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
-        except ConfigError:
-            refused += 1
-    assert refused > 0
-    assert os.listdir(tmp_path) == ["hosts.yaml"]
