@@ -21,7 +21,7 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in (int, float, str, bool, type(None)):
         return value
-    names = _field_names(kind)
+    names = _field_names(typing.cast(Hashable, kind))
     if names is not None:
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
@@ -37,7 +37,7 @@ def from_json(cls: type[T], data: Any) -> T:
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
+def _field_names(kind: Hashable) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
