@@ -63,7 +63,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         env=plan.env.id,
         seed=plan.config.run.seed,
         workers=plan.total_workers,
-        env_steps=_whole(known.get("env_steps")),
+        env_steps=_env_steps(known, state.finished.get("ledger")),
         updates=_whole(known.get("updates")),
         episodes=_whole(known.get("episodes")),
         wall_s=round(now - plan.started_at, 3),
@@ -84,6 +84,16 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
     )
+
+
+def _env_steps(known: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> int | None:
+    """Rows stored: those of earlier arenas of a resumed run, and what this one has in its books.
+
+    In async the learner may not have used the last of them.
+    """
+    if ledger is None or "env_steps_before" not in known:
+        return _whole(known.get("env_steps"))
+    return int(known["env_steps_before"]) + int(ledger["stored"])
 
 
 def _whole(value: Any) -> int | None:

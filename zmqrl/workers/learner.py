@@ -104,7 +104,9 @@ def _counters(boot: Boot, store: DataStore, full: Full | None) -> Counters:
     newest = store.newest()
     seen = max(newest[0] if newest else Version(0, 0), full.version if full else Version(0, 0))
     stored: Any = full.meta["counters"] if full else {}
-    return replace(fresh, **{**stored, "incarnation": seen.incarnation + 1})
+    counters = replace(fresh, **{**stored, "incarnation": seen.incarnation + 1})
+    new_arena = boot.spawn == 0 or run.mode == "single"
+    return replace(counters, env_steps_before=counters.env_steps) if new_arena else counters
 
 
 def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:

@@ -32,6 +32,8 @@ class Counters:
     incarnation: int = 0
     n: int = 0
     env_steps: int = 0
+    env_steps_before: int = 0
+    """Those of earlier arenas: together with what this one has stored they are the run's."""
     updates: int = 0
     schedule_env_steps: int = 1
     solved_at_env_steps: int | None = None
@@ -187,6 +189,7 @@ class Learning:
             "ended",
             reason=reason,
             env_steps=c.env_steps,
+            env_steps_before=c.env_steps_before,
             updates=c.updates,
             updates_lost=0,
             episodes=self.episodes.total,
