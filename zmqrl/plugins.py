@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from zmqrl.errors import ConfigError
@@ -23,7 +24,7 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     """
     if ":" in kind:
         return _by_path(kind, base)
-    names = modules(package)
+    names = modules(package, base)
     if kind not in names:
         near = difflib.get_close_matches(kind, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -35,11 +36,16 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     return found[0]
 
 
-def modules(package: str) -> tuple[str, ...]:
-    """Names of the modules of `package` that may hold an implementation."""
+def modules(package: str, base: type[T]) -> tuple[str, ...]:
+    """Names of the modules of `package` that hold a subclass of `base`; by their text, since some import torch."""
     folder = importlib.import_module(package).__path__
-    private = ("base", "make")
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(folder) if m.name not in private and m.name[0] != "_"))
+    subclass = f"({base.__name__})"
+    found = (
+        (info.name, Path(module_folder, f"{info.name}.py"))
+        for module_folder in folder
+        for info in pkgutil.iter_modules([module_folder])
+    )
+    return tuple(sorted(name for name, path in found if path.is_file() and subclass in path.read_text()))
 
 
 def concrete(module: str, base: type[T]) -> Iterator[type[T]]:

@@ -152,14 +152,14 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
 
 
 def test_deaf_worker_is_killed_and_named(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "worker=deaf", "train_s=0.3").end()
+    code, out, err = Run(run_dir, "worker=deaf", "train_s=2").end()
     assert code == 0, err
     assert "killed local/worker-0 (pid" in out
     assert "0 left" in out
 
 
 def test_what_an_env_started_does_not_outlive_the_run(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "worker=litter", "train_s=0.3").end()
+    code, out, err = Run(run_dir, "worker=litter", "train_s=2").end()
     assert code == 0, err
     assert "local/stray (pid" in out
 
