@@ -223,7 +223,7 @@ class Launcher:
         if failure is not None and request is not Request.KILL:
             return "failed", FAILED, failure
         if teardown.left:
-            return "failed", UNCLEAN, f"still there after the teardown: {', '.join(teardown.left)}"
+            return "failed", UNCLEAN, f"still there after the teardown: {', '.join(sorted(teardown.left))}"
         if self._too_few:
             limits = self._plan.config.limits
             ready = f"{state.ready_workers} of at least {self._plan.config.min_workers} workers"
@@ -244,6 +244,6 @@ class Launcher:
 def _teardown_line(teardown: Teardown) -> str:
     parts = [f"{teardown.ended} processes ended"]
     if teardown.killed:
-        parts.append(f"killed {', '.join(teardown.killed)}")
-    parts.append(f"LEFT {', '.join(teardown.left)}" if teardown.left else "0 left")
+        parts.append(f"killed {', '.join(sorted(teardown.killed))}")
+    parts.append(f"LEFT {', '.join(sorted(teardown.left))}" if teardown.left else "0 left")
     return ", ".join(parts)
