@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import RUN, Command
 
+from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import MODES
 
@@ -39,6 +40,13 @@ def test_dry_run_of_the_example_in_single_mode(zmqrl: Command) -> None:
     assert shown.code == 0
     assert "processes on local: learner" in shown.out
     assert "worker-0" not in shown.out
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_planned_with_what_its_extra_installs(zmqrl: Command, name: str) -> None:
+    shown = zmqrl("train", name, "--dry-run")
+    assert shown.code == 0, shown.err
+    assert os.listdir() == []
 
 
 @pytest.mark.parametrize("mode", MODES)
