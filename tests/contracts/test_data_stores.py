@@ -17,7 +17,7 @@ from zmqrl.errors import StoreError
 from zmqrl.plugins import load, modules
 from zmqrl.types import Version
 
-KINDS = [name for name in modules("zmqrl.data_stores") if name != "tensors"]
+KINDS = modules("zmqrl.data_stores", DataStore)
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mean": np.array([1.5]), "n": np.array(3)}
 
 

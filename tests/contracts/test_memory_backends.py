@@ -56,7 +56,7 @@ class Ends:
         return taken
 
 
-@pytest.fixture(params=modules("zmqrl.memory_backends"))
+@pytest.fixture(params=modules("zmqrl.memory_backends", MemoryBackend))
 def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
     if request.param == "inproc":
         stream = InprocStream(bus_plan("single", vector_envs=2, leases=LEASES, slots=SLOTS))
@@ -80,7 +80,7 @@ def begin(ends: Ends) -> None:
 
 
 def test_every_kind_is_a_memory_backend() -> None:
-    for kind in modules("zmqrl.memory_backends"):
+    for kind in modules("zmqrl.memory_backends", MemoryBackend):
         assert issubclass(load(kind, "zmqrl.memory_backends", MemoryBackend), MemoryBackend)
 
 

@@ -42,7 +42,7 @@ class Deployed:
         return [ProcessId(e.data["pid"], e.data["start_time"]) for e in self.events if e.event == "started"]
 
 
-@pytest.fixture(params=[kind for kind in modules("zmqrl.orchestrators") if kind in MAKERS])
+@pytest.fixture(params=[kind for kind in modules("zmqrl.orchestrators", Orchestrator) if kind in MAKERS])
 def deployed(request: pytest.FixtureRequest) -> Iterator[Deployed]:
     held = Deployed(MAKERS[request.param]())
     yield held
