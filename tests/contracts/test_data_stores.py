@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> DataStore:
 
 
 def test_kinds_found() -> None:
-    assert KINDS == ["directory", "memory"]
+    assert KINDS == ("directory", "memory")
 
 
 def test_an_empty_store(store: DataStore) -> None:
