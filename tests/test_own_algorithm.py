@@ -1,0 +1,29 @@
+"""The example of an algorithm in one file trains, stops and goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+RUN_S = 60
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zmqrl", "train", *arguments, "--plain"]
+    return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def test_own_algorithm_trains_and_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    kind = ("--set", "algorithm.kind=own_algorithm:Reinforce", "--set", "evaluator.episodes=0")
+    first = train("cartpole-ppo", *kind, "--set", "run.total_env_steps=2000", "--workers", "2", "--run-dir", str(run))
+    assert first.returncode == 0, first.stderr
+    second = train("--resume", str(run), "--set", "run.total_env_steps=4000")
+    assert second.returncode == 0, second.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["env_steps"] >= 4000
+    assert summary["updates"] >= 4000 // 256, "one update a round, over both legs"
+    assert summary["ledger"]["balanced"]
