@@ -32,7 +32,9 @@ class ReinforceLearner(OnPolicyLearner):
 
         self._torch: Any = torch
         self._gamma = gamma
-        self._tensors = {n: torch.tensor(np.array(w), device=device, requires_grad=True) for n, w in weights.items()}
+        # Sorted: the optimiser knows parameters by number, and weights from a file come in another order.
+        named = sorted(weights.items())
+        self._tensors = {n: torch.tensor(np.array(w), device=device, requires_grad=True) for n, w in named}
         self._adam = torch.optim.Adam(list(self._tensors.values()), lr=learning_rate)
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
