@@ -27,6 +27,7 @@ class Bus:
     def __init__(self) -> None:
         self.arena = Arena.private(PLAN)
         self.state = BrokerState(PLAN, self.arena)
+        self.state.handle(ev.HostIs({}, (), "local", (0, 1)))
         self.state.handle(HELLO)
 
     def leases(self) -> Sequence[SlotRef]:

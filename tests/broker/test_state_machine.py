@@ -67,6 +67,7 @@ class BusMachine(RuleBasedStateMachine):
         self.taken: list[SegmentId] = []
         self.held: list[SlotRef] = []
         self.seen: set[SlotRef] = set()
+        self.held_here: tuple[int, ...] = (0, 1)
         self.begins: dict[tuple[int, int], int] = {}
         self.unsealed = 0
         self.leased: set[int] = set()
@@ -112,7 +113,8 @@ class BusMachine(RuleBasedStateMachine):
             return
         if worker.broker != self.state.incarnation:
             worker.broker, worker.serial = self.state.incarnation, -1
-        streams = {v: incarnation for v, (incarnation, _) in worker.streams.items()}
+        streams = {id.vector_env: id.incarnation for id in worker.sealed.values()}
+        streams |= {v: incarnation for v, (incarnation, _) in worker.streams.items()}
         said = ev.WorkerIs(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
         self.tell(said, fuse)
         if not lost and worker.broker == self.state.incarnation:
@@ -128,6 +130,9 @@ class BusMachine(RuleBasedStateMachine):
                 if worker.streams.get(order.vector_env, (-1, 0))[0] != order.incarnation:
                     worker.streams[order.vector_env] = (order.incarnation, order.next_index)
                     self.begins.setdefault((order.vector_env, order.incarnation), order.next_index)
+            for vector_env in worker.streams.keys() - {order.vector_env for order in standing.orders}:
+                del worker.streams[vector_env]
+                self.unsealed += worker.open_rows.pop(vector_env, 0)
         worker.leases = list(standing.leases)
         worker.sealed = {r: i for r, i in worker.sealed.items() if r in worker.leases}
         self.leased |= {ref.slot for ref in worker.leases}
@@ -209,7 +214,14 @@ class BusMachine(RuleBasedStateMachine):
     # the agent
     @rule(fuse=FUSES)
     def agent_reports(self, fuse: int | None = None) -> None:
-        self.tell(ev.HostIs({i: w.spawn for i, w in enumerate(self.workers) if w.alive}, ()), fuse)
+        alive = {i: w.spawn for i, w in enumerate(self.workers) if w.alive}
+        self.tell(ev.HostIs(alive, (), "local", self.held_here), fuse)
+
+    @rule(held=st.sampled_from(((0, 1), (0,), (1,))), fuse=FUSES)
+    def workers_leave_or_come(self, held: tuple[int, ...], fuse: int | None = None) -> None:
+        """Drained and scaled up again, while everything goes on."""
+        self.held_here = held
+        self.agent_reports(fuse)
 
     @rule(i=st.integers(0, 1), reported=st.booleans())
     def respawns(self, i: int, reported: bool = True) -> None:
@@ -308,6 +320,7 @@ class BusMachine(RuleBasedStateMachine):
 
     def quiet(self, rounds: int = 4) -> None:
         """Everything that is under way arrives."""
+        self.held_here = (0, 1)
         for _ in range(rounds):
             for i, worker in enumerate(self.workers):
                 if not worker.alive:

@@ -62,8 +62,9 @@ class HostIs:
 
     alive: Mapping[int, int]
     given_up: Sequence[int]
-    host: str | None = None
-    """None: it speaks for all workers."""
+    host: str
+    workers: Sequence[int] = ()
+    """The indexes that it holds: alive, or to be started again. Who is no longer among them is to leave."""
 
 
 @dataclass(frozen=True)
@@ -152,3 +153,5 @@ class Standing:
     orders: Sequence[StreamOrder] | None = ()
     """None: those of `serial`, which the worker has."""
     serial: int = 0
+    stop: bool = False
+    """It has left and may end."""

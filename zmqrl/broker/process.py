@@ -9,28 +9,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlparse
 
 import zmq
 
 from zmqrl.broker import events as ev
+from zmqrl.broker.doors import Doors
+from zmqrl.broker.hosts import Hosts
 from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.orders import TakeUp, order_from_data, order_to_data
 from zmqrl.broker.state import BrokerState
+from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import TrainingFailed, WireError
 from zmqrl.logs.events import EventPipe
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Notice, SlotRef
+from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.types import Notice, SlotRef, Version
 from zmqrl.wire import messages
-from zmqrl.wire.sockets import bind, drain_frames, drain_multipart, send
+from zmqrl.wire.gate import user_of
+from zmqrl.wire.sockets import drain_frames, send
 
 POLL_MS = 500
+FETCH_POLL_MS = 2
+"""While somebody waits for a version that is on its way through this host's agent."""
 MOST_MESSAGES = 1000
 """Of one socket in one round."""
 MOST_DESCRIPTORS = 10_000
 ROLES = ("worker", "learner")
+FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
+"""What a host that came in over tcp may say: the learner is here."""
 
 
 def main(boot: Boot) -> int:
@@ -54,17 +62,12 @@ class Broker:
         self._events = EventPipe(boot.fds.get("events"))
         limits = boot.plan.config.limits
         self._liveness, self._heartbeat_s, self._judge_at = Liveness(limits), limits.heartbeat_s, 0.0
-        self._context: zmq.Context[Any] = zmq.Context()
-        ends = boot.endpoints
-        for endpoint in (ends.segments, ends.descriptors, ends.notices, ends.control):
-            self._make_way(endpoint)
-        self._segments = bind(self._context, zmq.PULL, ends.segments)
-        self._descriptors = bind(self._context, zmq.PUSH, ends.descriptors)
-        self._notices = bind(self._context, zmq.PUB, ends.notices)
-        self._control = bind(self._context, zmq.ROUTER, ends.control)
+        self._hosts = Hosts(boot.plan.config.learner.host, limits.host_lease_s)
+        self._doors = Doors(boot.endpoints, boot.listen, boot.keys)
+        self._desk = WeightsDesk(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
-        for source in (self._segments, self._control, self._wake_read):
+        for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
         self._peers: dict[int, bytes] = {}
         self._learner: bytes | None = None
@@ -73,6 +76,7 @@ class Broker:
         self._replies: set[int] = set()
         self._ask = self._stopping = False
         self.refused: Counter[str] = Counter()
+        self._told_refused = 0
 
     def stop(self) -> None:
         """End after this round; safe in a signal handler."""
@@ -81,34 +85,32 @@ class Broker:
 
     def run(self) -> None:
         """One round after the other: drain everything, decide, answer each peer once."""
+        if self._doors.ports:
+            self._events.send("listening", ports=self._doors.ports)
         self._events.send("ready")
         while not self._stopping:
-            self._poller.poll(POLL_MS)
+            ready = self._poller.poll(FETCH_POLL_MS if self._desk.waiting else POLL_MS)
+            if any(source in self._doors.guards for source, _ in ready):
+                self._doors.guard()
             self._round()
         self._round()
         self._state.accept_all_sealed()
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""
-        if self.refused:
-            print(f"messages refused: {dict(self.refused)}", file=sys.stderr, flush=True)
-        self._context.destroy(linger=100)
+        refused = self.refused + self._doors.guard()
+        if refused:
+            print(f"messages refused: {dict(refused)}", file=sys.stderr, flush=True)
+        self._doors.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
         self._arena.close()
 
-    @staticmethod
-    def _make_way(endpoint: str) -> None:
-        """A broker that was killed leaves its socket file."""
-        url = urlparse(endpoint)
-        if url.scheme == "ipc" and os.path.exists(url.path):
-            os.unlink(url.path)
-
     def _round(self) -> None:
-        for frames in drain_frames(self._segments, MOST_MESSAGES):
+        for frames in drain_frames(self._doors.segments, MOST_MESSAGES):
             self._guard(self._pushed, frames)
-        for parts in drain_multipart(self._control, MOST_MESSAGES):
-            self._guard(self._heard, parts)
+        for frames in drain_frames(self._doors.control, MOST_MESSAGES):
+            self._guard(self._heard, frames)
         now = time.monotonic()
         if now >= self._judge_at:
             self._judge_at = now + self._heartbeat_s
@@ -141,13 +143,16 @@ class Broker:
         meta = messages.segment_meta(f["meta"])
         self._incoming.append(ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns))
 
-    def _heard(self, parts: Sequence[bytes]) -> None:
-        if len(parts) != 2:
-            raise WireError("frames", f"{len(parts)} frames on control")
-        peer, message = parts[0], messages.unpack(parts[1])
+    def _heard(self, frames: Sequence[zmq.Frame]) -> None:
+        if len(frames) != 2:
+            raise WireError("frames", f"{len(frames)} frames on control")
+        peer, message = frames[0].bytes, messages.unpack(frames[1].bytes)
         f = message.fields
+        user = user_of(frames[1]) if self._doors.ports else None
+        if user is not None and message.kind not in FROM_OTHER_HOSTS:
+            raise WireError("not from there", f"{message.kind} from {user}")
         if message.kind == "worker":
-            if f["index"] < self._plan.total_workers:
+            if self._state.may_be(f["index"]):
                 self._peers[f["index"]] = peer
             self._incoming.append(_worker_is(f))
         elif message.kind == "beat":
@@ -156,11 +161,24 @@ class Broker:
             self._incoming.append(ev.Goodbye(f["index"], f["spawn"]))
             self._liveness.forget(Member("worker", f["index"]))
         elif message.kind == "agent":
-            self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"]))
-            if self._state.notice is not None:
-                self._to(peer, messages.pack_notice(self._state.notice))
+            self._heard_agent(peer, f, user)
+        elif message.kind == "fetch":
+            self._desk.ask(peer, Version(*f["version"]))
         else:
             self._heard_learner(peer, message.kind, f)
+
+    def _heard_agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> None:
+        """Always answered: it is how an agent knows that this broker lives."""
+        if user is not None and user != f["host"]:
+            raise WireError("host", f"{user} speaks for {f['host']}")
+        self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"]))
+        if f["workers"]:
+            self._hosts.hear(f["host"], f["workers"], time.monotonic())
+        else:
+            self._hosts.forget(f["host"])
+        notice = self._state.notice
+        welcome = messages.pack("welcome", broker=self._state.incarnation)
+        self._to(peer, welcome if notice is None else messages.pack_notice(notice))
 
     def _heard_learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> None:
         if kind not in ("learner", "announce", "answer"):
@@ -183,7 +201,7 @@ class Broker:
 
     def _beat(self, f: Mapping[str, Any]) -> None:
         member = Member(f["role"], f["index"])
-        if member.role not in ROLES or member.index >= max(1, self._plan.total_workers):
+        if member.role not in ROLES or not self._state.may_be(member.index):
             raise WireError("member", str(member))
         self._liveness.hear(Beat(member, f["spawn"], f["progress"]), time.monotonic())
 
@@ -199,6 +217,17 @@ class Broker:
             )
             if judged.member.role == "worker" and judged.state == "lost":
                 self._incoming.append(ev.Silent(judged.member.index, judged.spawn))
+        for host, workers in self._hosts.lost(now):
+            self._events.send("host_lost", lost=host)
+            self._incoming.append(ev.HostIs({}, workers, host))
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        """The user hears of strangers as they come, once per heartbeat at most."""
+        counts = self.refused + self._doors.guard()
+        if counts.total() != self._told_refused:
+            self._told_refused = counts.total()
+            self._events.send("refused", counts=dict(counts))
 
     def _has_work(self, member: Member) -> bool:
         return member.role == "worker" and self._state.has_work(member.index)
@@ -212,7 +241,7 @@ class Broker:
             elif isinstance(action, ev.Ask):
                 self._ask = True
             elif isinstance(action, ev.Publish):
-                send(self._notices, messages.pack_notice(action.notice))
+                send(self._doors.notices, messages.pack_notice(action.notice))
             elif isinstance(action, ev.Refuse):
                 self.refused[action.reason] += 1
             else:
@@ -221,7 +250,7 @@ class Broker:
     def _answer(self) -> None:
         if self._forward:
             refs = self._forward[:MOST_DESCRIPTORS]
-            if send(self._descriptors, messages.pack_descriptors(self._state.incarnation, 0, refs)):
+            if send(self._doors.descriptors, messages.pack_descriptors(self._state.incarnation, 0, refs)):
                 self._forward = self._forward[MOST_DESCRIPTORS:]
         for index in self._replies:
             standing = self._state.standing(index)
@@ -231,6 +260,8 @@ class Broker:
         if self._ask and self._learner is not None:
             self._ask = False
             self._to(self._learner, self._books())
+        for peer, reply in self._desk.served():
+            self._to(peer, *reply)
 
     def _books(self) -> bytes:
         state = self._state
@@ -247,12 +278,12 @@ class Broker:
             acked=[[v, *at] for v, at in standing.acked.items()],
             serial=standing.serial,
             orders=None if standing.orders is None else [order_to_data(order) for order in standing.orders],
-            stop=False,
+            stop=standing.stop,
         )
 
-    def _to(self, peer: bytes, frame: bytes) -> None:
+    def _to(self, peer: bytes, *frames: bytes) -> None:
         try:
-            self._control.send_multipart((peer, frame), zmq.NOBLOCK)
+            self._doors.control.send_multipart((peer, *frames), zmq.NOBLOCK)
         except zmq.Again:
             self.refused["no room to answer"] += 1
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.limiter import LeaseLimiter
+from zmqrl.broker.membership import Membership
 from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.broker.slots import Slots
 from zmqrl.broker.streams import Streams
@@ -14,6 +15,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
 from zmqrl.types import Notice, SegmentMeta, SlotRef
 
+MOST_WORKERS = 1 << 16
 RESUMED_SHIFT = 16
 """Incarnations of a resumed run begin at the learner's incarnation shifted by this: none is used twice."""
 
@@ -24,6 +26,10 @@ class _Worker:
     leases: dict[int, SlotRef] = field(default_factory=dict)
     orders: dict[int, StreamOrder] = field(default_factory=dict)
     """What it is to step, by vector env."""
+    leaving: dict[int, StreamOrder] = field(default_factory=dict)
+    """Taken off its orders; its own until it says that it has stopped."""
+    told: frozenset[int] = frozenset()
+    """The vector envs that it named last, also those of which it has unbooked segments."""
     serial: int = 0
     """Grows with each change of `orders`."""
     heard_serial: int = -1
@@ -38,7 +44,7 @@ class BrokerState:
     def __init__(self, plan: RunPlan, arena: Arena) -> None:
         self._plan, self._arena = plan, arena
         env = plan.config.env
-        self.streams = Streams(arena, env.num_envs * env.segment_steps)
+        self.streams = Streams(arena, env.num_envs * env.segment_steps, plan.config.limits.leases_per_worker)
         self.streams.mend()
         self._slots = Slots(arena)
         self._settled = arena.broker_incarnation == 0
@@ -46,10 +52,11 @@ class BrokerState:
         self._limiter = LeaseLimiter(plan)
         self._sync = plan.config.run.mode != "async"
         self._workers: dict[int, _Worker] = {}
-        self._places = _places(plan)
+        self._membership = Membership(self._sync, env.vector_envs if self._sync else plan.streams)
+        self._begun = any(record.incarnation >= 0 for record in self.streams.records)
         self._unheard: dict[int, int] | None = None
-        self._given_up: set[int] = set()
-        self._owned: set[int] = set()
+        self._holders: dict[int, int] = {}
+        """Vector env to the worker that has it, or is leaving it."""
         self._asked: dict[int, TakeUpRequest] = {}
         self._base: int | None = arena.base_env_steps()
         self.notice: Notice | None = None
@@ -101,9 +108,15 @@ class BrokerState:
         if worker is None:
             return None
         records = self.streams.records
-        acked = {v: (records[v].incarnation, records[v].next_index) for v in worker.orders}
+        named = worker.told | worker.orders.keys() | worker.leaving.keys()
+        acked = {v: (records[v].incarnation, records[v].next_index) for v in named}
         orders = None if worker.heard_serial == worker.serial else tuple(worker.orders.values())
-        return ev.Standing(worker.spawn, tuple(worker.leases.values()), acked, orders, worker.serial)
+        stop = self._membership.has_left(index) and not worker.orders and not worker.leaving
+        return ev.Standing(worker.spawn, tuple(worker.leases.values()), acked, orders, worker.serial, stop)
+
+    def may_be(self, index: int) -> bool:
+        """Whether a worker can have this index."""
+        return index < (MOST_WORKERS if self._sync else self._plan.streams)
 
     def has_work(self, index: int) -> bool:
         """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is."""
@@ -169,7 +182,8 @@ class BrokerState:
         if not self.streams.is_sane(meta):
             return False
         vector_env, incarnation, _ = meta.id
-        return vector_env in worker.orders or incarnation < self.streams.records[vector_env].incarnation
+        own = vector_env in worker.orders or vector_env in worker.leaving
+        return own or incarnation < self.streams.records[vector_env].incarnation
 
     def _book_in_order(self, worker: _Worker, booked: list[SlotRef]) -> None:
         """All that a worker has sealed, descriptors or none."""
@@ -195,7 +209,7 @@ class BrokerState:
         self._sealed(ev.Sealed(event.index, event.spawn, (ref,)))
 
     def _worker_is(self, event: ev.WorkerIs) -> None:
-        if event.index >= max(1, self._plan.total_workers) or event.index in self._given_up:
+        if not self.may_be(event.index) or event.index in self._membership.given_up:
             self._actions.append(ev.Refuse("worker"))
             return
         worker = self._workers.get(event.index)
@@ -208,12 +222,16 @@ class BrokerState:
             if worker is not None:  # an agent starts a successor only after it reaped
                 self._bury(event.index)
             worker = self._workers[event.index] = _Worker(event.spawn, remote=event.remote)
+            self._membership.greet(event.index)
             self._members_changed = True
             self._reclaim(event, worker)
         worker.heard_serial = event.serial
+        worker.told = frozenset(v for v in event.streams if v < len(self.streams.records))
         for vector_env, index, rows in event.open_rows if event.remote else ():
             if vector_env in worker.orders and self.streams.is_open_sane(index, rows):
                 self._arena.streams.write_open(vector_env, index, rows)
+        if worker.leaving and event.serial == worker.serial:
+            self._let_go(worker)
         if self._unheard is not None:
             self._unheard.pop(event.index, None)
             self._settle_if_heard()
@@ -223,36 +241,31 @@ class BrokerState:
 
     def _reclaim(self, event: ev.WorkerIs, worker: _Worker) -> None:
         """A worker that outlived a broker: its leases and its streams go on."""
-        if self._settled:
-            return
-        for ref in event.leases:
+        for ref in event.leases if not self._settled else ():
             if ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation:
                 self._slots.claim(ref.slot)
                 worker.leases[ref.slot] = ref
         for vector_env, incarnation in event.streams.items():
-            if vector_env < len(self.streams.records) and vector_env not in self._owned:
+            if vector_env < len(self.streams.records) and vector_env not in self._holders:
                 record = self.streams.records[vector_env]
                 if record.incarnation == incarnation != record.swept:
-                    self._give(worker, StreamOrder(vector_env, incarnation, record.next_index, None))
+                    self._give(event.index, StreamOrder(vector_env, incarnation, record.next_index, None))
 
     def _host_is(self, event: ev.HostIs) -> None:
-        everyone = range(max(1, self._plan.total_workers))
-        here = everyone if event.host is None else self._places.get(event.host, range(0))
-        lost = {i for i in event.given_up if i in here and i in everyone} - self._given_up
-        self._given_up |= lost
-        self._members_changed = self._members_changed or bool(lost)
-        for index in [i for i, w in self._workers.items() if i in here]:
+        if self._membership.hear(event.host, [i for i in event.workers if self.may_be(i)], event.given_up):
+            self._members_changed = True
+        for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
             worker = self._workers[index]
-            if index in lost or (worker.listed and event.alive.get(index) != worker.spawn):
+            if index in self._membership.given_up or (worker.listed and event.alive.get(index) != worker.spawn):
                 self._bury(index)
             elif event.alive.get(index) == worker.spawn:
                 worker.listed = True
-        if not self._settled and (event.host is None or event.host == self._plan.config.learner.host):
+        if not self._settled and event.host == self._plan.config.learner.host:
             if self._unheard is None:
                 self._unheard = {i: s for i, s in event.alive.items() if i not in self._workers}
             self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
             self._settle_if_heard()
-        if lost and len(self._given_up) >= self._plan.total_workers:
+        if self._membership.given_up and not self._membership.members:
             self._actions.append(ev.Fail("every worker was given up"))
 
     def _settle_if_heard(self) -> None:
@@ -273,9 +286,9 @@ class BrokerState:
                 self.streams.produce(meta)
         booked: list[SlotRef] = []
         self._book_in_order(worker, booked)
-        for vector_env in worker.orders:
+        for vector_env in (*worker.orders, *worker.leaving):
             self.streams.sweep(vector_env)
-        self._owned -= worker.orders.keys()
+            del self._holders[vector_env]
         for ref in worker.leases.values():
             self._arena.lease(ref.slot)
             self._slots.free(ref.slot)
@@ -306,32 +319,42 @@ class BrokerState:
 
     def _answered(self, take_up: TakeUp) -> None:
         request = self._asked.get(take_up.vector_env)
-        worker = self._workers.get(self._owner_index(take_up.vector_env))
-        if worker is not None and request is not None and request.incarnation == take_up.incarnation:
-            del self._asked[take_up.vector_env]
+        if request is None or request.incarnation != take_up.incarnation:
+            return
+        del self._asked[take_up.vector_env]
+        self._members_changed = True  # whoever is its owner by now
+        if self._membership.owner(take_up.vector_env) in self._workers:
             self._begin(StreamOrder(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up.states))
 
     def _begin(self, order: StreamOrder) -> None:
-        index = self._owner_index(order.vector_env)
+        index = self._membership.owner(order.vector_env)
+        assert index is not None, "asked before"
         self.streams.take_up(order.vector_env, order.incarnation, order.next_index)
-        self._give(self._workers[index], order)
+        self._give(index, order)
         self._actions.append(ev.Reply(index))
 
-    def _give(self, worker: _Worker, order: StreamOrder) -> None:
+    def _give(self, index: int, order: StreamOrder) -> None:
+        worker = self._workers[index]
         worker.orders[order.vector_env] = order
         worker.serial += 1
-        self._owned.add(order.vector_env)
+        self._holders[order.vector_env] = index
 
-    def _owner_index(self, vector_env: int) -> int:
-        """Whose vector env it is; -1 when nobody's."""
-        if not self._sync:
-            return vector_env
-        workers = self._plan.total_workers or 1
-        index = vector_env % workers
-        if index not in self._given_up:
-            return index
-        left = [i for i in range(workers) if i not in self._given_up]
-        return left[vector_env % len(left)] if left else -1
+    def _take_off(self, index: int, vector_env: int) -> None:
+        """Another is to have it: first its holder has to say that it no longer steps it and has nothing unbooked."""
+        worker = self._workers[index]
+        if vector_env in worker.orders:
+            worker.leaving[vector_env] = worker.orders.pop(vector_env)
+            worker.serial += 1
+            self._actions.append(ev.Reply(index))
+
+    def _let_go(self, worker: _Worker) -> None:
+        booked: list[SlotRef] = []
+        self._book_in_order(worker, booked)
+        self._forward(booked)
+        for vector_env in worker.leaving.keys() - worker.told:
+            del worker.leaving[vector_env], self._holders[vector_env]
+            self.streams.sweep(vector_env)
+            self._members_changed = True
 
     def _serve(self) -> None:
         """Give streams to who should have them, and leases to who may."""
@@ -339,13 +362,13 @@ class BrokerState:
             return
         if self._members_changed:
             self._members_changed = False
-            count = self._plan.config.env.vector_envs if self._sync else self._plan.streams
-            for vector_env in range(count):
-                if vector_env not in self._owned and self._owner_index(vector_env) in self._workers:
-                    self._hand_over(vector_env)
+            self._begun = self._begun or len(self._workers) >= self._plan.config.min_workers
+            if self._begun:
+                self._place()
         self._slots.collect(thoroughly=self._released)
         self._released = False
         wanting = [(len(w.leases), i) for i, w in self._workers.items() if len(w.leases) < self._most_leases(w)]
+        wanting = [(count, i) for count, i in wanting if i in self._membership.members]
         outstanding = sum(len(w.leases) for w in self._workers.values()) if wanting else 0
         while wanting and self._limiter.allows((self._base or 0) + self.streams.stored, outstanding):
             ref = self._slots.lease()
@@ -359,6 +382,16 @@ class BrokerState:
             if count + 1 < self._most_leases(worker):
                 wanting.append((count + 1, index))
             self._actions.append(ev.Reply(index))
+
+    def _place(self) -> None:
+        """Every vector env to its owner, or on its way to it."""
+        self._membership.balance()
+        for vector_env in range(self._plan.config.env.vector_envs if self._sync else self._plan.streams):
+            owner, holder = self._membership.owner(vector_env), self._holders.get(vector_env)
+            if holder is not None and holder != owner:
+                self._take_off(holder, vector_env)
+            elif holder is None and owner in self._workers:
+                self._hand_over(vector_env)
 
     def _most_leases(self, worker: _Worker) -> int:
         """`leases_per_worker`, in sync also one for each position that it has to fill yet.
@@ -392,11 +425,3 @@ class BrokerState:
             self._asked[vector_env] = TakeUpRequest(vector_env, incarnation, record.next_index)
             self._actions.append(ev.Ask())
 
-
-def _places(plan: RunPlan) -> dict[str, range]:
-    """Host to the indexes of its workers."""
-    places, first = {}, 0
-    for host, count in plan.workers.items():
-        places[host] = range(first, first + count)
-        first += count
-    return places

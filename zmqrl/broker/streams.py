@@ -6,7 +6,7 @@ Every step can be taken again: the broker may be killed between any two stores, 
 from __future__ import annotations
 
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
-from zmqrl.shared_memory.stream_table import MAX_INDEX, ProducerRecord, StreamRecord
+from zmqrl.shared_memory.stream_table import MAX_INDEX, MAX_ROWS, ProducerRecord, StreamRecord
 from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
@@ -15,9 +15,10 @@ UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("super
 class Streams:
     """The broker's hand on the stream table. The arena's memory is the state; `records` is a copy of it."""
 
-    def __init__(self, arena: Arena, segment_rows: int) -> None:
-        """`segment_rows`: the most valid rows of a segment, N * T."""
+    def __init__(self, arena: Arena, segment_rows: int, most_unbooked: int = 1) -> None:
+        """`segment_rows`: the most valid rows of a segment, N * T; `most_unbooked`: sealed ones beside the open one."""
         self._arena, self._segment_rows = arena, segment_rows
+        self._most_open_rows = min(segment_rows * (1 + most_unbooked), MAX_ROWS)
         self.records: list[StreamRecord] = [arena.streams.read(v) for v in range(arena.streams.streams)]
         self.stored = sum(record.stored for record in self.records)
 
@@ -33,7 +34,7 @@ class Streams:
 
     def is_open_sane(self, index: int, rows: int) -> bool:
         """The same of what is reported of an open segment; both go into one word."""
-        return 0 <= index < MAX_INDEX and 0 <= rows <= self._segment_rows
+        return 0 <= index < MAX_INDEX and 0 <= rows <= self._most_open_rows
 
     def accept(self, ref: SlotRef, meta: SegmentMeta) -> bool | None:
         """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come."""
@@ -97,7 +98,7 @@ class Streams:
         if record.swept != record.incarnation:
             index, rows = table.read_open(vector_env)
             if index >= record.next_index:
-                record.dropped[UNSEALED] += min(rows, self._segment_rows)
+                record.dropped[UNSEALED] += min(rows, self._most_open_rows)
             record.swept = record.incarnation
             table.write(vector_env, record)
         produced = record.stored + sum(record.dropped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.config.sections import Config
@@ -54,6 +54,36 @@ class Endpoints:
     control: str = ""
     """Broker ROUTER."""
 
+    @classmethod
+    def tcp(cls, address: str, ports: Sequence[int]) -> Endpoints:
+        """Those of a broker on another host."""
+        segments, notices, control = (f"tcp://{address}:{port}" for port in ports)
+        return cls(segments, "", notices, control)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """CURVE keys as Z85 text, made for one run. Each process is told those that it needs, on its stdin."""
+
+    server_public: str
+    public: str = ""
+    """This host's own pair; the learner's host needs none."""
+    secret: str = field(default="", repr=False)
+    server_secret: str = field(default="", repr=False)
+    """The learner's host alone has it, and the broker."""
+    allowed: Mapping[str, str] = field(default_factory=dict)
+    """Public key to host: who may come in. The broker's."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where the broker listens beside its ipc sockets, when other hosts take part."""
+
+    address: str = "*"
+    """`127.0.0.1` when all of them come through tunnels."""
+    ports: tuple[int, int, int] = (0, 0, 0)
+    """segments, notices, control; 0: any free one, which the broker's first `listening` event names."""
+
 
 @dataclass(frozen=True)
 class Boot:
@@ -69,5 +99,10 @@ class Boot:
     endpoints: Endpoints = field(default_factory=Endpoints)
     fds: Mapping[str, int] = field(default_factory=dict)
     """Inherited descriptors: `events` (write JSON lines), `arena`, `weights`, `wake` (read)."""
-    vector_envs: tuple[int, ...] = ()
-    """A worker's first vector envs (the broker's control replies are what holds)."""
+    workers: tuple[int, ...] = ()
+    """The agent's: indexes of the workers that it holds."""
+    keys: Keys | None = None
+    """None: every endpoint is ipc."""
+    listen: Listen | None = None
+    remote: bool = False
+    """The agent was started over SSH: its stdout is all that the launcher sees of it."""

@@ -91,6 +91,9 @@ class ArenaSource(SegmentSource):
 class SegmentWriter(ABC):
     """Where a sink's segments are written: a slot of the arena, or memory of its own."""
 
+    keeps_segments = False
+    """Whether a segment outlives its lease."""
+
     @abstractmethod
     def columns(self, ref: SlotRef) -> Mapping[str, Array]:
         """Writable views `[T, N, ...]` for a lease."""
@@ -110,6 +113,10 @@ class SegmentWriter(ABC):
     @abstractmethod
     def forget(self, ref: SlotRef) -> None:
         """It is booked, or no longer ours."""
+
+    def move(self, ref: SlotRef, to: SlotRef) -> None:
+        """A sealed segment goes on under another lease; only asked of a writer that keeps them."""
+        raise NotImplementedError
 
 
 class ArenaWriter(SegmentWriter):
@@ -209,11 +216,32 @@ class LeasedSink(SegmentSink):
             self._follow(standing.orders, standing.serial)
         self._acked = standing.acked
         leases = set(standing.leases)
+        homeless = []
         for ref, id in list(self._sealed.items()):
-            if ref not in leases or self._is_booked(id):
+            if self._is_booked(id):
                 del self._sealed[ref]
                 self._writer.forget(ref)
+            elif ref not in leases:
+                homeless.append(ref)
         self._free = [r for r in standing.leases if r not in self._sealed and r not in self._open]
+        self._rehouse(sorted(homeless, key=lambda ref: self._sealed[ref]))
+
+    def _rehouse(self, homeless: Sequence[SlotRef]) -> None:
+        """Sealed, not booked, and the lease is gone: another takes its place, or it waits for one."""
+        for ref in homeless:
+            if not self._writer.keeps_segments:
+                del self._sealed[ref]
+                self._writer.forget(ref)
+            elif self._free:
+                to = self._free.pop(0)
+                self._writer.move(ref, to)
+                self._sealed[to] = self._sealed.pop(ref)
+                self._unpushed.append(to)
+
+    def _named(self) -> dict[int, int]:
+        """Vector env to incarnation: those of the orders, and those of segments that are not booked yet."""
+        unbooked = {id.vector_env: id.incarnation for id in self._sealed.values()}
+        return {**unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
 
     def _follow(self, orders: Sequence[StreamOrder], serial: int) -> None:
         known = {order.vector_env: order.incarnation for order in self._streams}

@@ -21,6 +21,8 @@ COPY_BELOW = 65_536
 class RemoteWriter(SegmentWriter):
     """A lease is a credit for one segment; the broker writes it into the slot."""
 
+    keeps_segments = True
+
     def __init__(self, plan: RunPlan) -> None:
         self._specs = plan.columns
         self._layout = layout_of(plan).digest
@@ -37,8 +39,12 @@ class RemoteWriter(SegmentWriter):
         self._open[vector_env] = (index, rows)
 
     def open_now(self) -> list[list[int]]:
-        """[vector env, index, rows] of what is stepped and not sealed."""
-        return [[vector_env, index, rows] for vector_env, (index, rows) in self._open.items()]
+        """[vector env, index of the open segment, rows] of what is stepped and not booked: lost if the host is."""
+        rows = {vector_env: rows for vector_env, (_, rows) in self._open.items()}
+        for meta in self._metas.values():
+            if meta.id.vector_env in rows:
+                rows[meta.id.vector_env] += meta.rows
+        return [[vector_env, self._open[vector_env][0], count] for vector_env, count in rows.items()]
 
     def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
         self._metas[ref] = meta
@@ -46,6 +52,9 @@ class RemoteWriter(SegmentWriter):
 
     def take_up(self, vector_env: int) -> None:
         self._open.pop(vector_env, None)
+
+    def move(self, ref: SlotRef, to: SlotRef) -> None:
+        self._columns[to], self._metas[to] = self._columns.pop(ref), self._metas.pop(ref)
 
     def forget(self, ref: SlotRef) -> None:
         self._columns.pop(ref, None)

@@ -38,6 +38,7 @@ from zmqrl.wire.heartbeat import Heartbeat
 from zmqrl.wire.sockets import connect, drain, send
 
 RESEND_HEARTBEATS = 2
+LAST_WORDS_HEARTBEATS = 4
 
 
 class ZmqSource(ArenaSource):
@@ -149,8 +150,8 @@ class ZmqSink(LeasedSink):
         self._index, self._spawn = boot.index, boot.spawn
         self._heartbeat_s = boot.plan.config.limits.heartbeat_s
         self._context: zmq.Context[Any] = zmq.Context()
-        self._segments = connect(self._context, zmq.PUSH, boot.endpoints.segments)
-        self._control = connect(self._context, zmq.DEALER, boot.endpoints.control)
+        self._segments = connect(self._context, zmq.PUSH, boot.endpoints.segments, boot.keys)
+        self._control = connect(self._context, zmq.DEALER, boot.endpoints.control, boot.keys)
         self._wake = boot.fds.get("wake")
         self._poller = zmq.Poller()
         self._poller.register(self._control, zmq.POLLIN)
@@ -160,8 +161,10 @@ class ZmqSink(LeasedSink):
         self._broker = 0
         self._said_at = 0.0
         self._resend_at = 0.0
-        who = ("worker", boot.index, boot.spawn)
-        self._heartbeat = Heartbeat(self._context, boot.endpoints.control, who, lambda: self._moves, self._heartbeat_s)
+        who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
+        self._heartbeat = Heartbeat(
+            self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys
+        )
 
     def poll(self, timeout_s: float) -> Orders:
         self._flush()
@@ -178,11 +181,20 @@ class ZmqSink(LeasedSink):
     def close(self) -> None:
         if not self._context.closed:
             self._flush()
+            if self._remote is not None:
+                self._wait_until_booked()
             send(self._control, messages.pack("goodbye", index=self._index, spawn=self._spawn))
             self._heartbeat.close()
             self._context.destroy(linger=int(self._heartbeat_s * 1000))
             if self._arena is not None:
                 self._arena.close()
+
+    def _wait_until_booked(self) -> None:
+        """What is sealed here ends with this process; and the broker should know what was stepped beyond it."""
+        until = time.monotonic() + LAST_WORDS_HEARTBEATS * self._heartbeat_s
+        while self._sealed and (left_s := until - time.monotonic()) > 0:
+            self.poll(left_s)
+        self._say(time.monotonic())
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         if self._remote is None:
@@ -211,7 +223,7 @@ class ZmqSink(LeasedSink):
                 serial=self._serial,
                 remote=self._remote is not None,
                 leases=leases,
-                streams=[[o.vector_env, o.incarnation] for o in self._streams],
+                streams=[[v, incarnation] for v, incarnation in self._named().items()],
                 open=[] if self._remote is None else self._remote.open_now(),
             ),
         )

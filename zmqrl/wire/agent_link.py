@@ -1,29 +1,42 @@
-"""The host agent's link to the broker: notices in, who lives out."""
+"""The host agent's link to the broker: notices and weights in, who lives out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
 from zmqrl.config.codec import from_json
-from zmqrl.config.plan import Endpoints
+from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import WireError
-from zmqrl.types import Notice
+from zmqrl.types import Notice, Version
 from zmqrl.wire import messages
-from zmqrl.wire.sockets import connect, drain, send
+from zmqrl.wire.sockets import connect, drain_multipart, send
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Weights that came over control. Not verified yet."""
+
+    notice: Notice
+    content: bytes
 
 
 class AgentLink:
     """Owned by the agent's main thread."""
 
-    def __init__(self, endpoints: Endpoints, host: str) -> None:
+    def __init__(self, endpoints: Endpoints, host: str, keys: Keys | None = None) -> None:
         self._host = host
         self._context: zmq.Context[Any] = zmq.Context()
-        self._notices = connect(self._context, zmq.SUB, endpoints.notices)
+        self._notices = connect(self._context, zmq.SUB, endpoints.notices, keys)
         self._notices.setsockopt(zmq.SUBSCRIBE, b"")
-        self._control = connect(self._context, zmq.DEALER, endpoints.control)
+        self._control = connect(self._context, zmq.DEALER, endpoints.control, keys)
+        self.fetched: list[Fetched] = []
+        """What came beside notices; the reader takes it away."""
+        self.heard = 0
+        """Messages so far: it grows while the broker lives."""
 
     @property
     def sockets(self) -> Sequence[zmq.Socket[Any]]:
@@ -33,18 +46,33 @@ class AgentLink:
     def notices(self) -> list[Notice]:
         """What has arrived: the newest counts. PUB may lose, so every report is answered with the current one too."""
         found = []
-        for frame in drain(self._notices) + drain(self._control):
+        for parts in drain_multipart(self._notices) + drain_multipart(self._control):
             try:
-                message = messages.unpack(frame)
+                message = messages.unpack(parts[0])
             except WireError:
                 continue
+            self.heard += 1
             if message.kind == "notice":
                 found.append(from_json(Notice, message.fields["notice"]))
+            elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:
+                notice = from_json(Notice, message.fields["notice"])
+                self.fetched.append(Fetched(notice, b"".join(parts[1:])))
         return found
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int]) -> None:
-        """Worker index to spawn, absolute: who is absent, or has another spawn, is dead and reaped."""
-        send(self._control, messages.pack("agent", host=self._host, alive=dict(alive), given_up=list(given_up)))
+    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        """Absolute: worker index to spawn of who lives (who is absent is dead and reaped), and the indexes held here."""
+        self.speak_for(self._host, alive, given_up, workers)
+
+    def speak_for(
+        self, host: str, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
+        """The same in the name of a host that cannot; the broker believes only its own host's agent."""
+        fields = {"host": host, "alive": dict(alive), "given_up": list(given_up), "workers": list(workers)}
+        send(self._control, messages.pack("agent", **fields))
+
+    def fetch(self, version: Version) -> None:
+        """Ask for `version` or a newer one; it will be in `fetched`."""
+        send(self._control, messages.pack("fetch", version=list(version)))
 
     def close(self) -> None:
         """Safe to call twice."""

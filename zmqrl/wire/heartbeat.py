@@ -8,6 +8,7 @@ from typing import Any
 
 import zmq
 
+from zmqrl.config.plan import Keys
 from zmqrl.wire import messages
 from zmqrl.wire.sockets import connect, send
 
@@ -24,10 +25,11 @@ class Heartbeat:
         who: tuple[str, int, int],
         progress: Callable[[], int],
         every_s: float,
+        keys: Keys | None = None,
     ) -> None:
         """`who`: role, index, spawn. `progress` is called in the thread and must only read."""
         self._context, self._endpoint, self._who = context, endpoint, who
-        self._progress, self._every_s = progress, every_s
+        self._progress, self._every_s, self._keys = progress, every_s, keys
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
@@ -38,7 +40,7 @@ class Heartbeat:
         self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        socket = connect(self._context, zmq.DEALER, self._endpoint)
+        socket = connect(self._context, zmq.DEALER, self._endpoint, self._keys)
         role, index, spawn = self._who
         try:
             while True:

@@ -17,6 +17,7 @@ from zmqrl.types import Array, ColumnSpec, Notice, SegmentId, SegmentMeta, SlotR
 PROTOCOL = 1
 MAX_CONTROL_BYTES = 16 << 20
 MAX_DESCRIPTORS_BYTES = 1 << 20
+MOST_PARTS = 4096
 Check = Callable[[Any], bool]
 
 
@@ -116,7 +117,10 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
         "meta": lambda v: _is_counts(6)([v]),
     },
     "goodbye": {"index": _is_count, "spawn": _is_count},
-    "agent": {"host": _is_text, "alive": _is_alive, "given_up": _is_list_of_counts},
+    "agent": {"host": _is_text, "alive": _is_alive, "given_up": _is_list_of_counts, "workers": _is_list_of_counts},
+    "welcome": {"broker": _is_count},
+    "fetch": {"version": lambda v: _is_counts(2)([v])},
+    "weights": {"notice": _is_notice, "parts": lambda v: _is_count(v) and v <= MOST_PARTS},
     "learner": {"env_steps": _is_count, "updates": _is_count},
     "announce": {"notice": _is_notice},
     "answer": {"order": lambda v: _is_orders([v])},

@@ -6,12 +6,20 @@ from typing import Any
 
 import zmq
 
+from zmqrl.config.plan import Keys
+
 HIGH_WATER_MARK = 100_000
 """Above every number of leases: leases are the flow control, never this."""
 DRAIN_MOST = 1000
 MAX_MESSAGE_BYTES = 64 << 20
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 500
+HANDSHAKE_MS = 5000
+CONNECT_MS = 3000
+UNACKNOWLEDGED_MS = 10_000
+"""A connection that was cut off is given up then and made anew, instead of after minutes of ever rarer attempts."""
+KEEPALIVE_S = 10
+"""TCP's own: a peer whose machine is gone is found, also where nothing is sent. A stalled process is not touched."""
 
 
 def make_socket(context: zmq.Context[Any], kind: int) -> zmq.Socket[Any]:
@@ -25,20 +33,31 @@ def make_socket(context: zmq.Context[Any], kind: int) -> zmq.Socket[Any]:
         (zmq.RECONNECT_IVL, RECONNECT_MS),
         (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
         (zmq.IPV6, 0),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_CNT, 3),
+        (zmq.TCP_MAXRT, UNACKNOWLEDGED_MS),
+        (zmq.CONNECT_TIMEOUT, CONNECT_MS),
     ):
         socket.setsockopt(option, value)
     return socket
 
 
-def connect(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
-    """A connecting end."""
+def connect(context: zmq.Context[Any], kind: int, endpoint: str, keys: Keys | None = None) -> zmq.Socket[Any]:
+    """A connecting end; with `keys` it is encrypted, and only that server is spoken to."""
     socket = make_socket(context, kind)
+    if keys is not None and endpoint.startswith("tcp:"):
+        socket.curve_serverkey = keys.server_public.encode()
+        socket.curve_publickey = keys.public.encode()
+        socket.curve_secretkey = keys.secret.encode()
     socket.connect(endpoint)
     return socket
 
 
 def bind(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
-    """A binding end."""
+    """A binding end of this host."""
     socket = make_socket(context, kind)
     socket.bind(endpoint)
     return socket

@@ -1,0 +1,63 @@
+"""The broker's sockets: ipc for its own host, beside it tcp behind the gate when other hosts take part."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlparse
+
+import zmq
+
+from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.errors import ConfigError
+from zmqrl.wire.gate import Gate
+from zmqrl.wire.sockets import bind
+
+
+class Doors:
+    """Made, used and closed by the broker's main thread."""
+
+    def __init__(self, endpoints: Endpoints, listen: Listen | None, keys: Keys | None) -> None:
+        """ConfigError when a port is taken."""
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._gate = Gate(self._context, keys if listen is not None else None)
+        for endpoint in (endpoints.segments, endpoints.descriptors, endpoints.notices, endpoints.control):
+            _make_way(endpoint)
+        self.segments = bind(self._context, zmq.PULL, endpoints.segments)
+        self.descriptors = bind(self._context, zmq.PUSH, endpoints.descriptors)
+        self.notices = bind(self._context, zmq.PUB, endpoints.notices)
+        self.control = bind(self._context, zmq.ROUTER, endpoints.control)
+        inbound = (self.segments, self.notices, self.control)
+        for socket in inbound:
+            self._gate.watch(socket)
+        self.guards: Sequence[zmq.Socket[Any]] = self._gate.sockets
+        """To poll beside the others; readable means `guard`."""
+        self.ports: tuple[int, ...] = ()
+        if listen is not None:
+            self.ports = tuple(self._open(socket, listen, port) for socket, port in zip(inbound, listen.ports))
+
+    def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
+        try:
+            return self._gate.open_tcp(socket, listen, port)
+        except zmq.ZMQError as error:
+            where = f"port {port} of {listen.address}"
+            raise ConfigError(f"learner.port: {where} cannot be had: {error}; choose another, or auto") from error
+
+    def guard(self) -> Counter[str]:
+        """Answer who asks to come in; who was refused so far, by reason."""
+        self._gate.serve()
+        return self._gate.refused
+
+    def close(self) -> None:
+        """Let queued replies go for a moment, then close."""
+        self._gate.close()
+        self._context.destroy(linger=100)
+
+
+def _make_way(endpoint: str) -> None:
+    """A broker that was killed leaves its socket file."""
+    url = urlparse(endpoint)
+    if url.scheme == "ipc" and os.path.exists(url.path):
+        os.unlink(url.path)

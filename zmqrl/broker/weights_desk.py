@@ -1,0 +1,65 @@
+"""FETCH: published weights for hosts that do not see the store, out of the buffer that this host's agent verified."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from zmqrl.config.codec import to_json
+from zmqrl.types import Notice, Version
+from zmqrl.wire import messages
+
+PART_BYTES = 16 << 20
+"""Of one frame: below the limit that every socket has."""
+
+
+class Buffer(Protocol):
+    """`zmqrl.shared_memory.weights.WeightsReader`."""
+
+    def version(self) -> Version | None:
+        """The version that is there; cheap."""
+        ...
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        """A whole copy of it."""
+        ...
+
+
+class WeightsDesk:
+    """Who asked for which version, until it is there. One thread."""
+
+    def __init__(self, buffer: Buffer | None) -> None:
+        self._buffer = buffer
+        self._asked: dict[bytes, Version] = {}
+        self._frames: list[bytes] = []
+        self._version: Version | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody asked for a version that is on its way."""
+        return bool(self._asked)
+
+    def ask(self, peer: bytes, version: Version) -> None:
+        """`peer` wants `version` or a newer one; its last word counts."""
+        self._asked[peer] = version
+
+    def served(self) -> list[tuple[bytes, list[bytes]]]:
+        """Peers whose wish can be met now, each with its reply."""
+        there = self._buffer.version() if self._buffer is not None and self._asked else None
+        if there is None:
+            return []
+        ready = [peer for peer, version in self._asked.items() if version <= there]
+        if ready and there != self._version:
+            self._load()
+        for peer in ready:
+            del self._asked[peer]
+        return [(peer, self._frames) for peer in ready]
+
+    def _load(self) -> None:
+        """Copied once for all hosts."""
+        found = self._buffer.read() if self._buffer is not None else None
+        if found is None:
+            return
+        notice, content = found
+        parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
+        self._frames = [messages.pack("weights", notice=to_json(notice), parts=len(parts)), *parts]
+        self._version = notice.version
