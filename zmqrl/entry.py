@@ -23,6 +23,7 @@ MODULES: Mapping[str, str] = {
     "zmqrl.worker": "zmqrl.workers.rollout_worker",
     "zmqrl.evaluator": "zmqrl.workers.evaluator",
 }
+AGENT = "zmqrl.agent"
 PARENT_VARIABLE = "ZMQRL_PARENT"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 PR_SET_PDEATHSIG = 1
@@ -39,6 +40,13 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(named):
         os._exit(1)
+
+
+def introduce_agent() -> None:
+    """A far launcher tells an agent of another version nothing at all: first it has to hear which one this is."""
+    from zmqrl.agent.sentinel import sentinel
+
+    os.write(STDOUT, sentinel().encode())
 
 
 def read_line(fd: int) -> bytes:
@@ -65,7 +73,7 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
 
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
-    fd = STDOUT if role == "zmqrl.agent" else boot.get("fds", {}).get("events")
+    fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
     text = f"{type(error).__name__}: {error}"
     EventPipe(fd).send("fault", error=text, detail=detail if isinstance(detail, dict) else {}, lines=lines)
 
@@ -80,6 +88,8 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
+    if role == AGENT:
+        introduce_agent()
     line = read_line(STDIN)
     if not line:
         return 1

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import to_json
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, Keys
 from zmqrl.supervision.process_table import ProcessId, identify
 from zmqrl.supervision.restarts import Place
 
@@ -148,19 +148,26 @@ class Child:
                 log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
 
 
+def _keys_of(role: str, boot: Boot) -> Keys | None:
+    """No process has a key that it does not need."""
+    if boot.keys is None or role == "broker":
+        return boot.keys
+    return Keys(boot.keys.server_public, boot.keys.public, boot.keys.secret) if role == "worker" else None
+
+
 class Nursery:
     """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
 
-    def __init__(self, boot: Boot, parent_variable: str, command: CommandLine = entry_command) -> None:
-        """`boot`: what every child shares; role, index, spawn, fds and vector envs are filled in per child."""
-        self._boot = boot
+    def __init__(self, log_dir: Path, parent_variable: str, command: CommandLine = entry_command) -> None:
         self._command = command
         self._environment = {**os.environ, parent_variable: str(os.getpid())}
-        self._log_dir = Path(boot.plan.run_dir) / "logs"
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self.log_dir = log_dir
+        self.log_dir.mkdir(parents=True, exist_ok=True)
 
-    def start(self, place: Place, spawn: int, shared: Mapping[str, int], vector_envs: Sequence[int]) -> Child:
+    def start(self, boot: Boot, place: Place, spawn: int, shared: Mapping[str, int]) -> Child:
         """Start one process with the `shared` descriptors and pipes of its own.
+
+        `boot` is what all processes of the host share; role, index, spawn and fds are filled in here.
 
         Raises:
             OSError: It cannot be started.
@@ -170,12 +177,12 @@ class Nursery:
         wake_read, wake_write = os.pipe() if place.role == "worker" else (None, None)
         if wake_read is not None:
             fds["wake"] = wake_read
-        log = self._log_dir / f"{self._boot.host}-{place.role}-{place.index}.log"
+        log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
         try:
             with log.open("ab") as output:
                 log_start = output.tell()
                 process = subprocess.Popen(
-                    self._command(place.role, self._boot.plan.run_id, place.index),
+                    self._command(place.role, boot.plan.run_id, place.index),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
@@ -186,7 +193,8 @@ class Nursery:
             os.close(events_write)
             if wake_read is not None:
                 os.close(wake_read)
-        self._write_boot(process, place, spawn, fds, vector_envs)
+        own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds, keys=_keys_of(place.role, boot))
+        self._write_boot(process, own)
         return self._child(place, spawn, process, events_read, wake_write, (log, log_start))
 
     def _environment_of(self, role: str) -> dict[str, str]:
@@ -194,25 +202,10 @@ class Nursery:
             return self._environment
         return {**self._environment, "CUDA_VISIBLE_DEVICES": ""}
 
-    def _write_boot(
-        self,
-        process: subprocess.Popen[bytes],
-        place: Place,
-        spawn: int,
-        fds: Mapping[str, int],
-        vector_envs: Sequence[int],
-    ) -> None:
-        boot = {
-            **to_json(self._boot),
-            "role": place.role,
-            "index": place.index,
-            "spawn": spawn,
-            "fds": dict(fds),
-            "vector_envs": list(vector_envs),
-        }
+    def _write_boot(self, process: subprocess.Popen[bytes], boot: Boot) -> None:
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(boot, separators=(",", ":")).encode() + b"\n")
+            process.stdin.write(json.dumps(to_json(boot), separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once: its pidfd tells

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from zmqrl.config.plan import Endpoints
 from zmqrl.types import Ledger, Notice
+from zmqrl.wire.probe import Reached
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where the broker is, as the launcher tells the agents of other hosts."""
+
+    addresses: tuple[str, ...]
+    """Of the learner's host; which one leads there is found out by asking."""
+    ports: tuple[int, ...]
+    token: str | None = None
+    """What is to be seen in the store."""
 
 
 class DataPlane(ABC):
@@ -14,6 +28,22 @@ class DataPlane(ABC):
 
     current: Notice | None = None
     """The newest version that this host knows."""
+    endpoints: Endpoints | None = None
+    """Where this host's processes find the broker; None until `join`."""
+
+    token: str | None = None
+    """What other hosts look for in the store."""
+    sees_store = True
+    """Whether versions are read from the store; else the broker is asked for them."""
+
+    @property
+    def heard(self) -> int | None:
+        """Grows as the broker is heard; None where the broker is a child of this agent."""
+        return None
+
+    def join(self, join: Join) -> Reached | None:
+        """Find the broker; waits for some seconds. DeadlineExceeded when no address leads to it."""
+        raise NotImplementedError("this host has the broker")
 
     @property
     @abstractmethod
@@ -29,8 +59,12 @@ class DataPlane(ABC):
         """The shared descriptors that a process of `role` inherits."""
 
     @abstractmethod
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int]) -> None:
-        """Tell the broker which workers live (index to spawn) and which never come back."""
+    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        """Tell the broker which workers live (index to spawn), which never come back, and which this host holds."""
+
+    def host_gone(self, host: str, workers: Sequence[int]) -> None:
+        """Tell the broker that another host's agent has ended, and its workers with it."""
+        return
 
     @abstractmethod
     def ledger(self) -> Ledger | None:
@@ -48,6 +82,8 @@ class DataPlane(ABC):
 class NoDataPlane(DataPlane):
     """single: the learner holds everything in its own memory and sends notices as events."""
 
+    endpoints = Endpoints()
+
     @property
     def sockets(self) -> Sequence[Any]:
         return ()
@@ -58,7 +94,7 @@ class NoDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {}
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int]) -> None:
+    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
         return
 
     def ledger(self) -> Ledger | None:

@@ -8,8 +8,6 @@ import select
 import time
 from typing import Any
 
-SENTINEL = "ZMQRL-AGENT 1"
-"""Begins the first line; everything before it is noise of a shell."""
 PENDING_LIMIT_BYTES = 4_000_000
 DROPPABLE = frozenset({"metrics", "worker", "usage", "score"})
 """Events that may be left out when the launcher does not read."""
@@ -25,13 +23,14 @@ class AgentOutput:
         os.set_blocking(fd, False)
 
     @property
+    def pending_bytes(self) -> int:
+        """How much waits for a reader."""
+        return len(self._pending)
+
+    @property
     def pending(self) -> bool:
         """Whether something waits for the descriptor to be writable."""
         return bool(self._pending) and not self._gone
-
-    def sentinel(self, data: dict[str, Any]) -> None:
-        """The first line."""
-        self._write(f"{SENTINEL} {json.dumps(data)}\n".encode())
 
     def send(self, event: str, **data: Any) -> None:
         """One event line. Measurements are dropped while `PENDING_LIMIT_BYTES` wait; what counts never is."""

@@ -1,17 +1,19 @@
-"""The host agent as a process: boot line on stdin, sentinel and events on stdout."""
+"""The host agent as a process: boot line on stdin, events on stdout."""
 
 from __future__ import annotations
 
 import os
-import socket
+import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from zmqrl.agent.children import CommandLine, Nursery, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.output import AgentOutput
+from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 
@@ -22,26 +24,46 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         os.setsid()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
-    output.sentinel({"pid": os.getpid(), "host": boot.host, "node": socket.gethostname(), "run": boot.plan.run_id})
+    if boot.remote:
+        boot = _at_home(boot)
     if boot.plan.config.run.mode == "single":
         return _hold(boot, NoDataPlane(), output, command)
+    if boot.host != boot.plan.config.learner.host:
+        try:
+            return _hold(boot, RemoteDataPlane(boot.plan, boot.host, boot.keys), output, command)
+        finally:
+            _remove_run_folder(boot)
+    return _hold_broker(boot, output, command)
+
+
+def _hold_broker(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.shared_data_plane import SharedDataPlane
 
     folder = IpcFolder(run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()), boot.plan.run_id)
     try:
-        endpoints = folder.endpoints()
-        return _hold(
-            replace(boot, endpoints=endpoints),
-            SharedDataPlane(boot.plan, endpoints, boot.host),
-            output,
-            command,
-        )
+        shared = boot.listen is not None
+        return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), boot.host, shared), output, command)
     finally:
         folder.close()
 
 
 def _hold(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
     try:
-        return HostAgent(boot, Nursery(boot, PARENT_VARIABLE, command), data_plane, output, STDIN).run()
+        nursery = Nursery(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
+        return HostAgent(boot, nursery, data_plane, output, STDIN).run()
     finally:
         data_plane.close()
+
+
+def _at_home(boot: Boot) -> Boot:
+    """Paths of the launcher's making are relative to the work directory that we were started in."""
+    run_dir = Path(boot.plan.run_dir).absolute()
+    asked = boot.plan.config.store.path
+    store = Path(asked).expanduser().absolute() if asked else run_dir / "checkpoints"
+    return replace(boot, plan=replace(boot.plan, run_dir=str(run_dir), store_path=str(store)))
+
+
+def _remove_run_folder(boot: Boot) -> None:
+    """Everything of worth was sent to the launcher."""
+    if boot.remote:
+        shutil.rmtree(boot.plan.run_dir, ignore_errors=True)

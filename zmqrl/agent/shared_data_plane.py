@@ -1,11 +1,13 @@
-"""The data plane of sync and async: one arena on the learner's host, one weights buffer per host, one link."""
+"""The data plane of the learner's host in sync and async: the arena, a weights buffer, a link to the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.store_token import remove_token, write_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, RunPlan
 from zmqrl.data_stores.make import make_store
@@ -17,9 +19,12 @@ from zmqrl.wire.agent_link import AgentLink
 class SharedDataPlane(DataPlane):
     """Made by the agent before it starts anything: the descriptors are inherited."""
 
-    def __init__(self, plan: RunPlan, endpoints: Endpoints, host: str) -> None:
-        """ArenaTooLarge when the arena does not fit; nothing is left open then."""
-        self._arena = Arena.create(plan) if host == plan.config.learner.host else None
+    def __init__(self, plan: RunPlan, endpoints: Endpoints, host: str, shared: bool = False) -> None:
+        """`shared`: with other hosts. ArenaTooLarge when the arena does not fit; nothing is left open then."""
+        self.endpoints = endpoints
+        self._store, self._run_id = Path(plan.store_path), plan.run_id
+        self.token = write_token(self._store, self._run_id) if shared else None
+        self._arena = Arena.create(plan)
         self._relay = WeightsRelay(make_store(plan))
         self._link = AgentLink(endpoints, host)
 
@@ -35,23 +40,27 @@ class SharedDataPlane(DataPlane):
 
     def fds_of(self, role: str) -> Mapping[str, int]:
         fds: dict[str, int] = {}
-        if self._arena is not None and self._arena.fd is not None and role != "evaluator":
+        if self._arena.fd is not None and role != "evaluator":
             fds["arena"] = self._arena.fd
-        if role == "worker":
+        if role in ("worker", "broker"):  # the broker hands them on to hosts that do not see the store
             fds["weights"] = self._relay.fd
         return fds
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int]) -> None:
-        self._link.report(dict(alive), list(given_up))
+    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        self._link.report(alive, given_up, workers)
+
+    def host_gone(self, host: str, workers: Sequence[int]) -> None:
+        self._link.speak_for(host, {}, workers, ())
 
     def ledger(self) -> Ledger | None:
-        return None if self._arena is None else self._arena.ledger()
+        return self._arena.ledger()
 
     def leases_in_use(self) -> int | None:
-        return None if self._arena is None else self._arena.open_slots()
+        return self._arena.open_slots()
 
     def close(self) -> None:
+        if self.token is not None:
+            remove_token(self._store, self._run_id)
         self._link.close()
         self._relay.close()
-        if self._arena is not None:
-            self._arena.close()
+        self._arena.close()

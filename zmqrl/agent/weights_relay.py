@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from zmqrl.data_stores.base import DataStore
+from zmqrl.errors import StoreError
 from zmqrl.shared_memory.weights import WeightsWriter
 from zmqrl.types import Notice, Version
 
@@ -14,8 +16,9 @@ READ_DEADLINE_S = 10.0
 class WeightsRelay:
     """Holds the memfd of the weights; its only writer."""
 
-    def __init__(self, store: DataStore) -> None:
-        self._store = store
+    def __init__(self, store: DataStore | None, read_deadline_s: float = READ_DEADLINE_S) -> None:
+        """`store`: None where this host does not see it; then only `put` brings weights."""
+        self._store, self._read_deadline_s = store, read_deadline_s
         self.fd = os.memfd_create("zmqrl-weights")
         self._writer = WeightsWriter(self.fd)
         self._version: Version | None = None
@@ -27,17 +30,36 @@ class WeightsRelay:
             The notice whose weights are now in the buffer, or None.
 
         Raises:
-            StoreError: It could not be read and verified within `READ_DEADLINE_S`.
+            StoreError: It could not be read and verified within the deadline.
         """
-        if not notices:
+        newest = self.newest(notices)
+        if newest is None or self._store is None:
             return None
-        newest = max(notices, key=lambda notice: notice.version)
-        if self._version is not None and newest.version <= self._version:
-            return None
-        payload = self._store.read(newest.key, newest.nbytes, newest.sha256, READ_DEADLINE_S)
-        self._writer.write(newest, payload)
-        self._version = newest.version
+        self._write(newest, self._store.read(newest.key, newest.nbytes, newest.sha256, self._read_deadline_s))
         return newest
+
+    def newest(self, notices: list[Notice]) -> Notice | None:
+        """The newest of `notices`, when it is newer than what is in the buffer."""
+        found = max(notices, key=lambda notice: notice.version, default=None)
+        stale = found is None or (self._version is not None and found.version <= self._version)
+        return None if stale else found
+
+    def put(self, notice: Notice, content: bytes) -> Notice | None:
+        """What came another way than by the store; None when it is not newer.
+
+        Raises:
+            StoreError: It is not what its notice says.
+        """
+        if self.newest([notice]) is None:
+            return None
+        if len(content) != notice.nbytes or hashlib.sha256(content).hexdigest() != notice.sha256:
+            raise StoreError(f"version {notice.version} came damaged over the network")
+        self._write(notice, content)
+        return notice
+
+    def _write(self, notice: Notice, content: bytes) -> None:
+        self._writer.write(notice, content)
+        self._version = notice.version
 
     def close(self) -> None:
         """Close the descriptor; the mapping goes with the writer."""

@@ -81,7 +81,7 @@ def running(columns: tuple[ColumnSpec, ...], workers: int, leases: int) -> Itera
         endpoints = Endpoints(**{name: f"ipc://{folder}/{name}" for name in names})
 
         def boot(role: str, index: int, fd: int) -> Boot:
-            return Boot(role, index, 0, "local", plan, endpoints, {"arena": fd}, (index,))
+            return Boot(role, index, 0, "local", plan, endpoints, {"arena": fd})
 
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -123,7 +123,7 @@ class Writer:
     """A worker's loop with nothing but the bus in it."""
 
     def __init__(self, boot: Boot) -> None:
-        self._vector_env = boot.vector_envs[0]
+        self._vector_env = boot.index
         self._rows = int(np.prod(boot.plan.columns[1].shape))
         self._segment = prepared(boot.plan.columns)
         self._sink = ZmqSink(boot)

@@ -56,7 +56,7 @@ class Membership:
     def balance(self) -> None:
         """sync: give every vector env an owner; afterwards no two members differ by more than one."""
         loads: dict[int, list[int]] = {index: [] for index in sorted(self._members)}
-        homeless = []
+        homeless: list[int] = []
         for vector_env in range(self._vector_envs if self._sync else 0):
             loads.get(self._owner.get(vector_env, -1), homeless).append(vector_env)
         if not loads:

@@ -1,4 +1,4 @@
-"""The orchestrator seam: what starts a host agent and speaks with it. Both kinds start the same agent."""
+"""The orchestrator seam: what starts a host agent and speaks with it. Every kind starts the same agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Teardown:
     killed: tuple[str, ...] = ()
     """`host/role-index (pid n)` of those that had to be killed."""
     left: tuple[str, ...] = ()
-    """Those still there: the launcher's exit code is then 3."""
+    """Those still there, and hosts that cannot be asked: the launcher's exit code is then 3."""
 
 
 class Orchestrator(ABC):
@@ -38,8 +38,11 @@ class Orchestrator(ABC):
     """
 
     @abstractmethod
-    def deploy(self, plan: RunPlan) -> None:
-        """Start the agents of this orchestrator's hosts; returns when they are started, not when ready."""
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        """Begin to start an agent on each host; never waits for a far one.
+
+        What becomes of each is an event: `agent` with what it says of itself, or `host_failed` with cause and mend.
+        """
 
     @abstractmethod
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
@@ -48,6 +51,10 @@ class Orchestrator(ABC):
     @abstractmethod
     def command(self, host: str | None, command: Mapping[str, Any]) -> None:
         """Send one JSON line to one host's agent, or to all; never blocks."""
+
+    def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
+        """Where the processes of `host` find what listens at `addresses` and `ports`: there, or at a tunnel's end."""
+        return list(addresses), list(ports)
 
     @abstractmethod
     def undeploy(self, grace_s: float) -> Teardown:

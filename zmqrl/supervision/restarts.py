@@ -92,6 +92,10 @@ class Supervision:
             return self._died(event, now)
         return [self._start(place) for place, due in sorted(self._due.items()) if due <= now]
 
+    def forget(self, place: Place) -> None:
+        """It is not to be started again: whoever decides such things has taken it away."""
+        self._due.pop(place, None)
+
     def next_due(self) -> float | None:
         """When the next `Tick` will start something."""
         return min(self._due.values(), default=None)

@@ -16,6 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from zmqrl.config.plan import Keys, Listen
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+LOOPBACK = "127.0.0.1"
 ZAP_FRAMES = 7
 """version, request, domain, address, identity, mechanism, key."""
 DOMAIN = b"zmqrl"
@@ -51,12 +52,16 @@ class Gate:
 
     def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
         """Bind `socket` to tcp, encrypted; returns the port. zmq.ZMQError when it is taken."""
-        assert self._keys is not None, "tcp is never bound without keys"
-        socket.curve_server = True
-        socket.curve_secretkey = self._keys.server_secret.encode()
-        socket.zap_domain = DOMAIN
+        if self._keys is None:
+            assert listen.address == LOOPBACK, "nothing else is bound without keys"
+        else:
+            socket.curve_server = True
+            socket.curve_secretkey = self._keys.server_secret.encode()
+            socket.zap_domain = DOMAIN
         socket.bind(f"tcp://{listen.address}:{port or '*'}")
-        return int(socket.last_endpoint.rpartition(b":")[2])
+        bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes), "of this type, says libzmq"
+        return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def serve(self) -> None:
         """Answer who asks to come in, count who was refused; never blocks."""

@@ -1,0 +1,101 @@
+"""How a host's part of the run ends: role after role, what is left is killed, and everything is counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zmqrl.agent.children import Child
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
+from zmqrl.supervision.ending import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+from zmqrl.supervision.process_table import kill, session_members
+from zmqrl.supervision.restarts import Place
+from zmqrl.types import Notice
+
+HURRIED_GRACE_S = 2.5
+"""With stdin at its end nobody waits for us: all is over within 3 s."""
+
+
+class End:
+    """Carries out what `supervision.ending` decides, on the children of one agent."""
+
+    def __init__(self, boot: Boot, children: Mapping[Place, Child], unwatch: Callable[[int], None]) -> None:
+        """`unwatch` is called with a descriptor that is about to be closed."""
+        self._boot, self._children, self._unwatch = boot, children, unwatch
+        self._ending: Ending | None = None
+        self._ended = 0
+        self._killed: list[str] = []
+        self.final_notice: Any = None
+        """What the learner published last, as it said at its end."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the host is ending."""
+        return self._ending is not None
+
+    def begin(self, manner: Manner, now: float) -> None:
+        """End from now on; a harder manner takes the place of a softer one."""
+        if self._ending is not None and manner in (Manner.CLEAN, Manner.FAILED):
+            return
+        config = self._boot.plan.config
+        grace_s = HURRIED_GRACE_S if manner is Manner.HURRIED else config.limits.grace_s
+        self._ending = Ending(manner, grace_s, config.evaluator.final_limit_s, now)
+
+    def is_over(self, now: float) -> bool:
+        """Nothing of the host is alive, or nothing more can be done."""
+        return self._ending is not None and self._ending.is_over(self._roles_alive(), now)
+
+    def step(self, current: Notice | None, now: float) -> None:
+        """What is due now. `current`: the newest version that this host knows."""
+        for action in self._ending.step(self._roles_alive(), now) if self._ending else ():
+            if isinstance(action, ScoreFinal):
+                self._score_final(current)
+            elif isinstance(action, CloseEvaluator):
+                self._close_evaluator()
+            elif isinstance(action, (Terminate, Kill)):
+                number = signal.SIGTERM if isinstance(action, Terminate) else signal.SIGKILL
+                for child in [c for c in self._children.values() if c.place.role == action.role]:
+                    child.send_signal(number)
+
+    def count(self, child: Child) -> None:
+        """A process that was to end has ended."""
+        if child.killed:
+            self._killed.append(f"{self._boot.host}/{child.place} (pid {child.identity.pid})")
+        else:
+            self._ended += 1
+
+    def report(self) -> dict[str, Any]:
+        """Once it is over: who ended, who had to be killed, who is left."""
+        killed = [*self._killed, *self._kill_strays()]
+        left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
+        return {"ended": self._ended, "killed": killed, "left": left}
+
+    def _roles_alive(self) -> set[str]:
+        return {place.role for place in self._children}
+
+    def _score_final(self, current: Notice | None) -> None:
+        notice = self.final_notice or (to_json(current) if current is not None else None)
+        evaluator = self._children.get(Place("evaluator", 0))
+        if notice is None:
+            self._close_evaluator()
+        elif evaluator is not None and evaluator.stdin_fd >= 0:
+            evaluator.write_line({"final": notice})
+            evaluator.told_to_end = True
+
+    def _close_evaluator(self) -> None:
+        evaluator = self._children.get(Place("evaluator", 0))
+        if evaluator is not None and evaluator.stdin_fd >= 0:
+            evaluator.told_to_end = True
+            self._unwatch(evaluator.stdin_fd)
+            evaluator.close_stdin()
+
+    def _kill_strays(self) -> list[str]:
+        """What a user's env started and left behind: it is in our session, if we lead one."""
+        if os.getsid(0) != os.getpid():
+            return []
+        held = {child.identity.pid for child in self._children.values()} | {os.getpid()}
+        strays = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
+        return [f"{self._boot.host}/stray (pid {process.pid})" for process in strays]

@@ -1,0 +1,25 @@
+"""The host lease: an agent that nobody renews it for ends its processes. Pure.
+
+End of file on stdin is not enough: a launcher that is stopped, or behind a cut cable, closes nothing.
+"""
+
+from __future__ import annotations
+
+
+class HostLease:
+    """Renewed by each of its sources; one that is silent for the lease is enough to end it."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._renewed_at: dict[str, float] = {}
+
+    def renew(self, source: str, now: float) -> None:
+        """`source` lives; from its first renewal on it must go on. `now` in monotonic seconds."""
+        self._renewed_at[source] = now
+
+    def silent(self, now: float) -> str | None:
+        """The source whose lease has run out, if any."""
+        for source, at in self._renewed_at.items():
+            if now - at >= self._lease_s:
+                return source
+        return None

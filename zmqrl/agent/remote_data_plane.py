@@ -1,0 +1,112 @@
+"""The data plane of a host without the learner: no arena; weights from the shared store, or from the broker."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zmqrl.agent.data_plane import DataPlane, Join
+from zmqrl.agent.store_token import sees_token
+from zmqrl.agent.weights_relay import WeightsRelay
+from zmqrl.config.plan import Endpoints, Keys, RunPlan
+from zmqrl.data_stores.make import make_store
+from zmqrl.errors import StoreError
+from zmqrl.types import Ledger, Notice, Version
+from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.probe import Reached, first_answering
+
+LOG = logging.getLogger(__name__)
+PROBE_S = 8.0
+STORE_S = 1.0
+"""How long a version may take to be seen in the store; then the broker is asked for it."""
+ASK_AGAIN_S = 2.0
+
+
+class RemoteDataPlane(DataPlane):
+    """Knows nothing of the broker until `join`."""
+
+    def __init__(self, plan: RunPlan, host: str, keys: Keys | None) -> None:
+        self._plan, self._host, self._keys = plan, host, keys
+        self._link: AgentLink | None = None
+        self._relay = WeightsRelay(None)
+        self.sees_store = False
+        self._wanted: Version | None = None
+        self._asked_at = 0.0
+
+    @property
+    def sockets(self) -> Sequence[Any]:
+        return () if self._link is None else self._link.sockets
+
+    @property
+    def heard(self) -> int | None:
+        return None if self._link is None else self._link.heard
+
+    def join(self, join: Join) -> Reached | None:
+        reached = first_answering(join.addresses, join.ports, self._host, self._keys, PROBE_S)
+        self.endpoints = Endpoints.tcp(reached.address, join.ports)
+        self._link = AgentLink(self.endpoints, self._host, self._keys)
+        store = Path(self._plan.store_path)
+        self.sees_store = join.token is not None and sees_token(store, self._plan.run_id, join.token)
+        if self.sees_store:
+            self._relay.close()
+            self._relay = WeightsRelay(make_store(self._plan), STORE_S)
+        return reached
+
+    def take_notice(self) -> Notice | None:
+        assert self._link is not None, "there are no sockets to read before"
+        newest = self._relay.newest(self._link.notices())
+        taken = self._take_fetched(self._link)
+        if newest is not None and self._relay.newest([newest]) is not None:
+            taken = self._take(newest) or taken
+        if taken is not None:
+            self.current = taken
+        return taken
+
+    def _take_fetched(self, link: AgentLink) -> Notice | None:
+        taken = None
+        for fetched in link.fetched:
+            taken = self._relay.put(fetched.notice, fetched.content) or taken
+            if self._wanted is not None and self._wanted <= fetched.notice.version:
+                self._wanted = None
+        link.fetched.clear()
+        return taken
+
+    def _take(self, notice: Notice) -> Notice | None:
+        """From the store where it is seen; else it is asked for, and comes later."""
+        if self.sees_store:
+            try:
+                return self._relay.take([notice])
+            except StoreError as error:
+                LOG.warning("version %s is fetched from the broker: %s", notice.version, error)
+        if self._wanted is None or self._wanted < notice.version:
+            self._ask(notice.version)
+        return None
+
+    def _ask(self, version: Version) -> None:
+        assert self._link is not None, "joined"
+        self._wanted, self._asked_at = version, time.monotonic()
+        self._link.fetch(version)
+
+    def fds_of(self, role: str) -> Mapping[str, int]:
+        return {"weights": self._relay.fd} if role == "worker" else {}
+
+    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        if self._link is None:
+            return
+        self._link.report(alive, given_up, workers)
+        if self._wanted is not None and time.monotonic() - self._asked_at > ASK_AGAIN_S:
+            self._ask(self._wanted)
+
+    def ledger(self) -> Ledger | None:
+        return None
+
+    def leases_in_use(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._relay.close()

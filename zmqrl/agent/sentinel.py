@@ -1,0 +1,65 @@
+"""What a host agent says of itself before it is told anything: who it is, and what is installed here."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from zmqrl.supervision.process_table import identify
+from zmqrl.wire.messages import PROTOCOL
+
+SENTINEL = "ZMQRL-AGENT 1"
+"""Begins the first line; everything before it is noise of a shell."""
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium")
+TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
+
+
+def sentinel() -> str:
+    """The line, with its end."""
+    me = identify(os.getpid())
+    data: dict[str, Any] = {
+        "pid": os.getpid(),
+        "start_time": None if me is None else me.start_time,
+        "node": socket.gethostname(),
+        "user": _user(),
+        "cores": physical_cores(Path("/sys/devices/system/cpu")),
+        "versions": versions(),
+    }
+    return f"{SENTINEL} {json.dumps(data)}\n"
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything that two hosts of a run must agree on, or should."""
+    found: dict[str, str | None] = {
+        "protocol": str(PROTOCOL),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "byteorder": sys.byteorder,
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def physical_cores(cpus: Path) -> int:
+    """Cores that this process may use, two threads of one core counted once."""
+    usable = os.sched_getaffinity(0)
+    siblings = {
+        path.read_text().strip() for path in cpus.glob(TOPOLOGY) if int(path.parts[-3].removeprefix("cpu")) in usable
+    }
+    return len(siblings) or len(usable)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,166 @@
+"""What the kinds of orchestrator share: agents by host, their lines as events, and an end that is verified."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zmqrl.config.plan import Boot
+from zmqrl.errors import ZmqrlError
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+
+SENTINEL = "ZMQRL-AGENT 1 "
+KILL_WAIT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is known of a host after its agent has gone."""
+
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass
+class Told:
+    """What an agent has said so far; read by the main thread after the reader has seen it."""
+
+    started: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(pid, start time) to `host/role-index (pid n)`."""
+    finished: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Agent(ABC):
+    """One host agent, however it was started. `lines` is read by a thread of its own, the rest by the main thread."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.boot, self.host = boot, boot.host
+        self.told = Told()
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """What it writes to stdout, until its end."""
+
+    @abstractmethod
+    def introduced(self, sentinel: Mapping[str, Any]) -> None:
+        """It has said who it is. HostFailed when it cannot take part."""
+
+    @abstractmethod
+    def send(self, data: Mapping[str, Any]) -> None:
+        """One JSON line to its stdin; never blocks; no error when it is gone."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code, None while it runs."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """It does not end by itself."""
+
+    @abstractmethod
+    def end(self) -> Ended:
+        """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
+
+
+def json_line(data: Mapping[str, Any]) -> bytes:
+    """A line of the protocol."""
+    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+
+
+class AgentsOrchestrator(Orchestrator):
+    """Holds an agent per host; what starts one is the kind's."""
+
+    def __init__(self) -> None:
+        self.agents: dict[str, Agent] = {}
+        self._events: queue.Queue[HostEvent] = queue.Queue()
+        self._readers: list[threading.Thread] = []
+
+    def put(self, host: str, event: str, **data: Any) -> None:
+        """Any thread: an event for `monitor`."""
+        self._events.put(HostEvent(host, event, data))
+
+    def adopt(self, agent: Agent) -> None:
+        """Any thread: `agent` has been started."""
+        self.agents[agent.host] = agent
+        reader = threading.Thread(target=self._read, args=(agent,), name=f"events of {agent.host}", daemon=True)
+        self._readers.append(reader)
+        reader.start()
+
+    def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        events = []
+        try:
+            events.append(self._events.get(timeout=timeout_s))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def command(self, host: str | None, command: Mapping[str, Any]) -> None:
+        for agent in list(self.agents.values()):
+            if host in (None, agent.host):
+                agent.send(command)
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        agents = list(self.agents.values())
+        for command, wait_s in (({"command": "stop"}, grace_s), ({"command": "kill"}, KILL_WAIT_S)):
+            running = [agent for agent in agents if agent.wait(0.0) is None]
+            for agent in running:
+                agent.send(command)
+            until = time.monotonic() + wait_s
+            for agent in running:
+                agent.wait(max(0.0, until - time.monotonic()))
+        for agent in agents:
+            if agent.wait(0.0) is None:
+                agent.kill()
+        for reader in self._readers:
+            reader.join(KILL_WAIT_S)
+        ended = in_parallel([agent.end for agent in agents])
+        self.agents = {}
+        finished = [agent.told.finished for agent in agents]
+        return Teardown(
+            ended=sum(int(said.get("ended", 0)) for said in finished),
+            killed=(*(who for said in finished for who in said.get("killed", ())), *(k for e in ended for k in e.killed)),
+            left=tuple(who for e in ended for who in e.left),
+        )
+
+    def _read(self, agent: Agent) -> None:
+        """The reader thread: lines to events until the agent's stdout ends."""
+        introduced = False
+        try:
+            for line in agent.lines():
+                if not introduced and line.startswith(SENTINEL):
+                    introduced = True
+                    sentinel = json.loads(line.removeprefix(SENTINEL))
+                    agent.introduced(sentinel)
+                    self.put(agent.host, "agent", **sentinel)
+                elif introduced and line.startswith("{"):
+                    self._said(agent, json.loads(line))
+        except ZmqrlError as error:
+            self.put(agent.host, "host_failed", cause=str(error))
+        code = agent.wait(KILL_WAIT_S)
+        self.put(agent.host, "agent_exit", code=code, introduced=introduced)
+
+    def _said(self, agent: Agent, data: dict[str, Any]) -> None:
+        name = data.pop("event", "unknown")
+        if name == "started":
+            who = f"{agent.host}/{data['role']}-{data['index']} (pid {data['pid']})"
+            agent.told.started[int(data["pid"]), int(data["start_time"])] = who
+        elif name == "finished":
+            agent.told.finished = data
+        self._events.put(HostEvent(agent.host, name, data))
+
+
+def in_parallel(calls: Sequence[Any]) -> list[Any]:
+    """Results of bounded calls, each in a thread of its own where there are several."""
+    if len(calls) <= 1:
+        return [call() for call in calls]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]

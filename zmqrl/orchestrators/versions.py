@@ -1,0 +1,34 @@
+"""Whether two hosts can take part in one run: what their agents say is installed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MUST_AGREE = ("zmqrl", "protocol", "byteorder")
+"""The boot line and every message depend on these."""
+MAJOR_AGREES = ("numpy", "msgpack", "pyzmq", "torch")
+MINOR_AGREES = ("python", "gymnasium")
+"""Where another one is likely to give other bits, or another env."""
+
+
+def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
+    """What the far host has, and cannot take part with."""
+    return [
+        f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
+        for name in MUST_AGREE
+        if there.get(name) != here.get(name)
+    ]
+
+
+def warnings(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
+    """What differs and may do."""
+    parts = [*((name, 1) for name in MAJOR_AGREES), *((name, 2) for name in MINOR_AGREES)]
+    return [
+        f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
+        for name, count in parts
+        if _head(there.get(name), count) != _head(here.get(name), count)
+    ]
+
+
+def _head(version: str | None, count: int) -> list[str]:
+    return (version or "").split(".")[:count]
