@@ -6,7 +6,7 @@ import click
 import yaml
 
 from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import LOCAL, filled
+from zmqrl.config.hosts import AUTO, LOCAL, filled
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
@@ -33,14 +33,19 @@ def _processes(plan: RunPlan) -> dict[str, list[str]]:
     config, first = plan.config, 0
     single = config.run.mode == "single"
     found: dict[str, list[str]] = {config.learner.host: ["learner"] if single else ["broker", "learner"]}
+    known = all(host.workers != AUTO for host in config.hosts.values())  # else indexes are not yet given out
     for host, count in plan.workers.items():
-        listed = config.hosts[host].workers if host in config.hosts else count
         names = [f"worker-{index}" for index in range(first, first + count)]
-        found.setdefault(host, []).extend(names if single or isinstance(listed, int) else ["a worker for each core"])
+        found.setdefault(host, []).extend(names if known or single else [_counted(config, host)])
         first += count
     if config.evaluator.episodes:
         found[config.learner.host].append("evaluator")
     return found
+
+
+def _counted(config: Config, host: str) -> str:
+    count = config.hosts[host].workers
+    return "a worker for each physical core but one" if count == AUTO else f"workers: {count}"
 
 
 def _host_line(name: str, config: Config, sources: Sources) -> str:
