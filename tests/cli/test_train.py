@@ -42,6 +42,45 @@ def test_dry_run_of_the_example_in_single_mode(zmqrl: Command) -> None:
     assert "worker-0" not in shown.out
 
 
+LAB = """
+run: {preset: cartpole-ppo}
+defaults: {user: rl, jump: gw.lab}
+hosts:
+  local: {workers: 1}
+  node[1:2]: {groups: [cpu]}
+  old: {ssh: 10.0.3.7, user: ann, port: 2222, workers: 1}
+  far: {manual: true, workers: 1}
+"""
+
+
+def test_dry_run_shows_how_each_host_is_reached(zmqrl: Command) -> None:
+    Path("hosts.yaml").write_text(LAB)
+    shown = zmqrl("launch", "hosts.yaml", "--dry-run", "--mode", "async")
+    assert (shown.code, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert "processes on node2: a worker for each physical core but one" in lines
+    assert "processes on old: workers: 1" in lines
+    old = next(line for line in lines if line.startswith("host old: "))
+    assert old.startswith("host old: ann@10.0.3.7:2222 via gw.lab; user ann (hosts.yaml:7), port 2222 (hosts.yaml:7), ")
+    assert "jump gw.lab (hosts.yaml:3), python ~/venvs/zmqrl/bin/python, workdir ~/zmqrl, workers 1" in old
+    assert "host far: joins by `zmqrl worker --connect FILE`, workers 1" in lines
+    assert not [line for line in lines if line.startswith("host local")]
+
+
+def test_dry_run_of_some_hosts(zmqrl: Command) -> None:
+    Path("hosts.yaml").write_text(LAB)
+    shown = zmqrl("launch", "hosts.yaml", "--dry-run", "--limit", "old", "--limit", "far,local", "--mode", "async")
+    assert shown.code == 0, shown.err
+    assert [line for line in shown.out.splitlines() if line.startswith("processes on")] == [
+        "processes on local: broker, learner, worker-0, evaluator",
+        "processes on old: worker-1",
+        "processes on far: worker-2",
+    ]
+    ended = zmqrl("launch", "hosts.yaml", "--dry-run", "--limit", "gpu")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "hosts: local, node1, node2, old, far; groups: cpu" in ended.err
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_planned_with_what_its_extra_installs(zmqrl: Command, name: str) -> None:
     shown = zmqrl("train", name, "--dry-run")

@@ -49,8 +49,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run: !!python/object:os.system {}", "hosts.yaml:1: the tag 'tag:yaml.org,2002:python/object:os.system' is not"),
         ("run: &a {seed: *a}", "hosts.yaml:1: this contains itself"),
         ("hosts: {'n[1:x]': {}}", "hosts.yaml:1: hosts.n[1:x]: write a range as node[01:16]"),
-        ("hosts: {local: {}, 'n[1:2]': {workers: 1}}", "hosts.yaml:1: hosts.n1: 1 workers: remote hosts are not supported"),
-        ("learner: {host: gpu}", "hosts.yaml:1: learner.host: 'gpu': remote hosts are not supported by this version"),
+        ("learner: {host: gpu}\nhosts: {gpu1: {}}", "hosts.yaml:1: learner.host: 'gpu': there is no such host; did you mean 'gpu1'? hosts: local, gpu1"),
     ],
 )  # fmt: skip
 def test_of_a_file(tmp_path: Path, text: str, message: str) -> None:
@@ -84,11 +83,3 @@ def test_of_too_many_aliases(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     assert "more than 20000 values" in refused(tmp_path, "\n".join(lines))
-
-
-def test_workers_flag_with_other_hosts_listed(tmp_path: Path) -> None:
-    path = tmp_path / "hosts.yaml"
-    path.write_text("hosts: {local: {workers: 1}, node1: {workers: 0}}")
-    assert load(hosts_file=path).config.hosts["node1"].workers == 0
-    with pytest.raises(ConfigError, match="--workers is for this machine alone, and other hosts are listed: node1"):
-        load(hosts_file=path, workers=2)

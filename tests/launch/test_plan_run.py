@@ -118,3 +118,27 @@ def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypat
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
     with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
+
+
+def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"hosts__a": "{}", "hosts__b": "{workers: 3}", "env__vector_envs": 6}
+    plan = planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=1, min_workers=9, **values)
+    assert dict(plan.workers) == {"local": 1, "a": 1, "b": 3}
+    assert plan.slots == 6 + 5 * 2
+    with pytest.raises(ConfigError, match=r"6 workers are more than env\.vector_envs 4"):
+        planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=2, **values | {"env__vector_envs": 4})
+
+
+def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "NVIDIA", tmp_path / "none")
+    (tmp_path / "file").touch()
+    values: dict[str, Any] = {"learner__device": "cuda", "store__path": tmp_path / "file" / "far"}
+    values |= {"hosts__gpu": "{workers: 2}", "hosts__local__workers": 0}
+    plan = planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values)
+    assert dict(plan.workers) == {"local": 0, "gpu": 2}
+    single = planned(tmp_path, "cartpole-ppo", "single", None, learner__host="gpu", **values)
+    assert dict(single.workers) == {"gpu": 0}
+    with pytest.raises(ConfigError, match="no NVIDIA device"):
+        planned(tmp_path, "cartpole-ppo", workers=None, **values)
+    with pytest.raises(ConfigError, match="write auto, cpu, cuda"):
+        planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values | {"learner__device": "tpu"})

@@ -30,7 +30,7 @@ OPTIONS = (
         "--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."
     ),
     click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this directory."),
-    click.option("--limit", metavar="HOST", help="Use only this host."),
+    click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
     click.option("--detach", is_flag=True, help="Return once all processes are ready; the run goes on."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
     click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
@@ -57,7 +57,7 @@ class _Asked:
     seeds: int | None
     run_dir: Path | None
     resume: Path | None
-    limit: str | None
+    limit: tuple[str, ...]
     detach: bool
     dry_run: bool
     plain: bool
@@ -123,9 +123,9 @@ def _run_seeds(asked: _Asked, seeds: int) -> int:
 def _load(asked: _Asked, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
-    if asked.limit is not None and asked.limit != "local":
-        raise ConfigError(f"--limit {asked.limit}: only the host `local` can be used by this version")
-    return load(asked.preset, asked.hosts_file, asked.overrides, asked.mode, asked.workers, seed, asked.resume)
+    return load(
+        asked.preset, asked.hosts_file, asked.overrides, asked.mode, asked.workers, seed, asked.resume, asked.limit
+    )
 
 
 def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
@@ -146,7 +146,9 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     started_at = asked.started_at if asked.seeds is None else time.time()
     plan = plan_run(loaded.config, directory, started_at, asked.resume is not None, loaded.sources)
     if asked.dry_run:
-        _print_plan(plan)
+        from zmqrl.cli.dry_run import print_plan
+
+        print_plan(plan, loaded.sources)
         return 0
     from zmqrl.launch.launcher import launch
 
@@ -157,19 +159,3 @@ def _default_directory(name: str) -> Path:
     """`runs/<name>-<time>`, and a number behind it when two start in the same second."""
     path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")
-
-
-def _print_plan(plan: Any) -> None:
-    import yaml
-
-    from zmqrl.config.codec import to_json
-    from zmqrl.shared_memory.arena import layout_of
-
-    single = plan.config.run.mode == "single"
-    roles = ["learner"] if single else ["broker", "learner", *(f"worker-{i}" for i in range(plan.total_workers))]
-    roles += ["evaluator"] if plan.config.evaluator.episodes else []
-    click.echo(f"run {plan.run_id}: {plan.config.run.mode}, {plan.config.algorithm['kind']} on {plan.env.id}")
-    click.echo(f"processes on local: {', '.join(roles)}")
-    click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
-    click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
-    click.echo(yaml.safe_dump(to_json(plan.config), sort_keys=False, default_flow_style=None).rstrip())

@@ -1,20 +1,23 @@
-"""The hosts of a run: ranges such as `node[01:16]`, and which kinds of host this version can use."""
+"""The hosts of a run: ranges such as `node[01:16]`, which of them `--limit` leaves, and how many workers each has."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Literal
 
 import psutil
 
-from zmqrl.config.sections import DefaultsSection, HostSection
+from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.config.yaml_source import Branch, Node
 from zmqrl.errors import ConfigError
 
 LOCAL = "local"
+AUTO = "auto"
 MOST_HOSTS = 1024
-REMOTE_HOSTS = False
-"""Whether hosts other than this machine can be used."""
 _RANGE = re.compile(r"^([^\[\]]*)\[(\d+):(\d+)\]([^\[\]]*)$")
 
 
@@ -24,47 +27,156 @@ def expand(hosts: Node | None) -> Node | None:
         return hosts
     children: dict[str, Node] = {}
     for key, node in hosts.children.items():
-        for name in _names(key, node):
+        try:
+            names = names_of_range(key)
+        except ConfigError as error:
+            raise ConfigError(f"{node.source}: hosts.{error}") from error
+        for name in names:
             if name in children:
                 raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} stands twice")
             children[name] = node
     return Branch(hosts.source, children)
 
 
-def _names(key: str, node: Node) -> list[str]:
+def names_of_range(key: str) -> list[str]:
+    """The names that `node[01:16]` stands for; a name without brackets stands for itself."""
     if "[" not in key and "]" not in key:
         return [key]
     match = _RANGE.match(key)
     if match is None:
-        raise ConfigError(f"{node.source}: hosts.{key}: write a range as node[01:16]")
+        raise ConfigError(f"{key}: write a range as node[01:16]")
     before, first, last, after = match.groups()
     count = int(last) - int(first) + 1
     if not 1 <= count <= MOST_HOSTS:
-        raise ConfigError(f"{node.source}: hosts.{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
+        raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
     return [f"{before}{number:0{len(first)}d}{after}" for number in range(int(first), int(last) + 1)]
 
 
-def workers_of(hosts: Mapping[str, HostSection], defaults: DefaultsSection) -> dict[str, int]:
-    """Workers per host with `auto` resolved: this machine's physical cores but one, at least one."""
-    found = {}
-    for name, host in hosts.items():
-        asked = defaults.workers if host.workers is None else host.workers
-        found[name] = physical_workers() if asked == "auto" else asked
-    return found
+def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
+    """`host` with what it leaves open taken from `defaults`; what neither says (user, port ...) stays None."""
+    return replace(
+        host,
+        workers=defaults.workers if host.workers is None else host.workers,
+        user=host.user or defaults.user,
+        port=host.port or defaults.port,
+        identity=host.identity or defaults.identity,
+        jump=host.jump or defaults.jump,
+        python=host.python or defaults.python,
+        workdir=host.workdir or defaults.workdir,
+        nice=defaults.nice if host.nice is None else host.nice,
+    )
+
+
+def is_remote(name: str, host: HostSection) -> bool:
+    """Whether the host is reached by SSH: neither this machine nor one that joins by itself."""
+    return name != LOCAL and not host.manual
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'? ` when something known is spelled alike, else nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {found[0]!r}? " if found else ""
+
+
+def limited(config: Config, terms: Sequence[str]) -> Config:
+    """Only the hosts that `--limit` names: names, ranges, patterns (`node0*`) or groups, separated by commas.
+
+    The learner's host stays, without workers when it is not named itself.
+
+    Raises:
+        ConfigError: A term names nothing; the message lists the hosts and groups there are.
+    """
+    if not terms:
+        return config
+    chosen: set[str] = set()
+    for term in (part.strip() for given in terms for part in given.split(",")):
+        named = _named(config.hosts, term)
+        if not named:
+            raise ConfigError(f"--limit {term}: no host or group has this name; {_there_are(config.hosts, term)}")
+        chosen |= named
+    learner = config.learner.host
+    hosts = {name: host for name, host in config.hosts.items() if name in chosen}
+    if learner not in chosen:
+        host = config.hosts.get(learner, HostSection())
+        hosts = {learner: replace(host, workers=0), **hosts}
+    return replace(config, hosts=hosts)
+
+
+def _named(hosts: Mapping[str, HostSection], term: str) -> set[str]:
+    try:
+        patterns = names_of_range(term)
+    except ConfigError:
+        patterns = [term]  # a character class such as node0[1-4]
+    return {
+        name
+        for name, host in hosts.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns) or term in host.groups
+    }
+
+
+def _there_are(hosts: Mapping[str, HostSection], term: str) -> str:
+    groups = sorted({group for host in hosts.values() for group in host.groups})
+    return f"{near(term, [*hosts, *groups])}hosts: {shortened(hosts) or 'none'}; groups: {shortened(groups) or 'none'}"
+
+
+def shortened(names: Iterable[str], most: int = 20) -> str:
+    """Names for a message of one line, and how many were left out of it."""
+    known = list(names)
+    left_out = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + left_out
+
+
+def with_numbers(config: Config) -> Config:
+    """`workers` of every host from `defaults`, and this machine's `auto` as a number; other hosts keep `auto`.
+
+    In sync each worker needs a vector env: this machine takes no more than its share of them.
+    """
+    workers = {name: filled(host, config.defaults).workers for name, host in config.hosts.items()}
+    if workers.get(LOCAL) == AUTO:
+        workers[LOCAL] = physical_workers()
+        if config.run.mode != "async":
+            fixed = sum(count for name, count in workers.items() if name != LOCAL and isinstance(count, int))
+            sharing = 1 + sum(count == AUTO for count in workers.values())
+            share = max(1, (config.env.vector_envs - fixed) // sharing)
+            workers[LOCAL] = min(physical_workers(), share)
+    return _with_workers(config, workers)
+
+
+def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
+    """`workers: auto` of the hosts in `cores` (physical cores of each) as numbers: all cores but one, at least one.
+
+    In sync the vector envs that other workers leave are dealt out host by host, so that none stands idle while
+    another has two; a host for which none is left gets 0. A host that is not in `cores` keeps `auto`.
+    """
+    open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in cores]
+    most = {name: max(1, cores[name] - 1) for name in open_hosts}
+    if config.run.mode != "async":
+        most = _dealt(most, config.env.vector_envs - least_workers(config, without=open_hosts))
+    return _with_workers(config, most)
+
+
+def least_workers(config: Config, without: Iterable[str] = ()) -> int:
+    """Workers of all hosts but some; `auto` that nobody has resolved yet counts as one."""
+    skipped = set(without)
+    counts = (host.workers for name, host in config.hosts.items() if name not in skipped)
+    return sum(count if isinstance(count, int) else 1 for count in counts)
+
+
+def _dealt(most: Mapping[str, int], left: int) -> dict[str, int]:
+    given = dict.fromkeys(most, 0)
+    while left > 0 and any(given[name] < most[name] for name in most):
+        for name in most:
+            if left > 0 and given[name] < most[name]:
+                given[name] += 1
+                left -= 1
+    return given
+
+
+def _with_workers(config: Config, workers: Mapping[str, int | Literal["auto"] | None]) -> Config:
+    hosts = {name: replace(host, workers=workers.get(name, host.workers)) for name, host in config.hosts.items()}
+    return replace(config, hosts=hosts)
 
 
 def physical_workers() -> int:
     """What `workers: auto` means on this machine."""
     return max(1, (psutil.cpu_count(logical=False) or psutil.cpu_count() or 2) - 1)
-
-
-def refuse_remote(workers: Mapping[str, int], learner_host: str) -> tuple[str, str] | None:
-    """Key and what is wrong with it, when a host other than this machine is asked for; else None."""
-    if REMOTE_HOSTS:
-        return None
-    if learner_host != LOCAL:
-        return "learner.host", f"{learner_host!r}: remote hosts are not supported by this version; write local"
-    for name, count in workers.items():
-        if name != LOCAL and count > 0:
-            return f"hosts.{name}", f"{count} workers: remote hosts are not supported by this version; list only local"
-    return None

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zmqrl.config import hosts as hosts_of
+from zmqrl.config.code_paths import check_code, with_absolute_paths
 from zmqrl.config.codec import to_json
+from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.overrides import SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import Config
 from zmqrl.config.validate import unknown_key, validated
@@ -34,7 +36,8 @@ class Sources:
     def locate(self, message: str) -> str:
         """`key: what` with the place of the key before it; the longest known part of the key counts."""
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
-        key = match.group() if match else ""
+        written = [key for key in self.by_key if message.startswith(f"{key}: ")]
+        key = max(written, key=len, default=match.group() if match else "")
         while key and key not in self.by_key:
             key = key.rpartition(".")[0]
         return f"{self.by_key[key]}: {message}" if key else message
@@ -58,6 +61,8 @@ class Request:
     mode: Mode | None = None
     workers: int | None = None
     seed: int | None = None
+    limit: Sequence[str] = ()
+    """`--limit`: names, ranges, patterns or groups of hosts, separated by commas."""
     stored: Mapping[str, Any] | None = None
     """The configuration of the run that is resumed, as JSON data; it takes the preset's place."""
     stored_file: Path | None = None
@@ -103,11 +108,19 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     nothing = Branch(Source("defaults"))
     hosts_file = read_file(request.hosts_file) if request.hosts_file is not None else nothing
     base, preset = _base(request, merge_all([hosts_file, flags]))
+    if request.stored is not None and "hosts" in hosts_file.children:
+        # A resumed run takes the hosts that the file lists now, and none that it no longer lists.
+        base = Branch(base.source, {key: node for key, node in base.children.items() if key != "hosts"})
     mode = _word(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
     layers = [base, hosts_file, flags]
-    tree = merge_all(part for layer in layers for part in _for_mode(layer, mode))
-    hosts = hosts_of.expand(tree.children.get("hosts"))
-    return Branch(tree.source, {**tree.children, **({"hosts": hosts} if hosts is not None else {})}), preset
+    # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
+    tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
+    return with_absolute_paths(tree), preset
+
+
+def _expanded(layer: Branch) -> Branch:
+    hosts = hosts_of.expand(layer.children.get("hosts"))
+    return layer if hosts is None else Branch(layer.source, {**layer.children, "hosts": hosts})
 
 
 def _flags(request: Request) -> Branch:
@@ -204,16 +217,14 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     """With numbers where `auto` and null stood."""
     if not _NAME.fullmatch(config.run.name):
         raise ConfigError(f"run.name: {shown(config.run.name)}: letters, digits, '.', '_' and '-' only")
-    if request.workers is not None and len(config.hosts) > 1:
-        others = ", ".join(name for name in config.hosts if name != hosts_of.LOCAL)
-        raise ConfigError(f"--workers is for this machine alone, and other hosts are listed: {others}")
-    workers = hosts_of.workers_of(config.hosts, config.defaults)
-    remote = hosts_of.refuse_remote(workers, config.learner.host)
-    if remote is not None:
-        raise ConfigError(f"{remote[0]}: {remote[1]}")
-    local = config.hosts.get(hosts_of.LOCAL)
-    if config.run.mode != "async" and local is not None and "auto" in (local.workers or config.defaults.workers,):
-        workers[hosts_of.LOCAL] = min(workers[hosts_of.LOCAL], config.env.vector_envs)
-    hosts = {name: replace(host, workers=workers[name]) for name, host in config.hosts.items()}
+    config = hosts_of.with_numbers(hosts_of.limited(config, request.limit))
+    others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
+    if request.workers is not None and others:
+        raise ConfigError(
+            f"--workers is for this machine alone, and other hosts are listed: {hosts_of.shortened(others)}; "
+            "write hosts.NAME.workers, or give --limit local"
+        )
+    check_hosts(config)
+    check_code(config.code)
     schedule = config.run.schedule_env_steps or config.run.total_env_steps
-    return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=schedule), hosts=hosts)
+    return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=schedule))

@@ -18,7 +18,7 @@ Count = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
 Seconds = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
-AutoCount = Positive | Literal["auto"]
+AutoCount = Count | Literal["auto"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
@@ -127,16 +127,23 @@ class HostSection:
 
     workers: Count | Literal["auto"] | None = None
     ssh: str | None = None
+    """Address, or name in ~/.ssh/config; null: the host's name here."""
     user: str | None = None
     port: Annotated[int, Ge(1), Le(65_535)] | None = None
     identity: str | None = None
     jump: str | None = None
     python: str | None = None
     workdir: str | None = None
+    """Everything of zmqrl on that host is below it."""
     nice: Annotated[int, Ge(0), Le(19)] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    """Further environment variables of its processes."""
     groups: tuple[str, ...] = ()
+    """Names that `--limit` takes."""
     tunnel: bool = False
+    """It cannot reach the learner's host: the run's ports are carried through its SSH connection."""
+    manual: bool = False
+    """SSH cannot reach it: it joins by `zmqrl worker --connect FILE`."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +214,20 @@ class SshSection:
 
 
 @dataclass(frozen=True)
+class CodeSection:
+    """The user's own modules that are sent to other hosts."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    sync: tuple[str, ...] = ()
+    """Folders and files, relative to the file that names them: `./my_envs` can be imported there as `my_envs`."""
+    exclude: tuple[str, ...] = (".git", "__pycache__", "*.pt")
+    """Patterns of names that are left out."""
+    max_mb: Annotated[float, Gt(0)] = 50.0
+    """The most that may be sent, in 10^6 bytes."""
+
+
+@dataclass(frozen=True)
 class LimitsSection:
     """Every time-out and the number of leases."""
 
@@ -254,6 +275,7 @@ class Config:
     orchestrator: OrchestratorSection = field(default_factory=OrchestratorSection)
     security: SecuritySection = field(default_factory=SecuritySection)
     ssh: SshSection = field(default_factory=SshSection)
+    code: CodeSection = field(default_factory=CodeSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1

@@ -21,6 +21,7 @@ from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
+PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
@@ -47,6 +48,11 @@ def names_of(cls: Any) -> list[str]:
 
 def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: str | None = None) -> ConfigError:
     """The error for a key that does not exist."""
+    if path[-1].lower() in PASSWORDS:  # whatever its value is, it is not repeated
+        return ConfigError(
+            f"{node.source}: {'.'.join(path)}: no password belongs into a file, and zmqrl takes none; use keys: "
+            "`ssh-copy-id USER@HOST` once, and an agent (ssh-add) or hosts.NAME.identity"
+        )
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"did you mean {elsewhere}?" if elsewhere else None
     where = ".".join(path[:-1]) or "the configuration"

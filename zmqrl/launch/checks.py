@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
@@ -44,17 +45,24 @@ def check_parts(config: Config) -> None:
 
 
 def check_machine(config: Config, store_path: Path, run_dir: Path) -> None:
-    """Raise `ConfigError` when a device is not there or a directory cannot be written."""
-    _check_device(config.learner.device)
-    _check_writable("store.path", store_path)
+    """Raise `ConfigError` when a device is not there or a directory cannot be written.
+
+    What belongs to a learner on another host is that host's to check.
+    """
+    here = config.learner.host == LOCAL
+    _check_device(config.learner.device, here)
+    if here:
+        _check_writable("store.path", store_path)
     _check_writable("run directory", run_dir)
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, here: bool) -> None:
     kind, _, index = device.partition(":")
     known = (kind in ("auto", "cpu") and not index) or (kind == "cuda" and (index.isdigit() or device == "cuda"))
     if not known:
         raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
+    if not here:
+        return
     if kind == "cuda" and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":

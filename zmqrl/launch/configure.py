@@ -35,6 +35,7 @@ def load(
     workers: int | None = None,
     seed: int | None = None,
     stored: Path | None = None,
+    limit: Sequence[str] = (),
 ) -> Loaded:
     """Like `load_config`, with the source of each key, which `plan_run` takes to name file and line.
 
@@ -46,10 +47,11 @@ def load(
         workers: Workers of this machine.
         seed: Over `run.seed`.
         stored: Run directory to resume; its configuration takes the place of the preset.
+        limit: Hosts as `--limit` takes them; none: all.
     """
     data = to_json(read_config(stored)) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
-    request = Request(preset, hosts_file, overrides, mode, workers, seed, data, stored_file)
+    request = Request(preset, hosts_file, overrides, mode, workers, seed, limit, data, stored_file)
     return resolve(request, _algorithm_config)
 
 

@@ -12,6 +12,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
@@ -63,7 +64,8 @@ def plan_run(
             store_path=str(store_path),
             resume=resume,
         )
-        check_fits(plan)
+        if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
+            check_fits(plan)
         return plan
 
 
@@ -82,19 +84,19 @@ def _located(sources: Sources | None) -> Iterator[None]:
 def _workers(config: Config) -> Mapping[str, int]:
     """Rollout workers per host; none in single."""
     if config.run.mode == "single":
-        return {"local": 0}
-    workers = {name: host.workers for name, host in config.hosts.items() if isinstance(host.workers, int)}
-    total = sum(workers.values())
+        return {config.learner.host: 0}
+    # `auto` of a host that has not yet said how many cores it has is one worker, the least that it means.
+    workers = {name: host.workers if isinstance(host.workers, int) else 1 for name, host in config.hosts.items()}
+    known = all(isinstance(host.workers, int) for host in config.hosts.values())
+    total, first = sum(workers.values()), next(iter(workers), LOCAL)
     if total < 1:
-        raise ConfigError(
-            f"hosts.{next(iter(workers), 'local')}.workers: {total}: mode {config.run.mode} needs at least 1 worker"
-        )
+        raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
     if config.run.mode == "sync" and total > config.env.vector_envs:
         raise ConfigError(
-            f"hosts.{next(iter(workers))}.workers: {total} workers are more than env.vector_envs "
+            f"hosts.{first}.workers: {total} workers are more than env.vector_envs "
             f"{config.env.vector_envs}, and in sync each needs one; raise env.vector_envs or ask for fewer workers"
         )
-    if config.min_workers > total:
+    if known and config.min_workers > total:
         raise ConfigError(f"min_workers: {config.min_workers}: all hosts together have {total} workers")
     return workers
 

@@ -1,0 +1,121 @@
+"""What must hold between `hosts`, `learner`, `security` and the mode; each fault names its key and the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from zmqrl.config.hosts import LOCAL, near, shortened
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.yaml_source import shown
+from zmqrl.errors import ConfigError
+
+BY_SSH = ("ssh", "user", "port", "identity", "jump", "tunnel")
+NOT_LOCAL = (*BY_SSH, "python", "workdir", "manual")
+# Names become file names, and words on the command lines of ssh: none may be taken for an option.
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_ADDRESS = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
+_JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9._:%@\\\[\]-]*(,[A-Za-z0-9_\[][A-Za-z0-9._:%@\\\[\]-]*)*")
+_PYTHON = re.compile(r"(?:~?/[^\x00-\x1f]+|[A-Za-z0-9_][A-Za-z0-9._-]*)")
+_FOLDER = re.compile(r"~|~?/[^\x00-\x1f]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "ssh": (_ADDRESS, "must be a name or an address; the user goes into `user`, the port into `port`"),
+    "user": (_USER, "is no user name"),
+    "jump": (_JUMP, "must be a host as ssh takes it: user@host:port, more of them separated by commas"),
+    "python": (_PYTHON, "must be an absolute path or begin with ~/ (relative paths begin nowhere over SSH)"),
+    "workdir": (_FOLDER, "must be an absolute path or begin with ~/ (relative paths begin nowhere over SSH)"),
+}
+
+
+def check_hosts(config: Config) -> None:
+    """Raise `ConfigError` for the first thing that cannot be."""
+    for check in _CHECKS:
+        check(config)
+
+
+def _check_names(config: Config) -> None:
+    for name in config.hosts:
+        if not _HOST.fullmatch(name):
+            raise ConfigError(
+                f"hosts.{name}: {name!r}: a host's name has letters, digits, '.', '_' and '-'; "
+                "write any other address as my-name: {ssh: ADDRESS}"
+            )
+
+
+def _check_keys(config: Config) -> None:
+    for name, host in config.hosts.items():
+        _check_local(name, host)
+        _check_manual(name, host)
+        _check_shapes(f"hosts.{name}", host)
+        for variable, value in host.env.items():
+            if not _VARIABLE.fullmatch(variable) or "\0" in value:
+                raise ConfigError(f"hosts.{name}.env.{variable}: {variable!r} is no name of an environment variable")
+    _check_shapes("defaults", config.defaults)
+
+
+def _check_local(name: str, host: HostSection) -> None:
+    for key in NOT_LOCAL if name == LOCAL else ():
+        value = getattr(host, key)
+        if value is not None and value is not False:
+            raise ConfigError(
+                f"hosts.local.{key}: {shown(value)}: local is this machine, it runs the launcher's interpreter and is "
+                "not reached by SSH; give the host another name"
+            )
+
+
+def _check_manual(name: str, host: HostSection) -> None:
+    for key in (*BY_SSH, "python") if host.manual else ():
+        value = getattr(host, key)
+        if value is not None and value is not False:
+            raise ConfigError(
+                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH, it joins by "
+                "`zmqrl worker --connect FILE`; leave the key out, or leave out manual"
+            )
+
+
+def _check_shapes(where: str, section: object) -> None:
+    for key, (shape, what) in _SHAPES.items():
+        value = getattr(section, key, None)
+        if value is not None and not shape.fullmatch(value):
+            raise ConfigError(f"{where}.{key}: {shown(value)}: {what}")
+
+
+def _check_learner(config: Config) -> None:
+    name = config.learner.host
+    host = config.hosts.get(name)
+    if host is None and name != LOCAL:
+        known = list(dict.fromkeys([LOCAL, *config.hosts]))
+        raise ConfigError(
+            f"learner.host: {name!r}: there is no such host; {near(name, known)}hosts: {shortened(known)}"
+        )
+    if host is not None and (host.manual or host.tunnel):
+        key, why = ("manual", "starts by itself") if host.manual else ("tunnel", "cannot be reached by others")
+        raise ConfigError(
+            f"hosts.{name}.{key}: true: this host {why}, and the learner runs there (learner.host); "
+            f"name another learner.host or leave {key} out"
+        )
+
+
+def _check_mode(config: Config) -> None:
+    for name, host in config.hosts.items() if config.run.mode == "single" else ():
+        if name not in (LOCAL, config.learner.host) and host.workers != 0:
+            raise ConfigError(
+                f"hosts.{name}.workers: {shown(host.workers)}: mode single has no rollout workers; write 0, give "
+                f"--limit {config.learner.host}, or take mode sync or async"
+            )
+
+
+def _check_curve(config: Config) -> None:
+    learner = config.learner.host
+    others = {n: h for n, h in config.hosts.items() if n != learner and h.workers != 0}
+    for name, host in others.items() if config.security.curve == "off" else ():
+        if learner != LOCAL or not host.tunnel:
+            raise ConfigError(
+                f"security.curve: 'off': host {name} would reach the learner's host {learner} over the network in the "
+                f"clear; write auto, or carry it through SSH (hosts.{name}.tunnel: true, with learner.host: local)"
+            )
+
+
+_CHECKS: tuple[Callable[[Config], None], ...] = (_check_names, _check_keys, _check_learner, _check_mode, _check_curve)
