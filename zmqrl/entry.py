@@ -44,9 +44,9 @@ def die_with_parent() -> None:
 
 def introduce_agent() -> None:
     """A far launcher tells an agent of another version nothing at all: first it has to hear which one this is."""
-    from zmqrl.agent.sentinel import sentinel
+    from zmqrl.orchestrators.introduction import introduction
 
-    os.write(STDOUT, sentinel().encode())
+    os.write(STDOUT, introduction().encode())
 
 
 def read_line(fd: int) -> bytes:

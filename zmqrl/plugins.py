@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,15 +38,19 @@ def load(kind: str, package: str, base: type[T]) -> Any:
 
 
 def modules(package: str, base: type[T]) -> tuple[str, ...]:
-    """Names of the modules of `package` that hold a subclass of `base`; by their text, since some import torch."""
+    """Names of the modules of `package` that hold a kind of `base`; by their text, since some import torch.
+
+    The base of a kind is `base` itself or one named after it; modules with a leading underscore hold none.
+    """
     folder = importlib.import_module(package).__path__
-    subclass = f"({base.__name__})"
+    subclass = re.compile(rf"^class \w+\(\w*{base.__name__}\):", re.MULTILINE)
     found = (
         (info.name, Path(module_folder, f"{info.name}.py"))
         for module_folder in folder
         for info in pkgutil.iter_modules([module_folder])
     )
-    return tuple(sorted(name for name, path in found if path.is_file() and subclass in path.read_text()))
+    kinds = ((name, path) for name, path in found if path.is_file() and not name.startswith("_"))
+    return tuple(sorted(name for name, path in kinds if subclass.search(path.read_text())))
 
 
 def concrete(module: str, base: type[T]) -> Iterator[type[T]]:

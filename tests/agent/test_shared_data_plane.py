@@ -71,7 +71,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
     held = SharedDataPlane(plan, folder.endpoints(), "local")
-    held.report({0: 0, 1: 3}, [2])
+    held.report({0: 0, 1: 3}, [2], [0, 1])
     assert broker.control.poll(WAIT_MS)
     yield held
     held.close()
@@ -109,8 +109,8 @@ def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane
 
 
 def test_descriptors_by_role(plane: SharedDataPlane) -> None:
-    assert set(plane.fds_of("worker")) == {"arena", "weights"}
-    assert set(plane.fds_of("learner")) == set(plane.fds_of("broker")) == {"arena"}
+    assert set(plane.fds_of("worker")) == set(plane.fds_of("broker")) == {"arena", "weights"}
+    assert set(plane.fds_of("learner")) == {"arena"}
     assert plane.fds_of("evaluator") == {}
     for fd in plane.fds_of("worker").values():
         os.fstat(fd)

@@ -15,6 +15,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import START, stand_in_plan
 
+from zmqrl.config.plan import Boot
+from zmqrl.launch.boots import boots
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.plugins import modules
@@ -49,12 +51,12 @@ def deployed(request: pytest.FixtureRequest) -> Iterator[Deployed]:
     held.orchestrator.undeploy(0.1)
 
 
-def plan_of(tmp_path: Path, **behaviour: Any) -> Any:
-    return stand_in_plan(tmp_path / "run", **behaviour)
+def boots_of(tmp_path: Path, **behaviour: Any) -> dict[str, Boot]:
+    return boots(stand_in_plan(tmp_path / "run", **behaviour))
 
 
 def test_events_come_in_order_and_the_agents_end_is_the_last(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.orchestrator.deploy(plan_of(tmp_path, train_s=0.2))
+    deployed.orchestrator.deploy(boots_of(tmp_path, train_s=0.2))
     (end,) = deployed.until("agent_exit")
     names = [event.event for event in deployed.events]
     assert names[0] == "agent"
@@ -66,7 +68,7 @@ def test_events_come_in_order_and_the_agents_end_is_the_last(deployed: Deployed,
 
 
 def test_undeploy_stops_a_run_that_goes_on(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.orchestrator.deploy(plan_of(tmp_path))
+    deployed.orchestrator.deploy(boots_of(tmp_path))
     deployed.until("ready", 5)
     teardown = deployed.orchestrator.undeploy(5.0)
     assert (teardown.ended, teardown.killed, teardown.left) == (5, (), ())
@@ -74,7 +76,7 @@ def test_undeploy_stops_a_run_that_goes_on(deployed: Deployed, tmp_path: Path) -
 
 
 def test_undeploy_names_what_it_had_to_kill(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.orchestrator.deploy(plan_of(tmp_path, worker="deaf"))
+    deployed.orchestrator.deploy(boots_of(tmp_path, worker="deaf"))
     deployed.until("ready", 5)
     teardown = deployed.orchestrator.undeploy(0.3)
     assert any("worker-0 (pid" in killed for killed in teardown.killed)
@@ -83,7 +85,7 @@ def test_undeploy_names_what_it_had_to_kill(deployed: Deployed, tmp_path: Path) 
 
 
 def test_undeploy_verifies_after_the_agent_was_killed(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.orchestrator.deploy(plan_of(tmp_path, worker="litter"))
+    deployed.orchestrator.deploy(boots_of(tmp_path, worker="litter"))
     deployed.until("ready", 5)
     time.sleep(0.2)
     (agent,) = deployed.until("agent")
@@ -97,7 +99,7 @@ def test_undeploy_verifies_after_the_agent_was_killed(deployed: Deployed, tmp_pa
 
 
 def test_a_killed_worker_is_started_again(deployed: Deployed, tmp_path: Path) -> None:
-    deployed.orchestrator.deploy(plan_of(tmp_path))
+    deployed.orchestrator.deploy(boots_of(tmp_path))
     deployed.until("ready", 5)
     victim = next(e for e in deployed.events if e.event == "started" and e.data["role"] == "worker")
     os.kill(victim.data["pid"], signal.SIGKILL)
@@ -110,7 +112,7 @@ def test_a_killed_worker_is_started_again(deployed: Deployed, tmp_path: Path) ->
 
 def test_undeploy_before_and_twice_is_no_error(deployed: Deployed, tmp_path: Path) -> None:
     assert deployed.orchestrator.undeploy(0.1).left == ()
-    deployed.orchestrator.deploy(plan_of(tmp_path, train_s=0.1))
+    deployed.orchestrator.deploy(boots_of(tmp_path, train_s=0.1))
     deployed.until("agent_exit")
     deployed.orchestrator.undeploy(0.1)
     assert deployed.orchestrator.undeploy(0.1).left == ()

@@ -247,6 +247,8 @@ class HostAgent:
                 # a broker that is started again has to be where everybody looks for it
                 self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, tuple(event["ports"])))
                 event |= {"addresses": own_addresses(), "token": self._data_plane.token}
+            elif name == "left":
+                child.told_to_end = True
             elif name == "fault":
                 child.last_fault = event
             elif name == "ended":
@@ -302,7 +304,7 @@ class HostAgent:
         )
         if learner_done:
             self._begin_ending(Manner.CLEAN)
-        elif not self._end.begun and not drained:
+        elif not self._end.begun and not (drained or expected):
             self._act(self._supervision.handle(Died(place, code, cause), time.monotonic()))
         self._report()
         self._end_when_drained()

@@ -31,6 +31,7 @@ from zmqrl.wire.gate import user_of
 from zmqrl.wire.sockets import drain_frames, send
 
 POLL_MS = 500
+SEE_OFF_S = 3.0
 FETCH_POLL_MS = 2
 """While somebody waits for a version that is on its way through this host's agent."""
 MOST_MESSAGES = 1000
@@ -93,8 +94,18 @@ class Broker:
             if any(source in self._doors.guards for source, _ in ready):
                 self._doors.guard()
             self._round()
-        self._round()
+        self._see_off()
         self._state.accept_all_sealed()
+
+    def _see_off(self) -> None:
+        """Workers of other hosts have segments of their own: they are told to end, and may hand them over."""
+        self._round()
+        until = time.monotonic() + SEE_OFF_S
+        self._replies.update(self._state.end_remote())
+        while self._state.has_remote and (left_s := until - time.monotonic()) > 0:
+            self._answer()
+            self._poller.poll(int(left_s * 1000) + 1)
+            self._round()
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""

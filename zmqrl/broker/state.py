@@ -62,6 +62,7 @@ class BrokerState:
         self.notice: Notice | None = None
         self._actions: list[ev.Action] = []
         self._members_changed = self._released = True
+        self._ending = False
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
         """Take one event in. What processes known to be dead say changes nothing."""
@@ -111,8 +112,19 @@ class BrokerState:
         named = worker.told | worker.orders.keys() | worker.leaving.keys()
         acked = {v: (records[v].incarnation, records[v].next_index) for v in named}
         orders = None if worker.heard_serial == worker.serial else tuple(worker.orders.values())
-        stop = self._membership.has_left(index) and not worker.orders and not worker.leaving
+        left = self._membership.has_left(index) and not worker.orders and not worker.leaving
+        stop = left or (self._ending and worker.remote)
         return ev.Standing(worker.spawn, tuple(worker.leases.values()), acked, orders, worker.serial, stop)
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether workers of other hosts are there."""
+        return any(worker.remote for worker in self._workers.values())
+
+    def end_remote(self) -> list[int]:
+        """The run ends: their next standing tells workers of other hosts to stop. Who they are."""
+        self._ending = True
+        return [index for index, worker in self._workers.items() if worker.remote]
 
     def may_be(self, index: int) -> bool:
         """Whether a worker can have this index."""
@@ -424,4 +436,3 @@ class BrokerState:
         else:
             self._asked[vector_env] = TakeUpRequest(vector_env, incarnation, record.next_index)
             self._actions.append(ev.Ask())
-

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.boots import boots
 from zmqrl.launch.detach import run_detached
+from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
@@ -49,6 +52,11 @@ def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
 def make_orchestrator(plan: RunPlan) -> Orchestrator:
     """`auto` and `local` start processes here; another kind is found by name or dotted path."""
     kind = plan.config.orchestrator.kind
+    far = any(host != LOCAL and (workers or host == plan.config.learner.host) for host, workers in plan.workers.items())
+    if kind == "ssh" or (kind == "auto" and far):
+        from zmqrl.orchestrators.ssh import SshOrchestrator
+
+        return SshOrchestrator(plan)
     if kind in ("auto", "local"):
         return LocalOrchestrator()
     found: Orchestrator = load(kind, "zmqrl.orchestrators", Orchestrator)()
@@ -80,6 +88,7 @@ class Launcher:
         self._plain = plain
         self._on_ready: Callable[[], None] | None = on_ready
         self._state = RunState(plan)
+        self._links = HostLinks(plan, self._state, orchestrator)
         self._signals = StopSignals()
         self._problems_told = 0
         self._too_few = False
@@ -96,7 +105,7 @@ class Launcher:
         """From the run directory to the summary. Returns the exit code."""
         directory = RunDirectory.create(self._plan)
         with self._signals.caught():
-            self._orchestrator.deploy(self._plan)
+            self._orchestrator.deploy(boots(self._plan))
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
@@ -121,8 +130,13 @@ class Launcher:
                 self._take(event, recorder)
             now = time.monotonic()
             self._tell_problems(view)
+            self._links.renew(now)
             self._pass_requests(view, now)
             self._check_start(now)
+            nobody = self._links.nobody()
+            if nobody is not None:
+                self._state.failure = nobody
+                return
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
             if now >= self._deadlines.status_at:
@@ -134,6 +148,7 @@ class Launcher:
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
+        self._links.take(event)
         if event.event == "metrics":
             recorder.record(time.time(), self._state.env_steps, event.data["values"])
         elif event.event == "score":
@@ -175,7 +190,9 @@ class Launcher:
             self._stop(now)
 
     def _stop(self, now: float) -> None:
-        self._orchestrator.command(None, {"command": "stop"})
+        self._state.ending = True
+        # the learner's host first: its learner needs the others' workers to reach a version boundary
+        self._orchestrator.command(self._plan.config.learner.host, {"command": "stop"})
         limits, evaluator = self._plan.config.limits, self._plan.config.evaluator
         self._deadlines.end_by = now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
 
@@ -236,9 +253,10 @@ class Launcher:
     def _lost_agent(self, request: Request) -> str | None:
         if self._state.finished or request is Request.KILL:
             return None
+        agent = f"the host agent of {self._plan.config.learner.host}"
         if self._state.agent_fault is not None:
-            return f"the host agent of local failed: {self._state.agent_fault}"
-        return f"the host agent of local died (exit {self._state.agent_exit}): the run goes on from FULL with --resume"
+            return f"{agent} failed: {self._state.agent_fault}"
+        return f"{agent} died (exit {self._state.agent_exit}): the run goes on from FULL with --resume"
 
 
 def _teardown_line(teardown: Teardown) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zmqrl.config.codec import to_json
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run_state import HostRow, RunState
 from zmqrl.launch.view import progress
 
 
@@ -28,8 +28,28 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": state.score,
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
+        "hosts": [_host(state, row, now) for row in state.hosts.values()],
+        "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],
         "problems": [str(problem) for problem in state.problems[-5:]],
+    }
+
+
+def _host(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
+    workers = [worker for worker in state.workers.values() if worker.host == row.host]
+    return {
+        "host": row.host,
+        "state": row.state,
+        "workers": row.workers,
+        "ready": sum(("worker", worker.index) in state.ready for worker in workers),
+        "env_steps_per_s": round(sum(worker.env_steps_per_s for worker in workers), 1),
+        "cpu": None if row.cpu is None else round(row.cpu, 2),
+        "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
+        "restarts": sum(worker.restarts for worker in workers),
+        "ms": row.milliseconds,
+        "store": row.sees_store,
+        "last_s": None if row.heard_at is None else round(max(0.0, now - row.heard_at), 1),
+        "cause": row.cause,
     }
 
 

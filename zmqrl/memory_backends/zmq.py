@@ -162,9 +162,7 @@ class ZmqSink(LeasedSink):
         self._said_at = 0.0
         self._resend_at = 0.0
         who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
-        self._heartbeat = Heartbeat(
-            self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys
-        )
+        self._heartbeat = Heartbeat(self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys)
 
     def poll(self, timeout_s: float) -> Orders:
         self._flush()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zmqrl.config.plan import Boot
@@ -17,6 +18,8 @@ class HostEvent:
     host: str
     event: str
     data: Mapping[str, Any]
+    at: float = field(default_factory=time.time, compare=False)
+    """Unix time at which it was read."""
 
 
 @dataclass(frozen=True)

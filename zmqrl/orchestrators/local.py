@@ -11,7 +11,7 @@ from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.orchestrators.agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
+from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, session_members
 
 ENTRY = (sys.executable, "-m", "zmqrl.entry")

@@ -60,12 +60,10 @@ class AgentLink:
         return found
 
     def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
-        """Absolute: worker index to spawn of who lives (who is absent is dead and reaped), and the indexes held here."""
+        """Absolute: index to spawn of who lives (who is absent is dead and reaped), and the indexes held here."""
         self.speak_for(self._host, alive, given_up, workers)
 
-    def speak_for(
-        self, host: str, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
+    def speak_for(self, host: str, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
         """The same in the name of a host that cannot; the broker believes only its own host's agent."""
         fields = {"host": host, "alive": dict(alive), "given_up": list(given_up), "workers": list(workers)}
         send(self._control, messages.pack("agent", **fields))

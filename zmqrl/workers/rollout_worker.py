@@ -89,6 +89,7 @@ class RolloutWorker:
         while not self._stopping:
             orders = self._poll(timeout_s)
             if orders.stop:
+                self._events.send("left")  # else its host would start it again
                 return
             timeout_s = 0.0 if self._turn(orders) else POLL_S
 

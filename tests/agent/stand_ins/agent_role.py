@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -19,6 +18,5 @@ def command(role: str, run_id: str, index: int) -> list[str]:
 
 
 def main(boot: Boot) -> int:
-    output = AgentOutput(STDOUT)
-    output.sentinel({"host": boot.host, "pid": os.getpid()})
-    return HostAgent(boot, Nursery(boot, PARENT_VARIABLE, command), NoDataPlane(), output, STDIN).run()
+    nursery = Nursery(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
+    return HostAgent(boot, nursery, NoDataPlane(), AgentOutput(STDOUT), STDIN).run()

@@ -1,4 +1,4 @@
-"""What a host agent says of itself before it is told anything: who it is, and what is installed here."""
+"""What a host agent says of itself before it is told anything: who it is, and what is installed there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from zmqrl.supervision.process_table import identify
 from zmqrl.wire.messages import PROTOCOL
 
-SENTINEL = "ZMQRL-AGENT 1"
+SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium")
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 
-def sentinel() -> str:
-    """The line, with its end."""
+def introduction() -> str:
+    """The agent's first line, with its end."""
     me = identify(os.getpid())
     data: dict[str, Any] = {
         "pid": os.getpid(),
@@ -31,7 +31,7 @@ def sentinel() -> str:
         "cores": physical_cores(Path("/sys/devices/system/cpu")),
         "versions": versions(),
     }
-    return f"{SENTINEL} {json.dumps(data)}\n"
+    return f"{SENTINEL}{json.dumps(data)}\n"
 
 
 def versions() -> dict[str, str | None]:

@@ -14,8 +14,8 @@ from typing import Any
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ZmqrlError
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.orchestrators.introduction import SENTINEL
 
-SENTINEL = "ZMQRL-AGENT 1 "
 KILL_WAIT_S = 3.0
 
 
@@ -123,9 +123,10 @@ class AgentsOrchestrator(Orchestrator):
         ended = in_parallel([agent.end for agent in agents])
         self.agents = {}
         finished = [agent.told.finished for agent in agents]
+        killed_by_agents = [who for said in finished for who in said.get("killed", ())]
         return Teardown(
             ended=sum(int(said.get("ended", 0)) for said in finished),
-            killed=(*(who for said in finished for who in said.get("killed", ())), *(k for e in ended for k in e.killed)),
+            killed=(*killed_by_agents, *(who for e in ended for who in e.killed)),
             left=tuple(who for e in ended for who in e.left),
         )
 

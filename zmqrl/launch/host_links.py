@@ -1,0 +1,70 @@
+"""The launcher's side of many hosts: who is told where the broker is, whose lease is renewed, whose logs are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.launch.run_state import RunState
+from zmqrl.orchestrators.base import HostEvent, Orchestrator
+
+LEASE_EVERY_S = 1.0
+LOG_LIMIT_BYTES = 20_000_000
+
+
+class HostLinks:
+    """Follows the events that `RunState` has taken in. Owned by the launcher's main thread."""
+
+    def __init__(self, plan: RunPlan, state: RunState, orchestrator: Orchestrator) -> None:
+        self._plan, self._state, self._orchestrator = plan, state, orchestrator
+        self._learner_host = plan.config.learner.host
+        self._logs = Path(plan.run_dir) / "logs"
+        self._lease_at = 0.0
+
+    def renew(self, now: float) -> None:
+        """Every agent's right to live; `now` in monotonic seconds."""
+        if now >= self._lease_at:
+            self._lease_at = now + LEASE_EVERY_S
+            self._orchestrator.command(None, {"command": "lease"})
+
+    def take(self, event: HostEvent) -> None:
+        """Each host is told where the broker is once both are there; who has gone, the broker is told at once."""
+        state = self._state
+        if event.event == "log":
+            self._keep(event)
+        elif event.host == self._learner_host:
+            if event.event == "listening":
+                for host in [row.host for row in state.hosts.values() if row.state == "joining"]:
+                    self._join(host)
+        elif event.event == "agent" and state.listening:
+            self._join(event.host)
+        elif event.event == "agent_exit" and not state.ending:
+            gone = [worker.index for worker in state.workers.values() if worker.host == event.host]
+            self._orchestrator.command(self._learner_host, {"command": "gone", "host": event.host, "workers": gone})
+
+    def nobody(self) -> str | None:
+        """Why the run cannot begin, or go on, for want of hosts; None while it can."""
+        state = self._state
+        if state.ending or state.ended or state.failure or state.agent_exit is not None:
+            return None
+        alone = self._plan.config.run.mode == "single"
+        if not state.hosts[self._learner_host].is_gone and (alone or state.can_go_on):
+            return None
+        missing = [f"{row.host}: {row.cause}" for row in state.missing_hosts]
+        return "\n".join(["no host is left that the run could go on with", *missing])
+
+    def _join(self, host: str) -> None:
+        listening, named = self._state.listening, self._plan.config.learner.address
+        found = [named] if named else listening["addresses"]
+        addresses, ports = self._orchestrator.reach(host, found, listening["ports"])
+        token = listening["token"] if self._plan.config.store.path else None
+        join = {"command": "join", "addresses": addresses, "ports": ports, "token": token}
+        self._orchestrator.command(host, join)
+
+    def _keep(self, event: HostEvent) -> None:
+        """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""
+        path = self._logs / f"{Path(str(event.data['name'])).name}.log"
+        with path.open("a") as log:
+            if log.tell() > LOG_LIMIT_BYTES:
+                log.truncate(0)
+            log.write(str(event.data["text"]))
