@@ -36,7 +36,9 @@ class Doors:
         """To poll beside the others; readable means `guard`."""
         self.ports: tuple[int, ...] = ()
         if listen is not None:
-            self.ports = tuple(self._open(socket, listen, port) for socket, port in zip(inbound, listen.ports, strict=True))
+            self.ports = tuple(
+                self._open(socket, listen, port) for socket, port in zip(inbound, listen.ports, strict=True)
+            )
 
     def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
         try:

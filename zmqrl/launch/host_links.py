@@ -34,27 +34,27 @@ class HostLinks:
             self._keep(event)
         elif event.host == self._learner_host:
             if event.event == "listening":
-                for host in [row.host for row in state.hosts.values() if row.state == "joining"]:
+                for host in [row.host for row in state.hosts if row.state == "joining"]:
                     self._join(host)
-        elif event.event == "agent" and state.listening:
+        elif event.event == "agent" and state.hosts.listening:
             self._join(event.host)
-        elif event.event == "agent_exit" and not state.ending:
+        elif event.event == "agent_exit" and not state.hosts.ending:
             gone = [worker.index for worker in state.workers.values() if worker.host == event.host]
             self._orchestrator.command(self._learner_host, {"command": "gone", "host": event.host, "workers": gone})
 
     def nobody(self) -> str | None:
         """Why the run cannot begin, or go on, for want of hosts; None while it can."""
         state = self._state
-        if state.ending or state.ended or state.failure or state.agent_exit is not None:
+        if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
         alone = self._plan.config.run.mode == "single"
-        if not state.hosts[self._learner_host].is_gone and (alone or state.can_go_on):
+        if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
             return None
-        missing = [f"{row.host}: {row.cause}" for row in state.missing_hosts]
+        missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]
         return "\n".join(["no host is left that the run could go on with", *missing])
 
     def _join(self, host: str) -> None:
-        listening, named = self._state.listening, self._plan.config.learner.address
+        listening, named = self._state.hosts.listening, self._plan.config.learner.address
         found = [named] if named else listening["addresses"]
         addresses, ports = self._orchestrator.reach(host, found, listening["ports"])
         token = listening["token"] if self._plan.config.store.path else None

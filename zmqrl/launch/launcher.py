@@ -190,7 +190,7 @@ class Launcher:
             self._stop(now)
 
     def _stop(self, now: float) -> None:
-        self._state.ending = True
+        self._state.hosts.ending = True
         # the learner's host first: its learner needs the others' workers to reach a version boundary
         self._orchestrator.command(self._plan.config.learner.host, {"command": "stop"})
         limits, evaluator = self._plan.config.limits, self._plan.config.evaluator

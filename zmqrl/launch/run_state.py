@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 
@@ -31,34 +32,6 @@ class WorkerRow:
     wait_fraction: float = 0.0
     episodes: int = 0
     restarts: int = 0
-
-
-@dataclass
-class HostRow:
-    """One host of the run."""
-
-    host: str
-    workers: int
-    """How many it is to hold."""
-    state: str = "connecting"
-    """connecting, joining, ready, failed, lost, drained, ended."""
-    cause: str = ""
-    """Why it failed or was lost."""
-    address: str = ""
-    """Of the learner's host, as this one reaches it."""
-    milliseconds: float | None = None
-    """The first answer from there."""
-    sees_store: bool = True
-    cpu: float | None = None
-    """Cores in use, mean of the last sample."""
-    pss_mb: float | None = None
-    heard_at: float | None = None
-    """Unix time of its last event."""
-
-    @property
-    def is_gone(self) -> bool:
-        """It takes no part any more."""
-        return self.state in ("failed", "lost", "drained", "ended")
 
 
 @dataclass(frozen=True)
@@ -104,28 +77,20 @@ class RunState:
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
-    hosts: dict[str, HostRow] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
-    """What agents said before they failed."""
-    listening: dict[str, Any] = field(default_factory=dict)
-    """Where the broker is, for other hosts: addresses, ports, token."""
+    hosts: HostTable = field(init=False)
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
-    ending: bool = False
-    """The launcher has asked the hosts to end."""
-    _cpu_at: dict[str, tuple[float, float]] = field(default_factory=dict)
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        learner = self.plan.config.learner.host
-        counts = {learner: 0, **{host: count for host, count in self.plan.workers.items() if count}}
-        self.hosts = {host: HostRow(host, count) for host, count in counts.items()}
+        self.hosts = HostTable(self.plan)
 
     def handle(self, event: HostEvent) -> None:
         """Take one event in; an unknown one changes nothing."""
-        row = self.hosts.get(event.host)
-        if row is not None:
-            row.heard_at = event.at
+        self.hosts.ending = self.hosts.ending or bool(self.ended)
+        loss = self.hosts.handle(event)
+        if loss is not None:
+            self._lose(loss)
         handler = getattr(self, f"_on_{event.event}", None)
         if handler is not None:
             handler(event)
@@ -145,14 +110,9 @@ class RunState:
     @property
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
-        expected = sum(row.workers for row in self.hosts.values() if not row.is_gone)
+        expected = sum(row.workers for row in self.hosts if not row.is_gone)
         enough = self.ready_workers >= max(expected, self.plan.config.min_workers)
         return ("learner", 0) in self.ready and (enough or self.plan.config.run.mode == "single")
-
-    @property
-    def missing_hosts(self) -> list[HostRow]:
-        """Hosts that are not part of the run, though they should be."""
-        return [row for row in self.hosts.values() if row.state in ("failed", "lost")]
 
     @property
     def bottleneck(self) -> Bottleneck | None:
@@ -215,19 +175,6 @@ class RunState:
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used["pss_mb"])
         if event.data.get("leases") is not None:
             self.metrics["leases"] = event.data["leases"]
-        self._weigh(event)
-
-    def _weigh(self, event: HostEvent) -> None:
-        """Memory and processor time of a host."""
-        row, used = self.hosts.get(event.host), event.data["processes"].values()
-        if row is None:
-            return
-        now, cpu = event.at, sum(process["cpu"] for process in used)
-        before = self._cpu_at.get(event.host)
-        if before is not None and now > before[0] and cpu >= before[1]:
-            row.cpu = (cpu - before[1]) / (now - before[0])
-        self._cpu_at[event.host] = (now, cpu)
-        row.pss_mb = sum(process["pss_mb"] for process in used)
 
     def _on_exit(self, event: HostEvent) -> None:
         place = (event.data["role"], event.data["index"])
@@ -264,29 +211,14 @@ class RunState:
             self.failure = f"{event.data['cause']}\n{self.problems[-1]}"
 
     def _on_fault(self, event: HostEvent) -> None:
-        if "role" not in event.data:
-            self.faults[event.host] = str(event.data["error"])
-            if event.host == self.plan.config.learner.host:
-                self.agent_fault = str(event.data["error"])
+        if "role" not in event.data and event.host == self.plan.config.learner.host:
+            self.agent_fault = str(event.data["error"])
 
     def _on_finished(self, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:
             self.finished = dict(event.data)
         for role, peak in event.data["peak_pss_mb"].items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
-
-    def _on_agent(self, event: HostEvent) -> None:
-        if event.host in self.hosts:
-            learner_here = event.host == self.plan.config.learner.host
-            self.hosts[event.host].state = "ready" if learner_here else "joining"
-
-    def _on_joined(self, event: HostEvent) -> None:
-        row = self.hosts[event.host]
-        row.state, row.address, row.milliseconds = "ready", event.data["address"], event.data["milliseconds"]
-        row.sees_store = bool(event.data["store"])
-
-    def _on_listening(self, event: HostEvent) -> None:
-        self.listening = dict(event.data)
 
     def _on_warning(self, event: HostEvent) -> None:
         self.problems.append(Problem(event.host, str(event.data["text"]), {}, "", (), "the run goes on with it"))
@@ -298,58 +230,20 @@ class RunState:
             where = f"{event.host}/broker-0"
             self.problems.append(Problem(where, f"refused: {said}", {}, "", (), "it is counted, and the run goes on"))
 
-    def _on_unreachable(self, event: HostEvent) -> None:
-        mend = "open that port there, name an address with learner.address, or set tunnel: true for this host"
-        self._lose(event.host, "failed", f"it cannot reach the learner's host: {event.data['cause']}", mend)
-
-    def _on_host_failed(self, event: HostEvent) -> None:
-        self._lose(event.host, "failed", str(event.data["cause"]), "")
-
-    def _on_lease_lost(self, event: HostEvent) -> None:
-        limit_s = self.plan.config.limits.host_lease_s
-        cause = (
-            f"its agent did not hear the {event.data['source']} for limits.host_lease_s ({limit_s:g} s) and has ended"
-        )
-        self._lose(event.host, "lost", cause, "")
-
-    def _on_host_lost(self, event: HostEvent) -> None:
-        limit_s = self.plan.config.limits.host_lease_s
-        cause = f"nothing was heard of it for limits.host_lease_s ({limit_s:g} s)"
-        self._lose(str(event.data["lost"]), "lost", cause, "")
-
-    def _lose(self, host: str, state: str, cause: str, mend: str) -> None:
-        row = self.hosts.get(host)
-        if row is None or row.is_gone:
+    def _lose(self, loss: Loss) -> None:
+        for worker in [worker for worker in self.workers.values() if worker.host == loss.host]:
+            worker.state = "lost"
+            self.ready.discard(("worker", worker.index))
+        if loss.host == self.plan.config.learner.host:
+            self.agent_fault = self.agent_fault or loss.cause
             return
-        row.state, row.cause = state, cause
-        for worker in self.workers.values():
-            if worker.host == host:
-                worker.state = "lost"
-                self.ready.discard(("worker", worker.index))
-        if host == self.plan.config.learner.host:
-            self.agent_fault = self.agent_fault or cause
-            return
-        others = "the run goes on without it" if self.can_go_on else "no host with workers is left"
-        self.problems.append(Problem(host, cause, {}, "", (), f"{mend}; {others}" if mend else others))
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether any host with workers is there, or may come."""
-        return any(row.workers and not row.is_gone for row in self.hosts.values())
+        others = "the run goes on without it" if self.hosts.can_go_on else "no host with workers is left"
+        done = f"{loss.mend}; {others}" if loss.mend else others
+        self.problems.append(Problem(loss.host, loss.cause, {}, "", (), done))
 
     def _on_agent_exit(self, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:
-            self.agent_exit = int(event.data["code"] if event.data["code"] is not None else 1)
-        row = self.hosts.get(event.host)
-        if row is None or row.is_gone:
-            return
-        if self.ending or self.ended or event.host == self.plan.config.learner.host:
-            row.state = "ended"
-        elif event.data["code"] == 0 and not row.workers:
-            row.state = "drained"
-        else:
-            said = self.faults.get(event.host)
-            self._lose(event.host, "lost", said or f"its agent ended (exit {event.data['code']})", "")
+            self.agent_exit = 1 if event.data["code"] is None else int(event.data["code"])
 
     def _cause(self, event: HostEvent) -> str:
         return f"{event.host}/{event.data['role']}-{event.data['index']}: {event.data['cause']}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from zmqrl.config.codec import to_json
-from zmqrl.launch.run_state import HostRow, RunState
+from zmqrl.launch.host_table import HostRow
+from zmqrl.launch.run_state import RunState
 from zmqrl.launch.view import progress
 
 
@@ -28,7 +29,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": state.score,
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
-        "hosts": [_host(state, row, now) for row in state.hosts.values()],
+        "hosts": [_host(state, row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],
         "problems": [str(problem) for problem in state.problems[-5:]],

@@ -59,6 +59,10 @@ class Agent(ABC):
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code, None while it runs."""
 
+    def silent_end(self, code: int | None) -> ZmqrlError | None:
+        """Why it ended before it said who it is, where that is known."""
+        return None
+
     @abstractmethod
     def kill(self) -> None:
         """It does not end by itself."""
@@ -145,6 +149,9 @@ class AgentsOrchestrator(Orchestrator):
         except ZmqrlError as error:
             self.put(agent.host, "host_failed", cause=str(error))
         code = agent.wait(KILL_WAIT_S)
+        why = None if introduced else agent.silent_end(code)
+        if why is not None:
+            self.put(agent.host, "host_failed", cause=str(why))
         self.put(agent.host, "agent_exit", code=code, introduced=introduced)
 
     def _said(self, agent: Agent, data: dict[str, Any]) -> None:

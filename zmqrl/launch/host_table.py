@@ -1,0 +1,144 @@
+"""The hosts of a run as the launcher knows them. Pure: events in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.orchestrators.base import HostEvent
+
+
+@dataclass
+class HostRow:
+    """One host of the run."""
+
+    host: str
+    workers: int
+    """How many it is to hold."""
+    state: str = "connecting"
+    """connecting, joining, ready, failed, lost, drained, ended."""
+    cause: str = ""
+    """Why it failed or was lost."""
+    milliseconds: float | None = None
+    """The broker's first answer."""
+    sees_store: bool = True
+    cpu: float | None = None
+    """Cores in use, mean since the sample before."""
+    pss_mb: float | None = None
+    heard_at: float | None = None
+    """Unix time of its last event."""
+
+    @property
+    def is_gone(self) -> bool:
+        """It takes no part any more."""
+        return self.state in ("failed", "lost", "drained", "ended")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A host that is not there, though it should be."""
+
+    host: str
+    cause: str
+    mend: str = ""
+
+
+class HostTable:
+    """Changed by `handle` alone."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._learner, self._lease_s = plan.config.learner.host, plan.config.limits.host_lease_s
+        counts = {self._learner: 0, **{host: count for host, count in plan.workers.items() if count}}
+        self._rows = {host: HostRow(host, count) for host, count in counts.items()}
+        self._faults: dict[str, str] = {}
+        self._cpu_at: dict[str, tuple[float, float]] = {}
+        self.listening: dict[str, Any] = {}
+        """Where the broker is, for other hosts: addresses, ports, token."""
+        self.ending = False
+        """An agent's end is no loss from now on."""
+
+    def __iter__(self) -> Iterator[HostRow]:
+        return iter(self._rows.values())
+
+    def __getitem__(self, host: str) -> HostRow:
+        return self._rows[host]
+
+    @property
+    def learner(self) -> HostRow:
+        """The host of learner and broker."""
+        return self._rows[self._learner]
+
+    @property
+    def missing(self) -> list[HostRow]:
+        """Hosts that are not part of the run, though they should be."""
+        return [row for row in self if row.state in ("failed", "lost")]
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether any host with workers is there, or may come."""
+        return any(row.workers and not row.is_gone for row in self)
+
+    def handle(self, event: HostEvent) -> Loss | None:
+        """Take one event in; what it means for the run, if a host is lost by it."""
+        row = self._rows.get(event.host)
+        if row is None:
+            return None
+        row.heard_at = event.at
+        handler: Callable[[HostRow, HostEvent], Loss | None] | None = getattr(self, f"_on_{event.event}", None)
+        return handler(row, event) if handler is not None else None
+
+    def _lose(self, row: HostRow, state: str, loss: Loss) -> Loss | None:
+        if row.is_gone:
+            return None
+        row.state, row.cause = state, loss.cause
+        return loss
+
+    def _on_agent(self, row: HostRow, event: HostEvent) -> None:
+        row.state = "ready" if row is self.learner else "joining"
+
+    def _on_listening(self, row: HostRow, event: HostEvent) -> None:
+        self.listening = dict(event.data)
+
+    def _on_joined(self, row: HostRow, event: HostEvent) -> None:
+        row.state, row.milliseconds, row.sees_store = "ready", event.data["milliseconds"], bool(event.data["store"])
+
+    def _on_fault(self, row: HostRow, event: HostEvent) -> None:
+        if "role" not in event.data:
+            self._faults[row.host] = str(event.data["error"])
+
+    def _on_unreachable(self, row: HostRow, event: HostEvent) -> Loss | None:
+        mend = "open that port there, name another address with learner.address, or give this host `tunnel: true`"
+        cause = f"it does not reach the learner's host: {event.data['cause']}"
+        return self._lose(row, "failed", Loss(row.host, cause, mend))
+
+    def _on_host_failed(self, row: HostRow, event: HostEvent) -> Loss | None:
+        return self._lose(row, "failed", Loss(row.host, str(event.data["cause"])))
+
+    def _on_lease_lost(self, row: HostRow, event: HostEvent) -> Loss | None:
+        cause = f"its agent heard no {event.data['source']} for limits.host_lease_s ({self._lease_s:g} s), and ended"
+        return self._lose(row, "lost", Loss(row.host, cause))
+
+    def _on_host_lost(self, row: HostRow, event: HostEvent) -> Loss | None:
+        lost = self._rows.get(str(event.data["lost"]))
+        cause = f"the broker heard nothing of it for limits.host_lease_s ({self._lease_s:g} s)"
+        return None if lost is None else self._lose(lost, "lost", Loss(lost.host, cause))
+
+    def _on_agent_exit(self, row: HostRow, event: HostEvent) -> Loss | None:
+        code = event.data["code"]
+        if row.is_gone:
+            return None
+        if self.ending or row is self.learner or (code == 0 and not row.workers):
+            row.state = "drained" if not self.ending and row is not self.learner else "ended"
+            return None
+        cause = self._faults.get(row.host) or f"its agent ended (exit {'unknown' if code is None else code})"
+        return self._lose(row, "lost", Loss(row.host, cause))
+
+    def _on_usage(self, row: HostRow, event: HostEvent) -> None:
+        used = event.data["processes"].values()
+        cpu, before = sum(process["cpu"] for process in used), self._cpu_at.get(row.host)
+        if before is not None and event.at > before[0] and cpu >= before[1]:
+            row.cpu = (cpu - before[1]) / (event.at - before[0])
+        self._cpu_at[row.host] = (event.at, cpu)
+        row.pss_mb = sum(process["pss_mb"] for process in used)
