@@ -19,6 +19,8 @@ COMMANDS = {
     "presets": "train",
     "status": "runs",
     "logs": "runs",
+    "scale": "scaling",
+    "drain": "scaling",
     "stop": "runs",
     "clean": "runs",
     "eval": "results",

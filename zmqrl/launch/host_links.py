@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch.boots import boots
+from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.scaling import Scaling
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
 
 LEASE_EVERY_S = 1.0
@@ -19,13 +26,23 @@ class HostLinks:
         self._plan, self._state, self._orchestrator = plan, state, orchestrator
         self._learner_host = plan.config.learner.host
         self._logs = Path(plan.run_dir) / "logs"
+        self._scaling = Scaling(plan)
+        self._requests = Requests(Path(plan.run_dir))
+        self._boots: Mapping[str, Boot] = {}
         self._lease_at = 0.0
+
+    def deploy(self) -> None:
+        """Begin to start every host's agent."""
+        self._boots = boots(self._plan)
+        self._orchestrator.deploy(self._boots)
 
     def renew(self, now: float) -> None:
         """Every agent's right to live; `now` in monotonic seconds."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._orchestrator.command(None, {"command": "lease"})
+            for path, request in self._requests.waiting():
+                self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
         """Each host is told where the broker is once both are there; who has gone, the broker is told at once."""
@@ -40,6 +57,7 @@ class HostLinks:
             self._join(event.host)
         elif event.event == "agent_exit" and not state.hosts.ending:
             gone = [worker.index for worker in state.workers.values() if worker.host == event.host]
+            self._scaling.forget(event.host)
             self._orchestrator.command(self._learner_host, {"command": "gone", "host": event.host, "workers": gone})
 
     def nobody(self) -> str | None:
@@ -60,6 +78,30 @@ class HostLinks:
         token = listening["token"] if self._plan.config.store.path else None
         join = {"command": "join", "addresses": addresses, "ports": ports, "token": token}
         self._orchestrator.command(host, join)
+
+    def _serve(self, path: Path, request: Mapping[str, Any]) -> None:
+        """`{"scale": {host: workers}}`."""
+        try:
+            said = [self._scale(str(host), int(count)) for host, count in dict(request["scale"]).items()]
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            self._requests.answer(path, "refused", str(error))
+        else:
+            self._requests.answer(path, "done", "\n".join(said))
+
+    def _scale(self, host: str, workers: int) -> str:
+        indexes = self._scaling.scale(host, workers)
+        row = self._state.hosts.expect(host, workers)
+        if not row.is_gone:
+            self._orchestrator.command(host, {"command": "hold", "workers": list(indexes)})
+            return (
+                f"{host}: {workers} workers" if workers else f"{host}: its workers leave at the end of their segments"
+            )
+        if not workers:
+            return f"{host}: it takes no part"
+        row.state = "connecting"
+        boot = self._boots.get(host) or next(b for b in self._boots.values() if b.host != self._learner_host)
+        self._orchestrator.deploy({host: replace(boot, host=host, workers=indexes)})
+        return f"{host}: it is connected to again, for {workers} workers"
 
     def _keep(self, event: HostEvent) -> None:
         """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""

@@ -80,6 +80,12 @@ class HostTable:
         """Whether any host with workers is there, or may come."""
         return any(row.workers and not row.is_gone for row in self)
 
+    def expect(self, host: str, workers: int) -> HostRow:
+        """It is to hold so many workers from now on."""
+        row = self._rows.setdefault(host, HostRow(host, workers, "drained"))
+        row.workers = workers
+        return row
+
     def handle(self, event: HostEvent) -> Loss | None:
         """Take one event in; what it means for the run, if a host is lost by it."""
         row = self._rows.get(event.host)

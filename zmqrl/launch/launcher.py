@@ -14,7 +14,6 @@ from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.boots import boots
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.run_directory import RunDirectory
@@ -105,7 +104,7 @@ class Launcher:
         """From the run directory to the summary. Returns the exit code."""
         directory = RunDirectory.create(self._plan)
         with self._signals.caught():
-            self._orchestrator.deploy(boots(self._plan))
+            self._links.deploy()
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:

@@ -44,7 +44,7 @@ def line_of(state: RunState, now: float) -> str:
         parts.append(f"return {m['train_return_mean_100']:.1f}")
     if "policy_lag_mean" in m:
         parts.append(f"lag {m['policy_lag_mean']:.1f}")
-    parts.append(f"workers {state.ready_workers}/{max(1, state.plan.total_workers)}")
+    parts.append(f"workers {state.ready_workers}/{max(1, state.expected_workers)}")
     if eta_s is not None:
         parts.append(f"eta {eta_s:.0f}s")
     if state.bottleneck:

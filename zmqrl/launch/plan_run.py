@@ -127,6 +127,10 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
     )
 
 
+SPARE_STREAMS = 64
+"""async: vector envs that workers may bring who come while the run goes on (`zmqrl scale`)."""
+
+
 @dataclass(frozen=True)
 class _Size:
     slots: int
@@ -143,11 +147,11 @@ def _size(config: Config, algorithm: Algorithm, workers: Mapping[str, int]) -> _
         return _Size(vector_envs + leases, max(vector_envs, total), vector_envs)
     if algorithm.on_policy:
         batch = algorithm.batch_segments or vector_envs
-        return _Size(leases + 2 * batch, total, batch)
+        return _Size(leases + 2 * batch, total + SPARE_STREAMS, batch)
     _check_replay(config, leases)
     kept = -(-config.replay.capacity // _rows(config))
     if mode == "async":
-        return _Size(kept + 2 * leases + 2, total, 0)
+        return _Size(kept + 2 * leases + 2, total + SPARE_STREAMS, 0)
     return _Size(kept + vector_envs + leases, max(vector_envs, total), vector_envs)
 
 

@@ -110,9 +110,13 @@ class RunState:
     @property
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
-        expected = sum(row.workers for row in self.hosts if not row.is_gone)
-        enough = self.ready_workers >= max(expected, self.plan.config.min_workers)
+        enough = self.ready_workers >= max(self.expected_workers, self.plan.config.min_workers)
         return ("learner", 0) in self.ready and (enough or self.plan.config.run.mode == "single")
+
+    @property
+    def expected_workers(self) -> int:
+        """Workers of the hosts that have not failed."""
+        return sum(row.workers for row in self.hosts if not row.is_gone)
 
     @property
     def bottleneck(self) -> Bottleneck | None:

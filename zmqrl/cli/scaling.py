@@ -1,0 +1,46 @@
+"""More or fewer workers while a run goes on: `scale`, `drain`."""
+
+from __future__ import annotations
+
+import socket
+
+import click
+
+from zmqrl.errors import ConfigError
+
+ANSWER_S = 10.0
+
+
+@click.command("scale")
+@click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST=N...")
+def scale_command(words: tuple[str, ...]) -> None:
+    """Have HOST run N workers from now on; a host that was lost or drained is connected to again."""
+    run = words[0] if "=" not in words[0] else None
+    workers = {}
+    for word in words[run is not None :]:
+        host, _, count = word.partition("=")
+        if not host or not count.isdigit():
+            raise ConfigError(f"{word!r}: write HOST=N with a number of workers")
+        workers[host] = int(count)
+    if not workers:
+        raise ConfigError("write HOST=N: which host is to run how many workers?")
+    _ask(run, workers)
+
+
+@click.command("drain")
+@click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST")
+def drain_command(words: tuple[str, ...]) -> None:
+    """Let HOST's workers finish their segments and leave the run; nothing is lost."""
+    if len(words) > 2:
+        raise ConfigError(f"{' '.join(words)!r}: write [RUN] HOST")
+    _ask(words[0] if len(words) == 2 else None, {words[-1]: 0})
+
+
+def _ask(run: str | None, workers: dict[str, int]) -> None:
+    from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.requests import ask
+
+    directory, info = find_run(run)
+    if info.host == socket.gethostname() and not info.live:
+        raise ConfigError(f"run {info.run_id} in {directory} is not running")
+    click.echo(ask(directory, {"scale": workers}, ANSWER_S))

@@ -1,0 +1,57 @@
+"""More or fewer workers on a host while the run goes on: which indexes each host is to hold. Pure."""
+
+from __future__ import annotations
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch.boots import worker_indexes
+
+
+class Scaling:
+    """An index that a host gave up is never used again: the broker knows its worker as gone."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._held = {host: list(indexes) for host, indexes in worker_indexes(plan.workers).items()}
+        self._next = plan.total_workers
+
+    @property
+    def total(self) -> int:
+        """Workers of all hosts."""
+        return sum(len(indexes) for indexes in self._held.values())
+
+    def held(self, host: str) -> tuple[int, ...]:
+        """Indexes of a host's workers."""
+        return tuple(self._held.get(host, ()))
+
+    def forget(self, host: str) -> None:
+        """It is gone: when it comes back its workers have other indexes."""
+        self._held[host] = []
+
+    def scale(self, host: str, workers: int) -> tuple[int, ...]:
+        """The indexes that `host` is to hold from now on. ConfigError says why it cannot."""
+        self._check(host, workers)
+        held = self._held.setdefault(host, [])
+        while len(held) < workers:
+            held.append(self._next)
+            self._next += 1
+        del held[workers:]
+        return tuple(held)
+
+    def _check(self, host: str, workers: int) -> None:
+        config, others = self._plan.config, self.total - len(self._held.get(host, ()))
+        if host not in config.hosts and host != config.learner.host:
+            raise ConfigError(f"there is no host {host!r} in this run; there are: {', '.join(config.hosts)}")
+        if config.run.mode == "single":
+            raise ConfigError("mode single has no workers to scale")
+        if others + workers < 1:
+            raise ConfigError(f"{host}={workers} would leave the run without a worker: `zmqrl stop` ends it")
+        if config.run.mode == "sync" and others + workers > config.env.vector_envs:
+            raise ConfigError(
+                f"{host}={workers} makes {others + workers} workers, and the run has {config.env.vector_envs} vector "
+                "envs: in sync each worker needs one"
+            )
+        fresh = workers - len(self._held.get(host, ()))
+        if config.run.mode == "async" and self._next + fresh > self._plan.streams:
+            left = self._plan.streams - self._next
+            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has room for {left}")
