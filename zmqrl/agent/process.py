@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -67,3 +68,5 @@ def _remove_run_folder(boot: Boot) -> None:
     """Everything of worth was sent to the launcher."""
     if boot.remote:
         shutil.rmtree(boot.plan.run_dir, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another host's is still in it
+            Path(boot.plan.run_dir).parent.rmdir()

@@ -10,7 +10,7 @@ from zmqrl.config.plan import Boot, Keys, Listen, RunPlan
 from zmqrl.config.sections import LearnerSection
 
 FAR_RUNS = "runs"
-"""Below a far host's work directory."""
+"""Below a far host's work directory; in it a folder per host, since hosts may share their homes."""
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
@@ -26,7 +26,7 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
             0,
             0,
             host,
-            plan if host == LOCAL else replace(plan, run_dir=f"{FAR_RUNS}/{plan.run_id}"),
+            plan if host == LOCAL else replace(plan, run_dir=f"{FAR_RUNS}/{plan.run_id}/{host}"),
             workers=tuple(held.get(host, ())),
             keys=keys.get(host),
             listen=listen if host == learner else None,

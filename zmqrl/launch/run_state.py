@@ -185,6 +185,8 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.state = "ended" if event.data["expected"] else "down"
+            if not self.ended:
+                self.ready.discard(place)
         crashed = event.data["role"] == "learner" and event.data["code"] not in (0, None)
         if event.data["expected"] and not crashed:
             return
