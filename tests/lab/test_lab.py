@@ -56,11 +56,19 @@ def ssh(lab: Lab, index: int, command: str) -> str:
 
 
 def test_hosts_have_names_processes_and_tmp_of_their_own(lab: Lab) -> None:
-    assert ssh(lab, 1, "hostname; touch /tmp/mine; ls /tmp") == "h1\nmine"
+    hostname, *files = ssh(lab, 1, "hostname; touch /tmp/mine /dev/shm/mine; ls /tmp").split()
+    assert hostname == "h1" and "mine" in files
     assert (lab.hosts[1].tmp / "mine").exists()
-    assert ssh(lab, 2, "ls /tmp /dev/shm") == "/dev/shm:\n\n/tmp:"
+    assert "mine" not in ssh(lab, 2, "ls /tmp /dev/shm").split()
     assert not [process for process in lab.hosts[2].processes() if "sshd" not in process.argv[0]]
-    assert ssh(lab, 2, f"{sys.executable} -c 'import sys; print(sys.prefix)'") == sys.prefix
+
+
+def test_hosts_see_python_the_repository_and_a_shared_folder(lab: Lab) -> None:
+    far = lab.hosts[1].hosts_yaml()
+    find = f"PYTHONPATH={far['env']['PYTHONPATH']} {far['python']} -c 'import zmqrl; print(zmqrl.__file__)'"
+    assert ssh(lab, 1, find) == str(Path(__file__).parents[2] / "zmqrl" / "__init__.py")
+    (lab.shared / "token").write_text("seen")
+    assert ssh(lab, 2, f"cat {lab.shared}/token") == "seen"
 
 
 def test_a_pulled_cable_is_silence_and_comes_back(lab: Lab) -> None:
