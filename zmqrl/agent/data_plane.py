@@ -37,6 +37,11 @@ class DataPlane(ABC):
     """Whether versions are read from the store; else the broker is asked for them."""
 
     @property
+    def farewell(self) -> bool:
+        """Whether the broker has said that the run is over."""
+        return False
+
+    @property
     def heard(self) -> int | None:
         """Grows as the broker is heard; None where the broker is a child of this agent."""
         return None

@@ -200,6 +200,8 @@ class HostAgent:
         except StoreError as error:
             LOG.warning("weights not fetched, the next notice tries again: %s", error)
             return
+        if self._data_plane.farewell:
+            self._begin_ending(Manner.CLEAN)
         if notice is None:
             return
         for child in self._children.values():

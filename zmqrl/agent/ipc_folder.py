@@ -40,7 +40,11 @@ class IpcFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+def private_folder(run_id: str) -> Path:
+    """Where the folder of a run is on this machine."""
+    return run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()) / run_id
+
+
 def remove_left_folder(run_id: str) -> None:
     """What an agent that was killed could not remove. Every process of the run must have ended."""
-    root = run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid())
-    shutil.rmtree(root / run_id, ignore_errors=True)
+    shutil.rmtree(private_folder(run_id), ignore_errors=True)

@@ -41,6 +41,10 @@ class RemoteDataPlane(DataPlane):
         return () if self._link is None else self._link.sockets
 
     @property
+    def farewell(self) -> bool:
+        return self._link is not None and self._link.farewell
+
+    @property
     def heard(self) -> int | None:
         return None if self._link is None else self._link.heard
 

@@ -19,10 +19,13 @@ class Hosts:
         self._learner_host, self._host_lease_s = learner_host, host_lease_s
         self._hosts: dict[str, _Host] = {}
 
-    def hear(self, host: str, workers: Sequence[int], now: float) -> None:
-        """An agent's word; `workers` are the indexes that it holds."""
-        if host != self._learner_host:
-            self._hosts[host] = _Host(now, tuple(workers))
+    def hear(self, host: str, workers: Sequence[int], now: float) -> bool:
+        """An agent's word; `workers` are the indexes that it holds. True when it was not there before."""
+        if host == self._learner_host:
+            return False
+        known = host in self._hosts
+        self._hosts[host] = _Host(now, tuple(workers))
+        return not known
 
     def forget(self, host: str) -> None:
         """It has ended."""

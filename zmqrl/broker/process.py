@@ -72,6 +72,8 @@ class Broker:
             self._poller.register(source, zmq.POLLIN)
         self._peers: dict[int, bytes] = {}
         self._learner: bytes | None = None
+        self._agents: dict[str, bytes] = {}
+        """Of other hosts."""
         self._incoming: list[ev.Event] = []
         self._forward: list[SlotRef] = []
         self._replies: set[int] = set()
@@ -100,6 +102,8 @@ class Broker:
     def _see_off(self) -> None:
         """Workers of other hosts have segments of their own: they are told to end, and may hand them over."""
         self._round()
+        for peer in self._agents.values():
+            self._to(peer, messages.pack("farewell"))
         until = time.monotonic() + SEE_OFF_S
         self._replies.update(self._state.end_remote())
         while self._state.has_remote and (left_s := until - time.monotonic()) > 0:
@@ -184,7 +188,10 @@ class Broker:
             raise WireError("host", f"{user} speaks for {f['host']}")
         self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"]))
         if f["workers"]:
-            self._hosts.hear(f["host"], f["workers"], time.monotonic())
+            if user is not None:
+                self._agents[user] = peer
+            if self._hosts.hear(f["host"], f["workers"], time.monotonic()):
+                self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
             self._hosts.forget(f["host"])
         notice = self._state.notice

@@ -19,6 +19,7 @@ COMMANDS = {
     "presets": "train",
     "status": "runs",
     "logs": "runs",
+    "worker": "worker",
     "scale": "scaling",
     "drain": "scaling",
     "stop": "runs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.boots import boots
+from zmqrl.launch.connection_file import write_connection_file
 from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.scaling import Scaling
@@ -22,19 +23,23 @@ LOG_LIMIT_BYTES = 20_000_000
 class HostLinks:
     """Follows the events that `RunState` has taken in. Owned by the launcher's main thread."""
 
-    def __init__(self, plan: RunPlan, state: RunState, orchestrator: Orchestrator) -> None:
+    def __init__(self, plan: RunPlan, state: RunState, orchestrator: Orchestrator, private: Path) -> None:
+        """`private`: a folder that only this user can read, for connection files; it goes with the run."""
+        self._private = private
         self._plan, self._state, self._orchestrator = plan, state, orchestrator
         self._learner_host = plan.config.learner.host
         self._logs = Path(plan.run_dir) / "logs"
         self._scaling = Scaling(plan)
         self._requests = Requests(Path(plan.run_dir))
         self._boots: Mapping[str, Boot] = {}
+        self._manual: Set[str] = set()
         self._lease_at = 0.0
 
     def deploy(self) -> None:
         """Begin to start every host's agent."""
-        self._boots = boots(self._plan)
-        self._orchestrator.deploy(self._boots)
+        self._boots, sections = boots(self._plan), self._plan.config.hosts
+        self._manual = {host for host in self._boots if host in sections and sections[host].manual}
+        self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
 
     def renew(self, now: float) -> None:
         """Every agent's right to live; `now` in monotonic seconds."""
@@ -51,6 +56,7 @@ class HostLinks:
             self._keep(event)
         elif event.host == self._learner_host:
             if event.event == "listening":
+                self._invite()
                 for host in [row.host for row in state.hosts if row.state == "joining"]:
                     self._join(host)
         elif event.event == "agent" and state.hosts.listening:
@@ -71,13 +77,23 @@ class HostLinks:
         missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]
         return "\n".join(["no host is left that the run could go on with", *missing])
 
+    def _invite(self) -> None:
+        """Hosts that SSH cannot reach join by a file that their user carries there."""
+        for boot in [self._boots[host] for host in sorted(self._manual)]:
+            path = write_connection_file(self._private, boot, self._join_command(boot.host))
+            self._state.invite(
+                boot.host, f"copy {path} there, keep it secret, and run: zmqrl worker --connect {path.name}"
+            )
+
     def _join(self, host: str) -> None:
+        self._orchestrator.command(host, self._join_command(host))
+
+    def _join_command(self, host: str) -> dict[str, Any]:
         listening, named = self._state.hosts.listening, self._plan.config.learner.address
         found = [named] if named else listening["addresses"]
         addresses, ports = self._orchestrator.reach(host, found, listening["ports"])
         token = listening["token"] if self._plan.config.store.path else None
-        join = {"command": "join", "addresses": addresses, "ports": ports, "token": token}
-        self._orchestrator.command(host, join)
+        return {"command": "join", "addresses": addresses, "ports": ports, "token": token}
 
     def _serve(self, path: Path, request: Mapping[str, Any]) -> None:
         """`{"scale": {host: workers}}`."""

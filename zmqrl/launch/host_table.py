@@ -52,6 +52,7 @@ class HostTable:
         self._learner, self._lease_s = plan.config.learner.host, plan.config.limits.host_lease_s
         counts = {self._learner: 0, **{host: count for host, count in plan.workers.items() if count}}
         self._rows = {host: HostRow(host, count) for host, count in counts.items()}
+        self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
         self._faults: dict[str, str] = {}
         self._cpu_at: dict[str, tuple[float, float]] = {}
         self.listening: dict[str, Any] = {}
@@ -79,6 +80,14 @@ class HostTable:
     def can_go_on(self) -> bool:
         """Whether any host with workers is there, or may come."""
         return any(row.workers and not row.is_gone for row in self)
+
+    def greet(self, host: str, workers: int) -> HostRow | None:
+        """A host that SSH does not reach has joined; None when it is another."""
+        row = self._rows.get(host)
+        if row is None or host not in self._manual:
+            return None
+        row.state, row.workers = "ready", workers
+        return row
 
     def expect(self, host: str, workers: int) -> HostRow:
         """It is to hold so many workers from now on."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zmqrl.agent.ipc_folder import remove_left_folder
+from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import LOCAL
+from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
@@ -51,7 +51,9 @@ def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
 def make_orchestrator(plan: RunPlan) -> Orchestrator:
     """`auto` and `local` start processes here; another kind is found by name or dotted path."""
     kind = plan.config.orchestrator.kind
-    far = any(host != LOCAL and (workers or host == plan.config.learner.host) for host, workers in plan.workers.items())
+    hosts = plan.config.hosts
+    taking_part = {plan.config.learner.host, *(host for host, workers in plan.workers.items() if workers)}
+    far = any(host in hosts and is_remote(host, hosts[host]) for host in taking_part)
     if kind == "ssh" or (kind == "auto" and far):
         from zmqrl.orchestrators.ssh import SshOrchestrator
 
@@ -87,7 +89,7 @@ class Launcher:
         self._plain = plain
         self._on_ready: Callable[[], None] | None = on_ready
         self._state = RunState(plan)
-        self._links = HostLinks(plan, self._state, orchestrator)
+        self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._signals = StopSignals()
         self._problems_told = 0
         self._too_few = False

@@ -226,6 +226,19 @@ class RunState:
         for role, peak in event.data["peak_pss_mb"].items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
 
+    def invite(self, host: str, text: str) -> None:
+        """A host that is waited for, and what its user has to do."""
+        self.problems.append(Problem(host, "it joins by hand", {}, "", (), text))
+
+    def _on_host_here(self, event: HostEvent) -> None:
+        """The broker's word for hosts whose events do not come to this launcher."""
+        row = self.hosts.greet(str(event.data["here"]), len(event.data["workers"]))
+        if row is None:
+            return
+        for index in event.data["workers"]:
+            self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
+            self.ready.add(("worker", index))
+
     def _on_warning(self, event: HostEvent) -> None:
         self.problems.append(Problem(event.host, str(event.data["text"]), {}, "", (), "the run goes on with it"))
 

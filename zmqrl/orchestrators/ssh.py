@@ -110,7 +110,7 @@ class SshOrchestrator(AgentsOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if LOCAL in boots:
             self.adopt(LocalAgent(boots[LOCAL]))
-        far_boots = {host: boot for host, boot in boots.items() if host != LOCAL and not self._sections[host].manual}
+        far_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
         self._connector = threading.Thread(target=self._connect, args=(far_boots,), name="connector", daemon=True)
         self._connector.start()
 

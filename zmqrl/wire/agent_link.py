@@ -35,6 +35,8 @@ class AgentLink:
         self._control = connect(self._context, zmq.DEALER, endpoints.control, keys)
         self.fetched: list[Fetched] = []
         """What came beside notices; the reader takes it away."""
+        self.farewell = False
+        """The run is over."""
         self.heard = 0
         """Messages so far: it grows while the broker lives."""
 
@@ -52,6 +54,7 @@ class AgentLink:
             except WireError:
                 continue
             self.heard += 1
+            self.farewell = self.farewell or message.kind == "farewell"
             if message.kind == "notice":
                 found.append(from_json(Notice, message.fields["notice"]))
             elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:

@@ -119,6 +119,7 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
     "goodbye": {"index": _is_count, "spawn": _is_count},
     "agent": {"host": _is_text, "alive": _is_alive, "given_up": _is_list_of_counts, "workers": _is_list_of_counts},
     "welcome": {"broker": _is_count},
+    "farewell": {},
     "fetch": {"version": lambda v: _is_counts(2)([v])},
     "weights": {"notice": _is_notice, "parts": lambda v: _is_count(v) and v <= MOST_PARTS},
     "learner": {"env_steps": _is_count, "updates": _is_count},

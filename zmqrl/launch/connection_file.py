@@ -1,0 +1,41 @@
+"""The file by which a host that SSH cannot reach joins a run: where the broker is, and the host's keys."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import Boot
+from zmqrl.errors import ConfigError
+
+FORMAT = 1
+
+
+def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> Path:
+    """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{boot.host}.connect"
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump({"format": FORMAT, "boot": to_json(boot), "join": dict(join)}, file)
+    return path
+
+
+def read_connection_file(path: Path) -> tuple[Boot, Mapping[str, Any]]:
+    """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} can be read by others, and it holds a key: chmod 600 {path}")
+        data = json.loads(path.read_text())
+        if data["format"] != FORMAT:
+            raise ConfigError(
+                f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the run's version"
+            )
+        return from_json(Boot, data["boot"]), dict(data["join"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path} is no connection file: {error}") from error
