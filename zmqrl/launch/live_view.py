@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import host_status
 from zmqrl.launch.view import View, progress
 
 REDRAW_EVERY_S = 0.25
@@ -43,7 +45,9 @@ class LiveView(View):
 
 def picture(state: RunState, now: float) -> Group:
     """All of it as one renderable."""
-    return Group(_progress_line(state, now), _learner_line(state), _worker_table(state))
+    alone = len(list(state.hosts)) == 1
+    table = _worker_table(state) if alone else _host_table([host_status(state, row, now) for row in state.hosts])
+    return Group(_progress_line(state, now), _learner_line(state), table)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -90,6 +94,33 @@ def _learner_line(state: RunState) -> Text:
     text.append(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%  ")
     text.append(f"bottleneck: {state.bottleneck or '-'}", style="yellow")
     return text
+
+
+def _host_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", ""):
+        table.add_column(name, justify="left" if name in ("HOST", "STATE", "") else "right")
+    for host in hosts[:ROWS_SHOWN]:
+        style = {"ready": "", "connecting": "dim", "joining": "dim", "drained": "dim"}.get(host["state"], "red")
+        numbers = [_or_dash(host[name], form) for name, form in (("cpu", ".1f"), ("pss_mb", ",.0f"), ("ms", ".1f"))]
+        table.add_row(
+            host["host"],
+            host["state"],
+            f"{host['ready']}/{host['workers']}",
+            f"{host['env_steps_per_s']:,.0f}",
+            *numbers,
+            _or_dash(host["last_s"], ".0f"),
+            str(host["restarts"]),
+            host["cause"].splitlines()[0] if host["cause"] else "",
+            style=style,
+        )
+    if len(hosts) > ROWS_SHOWN:
+        table.add_row(f"and {len(hosts) - ROWS_SHOWN} more")
+    return table
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _worker_table(state: RunState) -> Table:

@@ -29,14 +29,15 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": state.score,
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
-        "hosts": [_host(state, row, now) for row in state.hosts],
+        "hosts": [host_status(state, row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],
         "problems": [str(problem) for problem in state.problems[-5:]],
     }
 
 
-def _host(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
+def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
+    """One row of the table of hosts."""
     workers = [worker for worker in state.workers.values() if worker.host == row.host]
     return {
         "host": row.host,
