@@ -69,7 +69,7 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
         seen.killed |= {process for process in alive if kill(process)}
         await_gone(alive, KILL_WAIT_S)
     left = set(await_gone(seen.names, 0.0))
-    if not left and host is None:
+    if not left and not processes_of(run_id, None, register).names:
         _clean(run_id, register)
     return Reaped(
         ended=_named(seen, set(seen.names) - seen.killed - left),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from zmqrl.agent.run_processes import agents
+from zmqrl.agent.run_processes import agents as agents
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunInfo, read_info
 
