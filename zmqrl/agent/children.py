@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Keys
 from zmqrl.supervision.process_table import ProcessId, identify
@@ -187,7 +188,7 @@ class Nursery:
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env=self._environment_of(place.role),
+                    env={**self._environment_of(place.role), RUN_VARIABLE: boot.plan.run_id},
                 )
         finally:
             os.close(events_write)

@@ -12,6 +12,7 @@ from pathlib import Path
 from zmqrl.agent.children import CommandLine, Nursery, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
+from zmqrl.agent.host_lock import registered
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
@@ -27,6 +28,12 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     output = AgentOutput(STDOUT)
     if boot.remote:
         boot = _at_home(boot)
+    launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
+    with registered(boot, launched_from, lambda text: output.send("warning", text=text)):
+        return _hold_part(boot, output, command)
+
+
+def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     if boot.plan.config.run.mode == "single":
         return _hold(boot, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:

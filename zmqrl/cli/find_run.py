@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from zmqrl.agent.run_processes import agents as agents
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunInfo, read_info
 
@@ -38,19 +39,6 @@ def live_runs() -> Iterator[tuple[Path, RunInfo]]:
         info = read_info(directory) if directory is not None else None
         if directory is not None and info is not None and info.run_id == run_id and info.live:
             yield directory, info
-
-
-def agents() -> Iterator[tuple[int, str]]:
-    """Pid and run id of this user's host agents, as their command lines say."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if not folder.name.isdigit() or folder.stat().st_uid != os.getuid():
-                continue
-            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # it ended while we looked
-        if "zmqrl.agent" in arguments[:-1]:
-            yield int(folder.name), arguments[arguments.index("zmqrl.agent") + 1]
 
 
 def _directory_of(pid: int) -> Path | None:

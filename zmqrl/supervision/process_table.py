@@ -77,8 +77,12 @@ def pss_mb(pid: int) -> float | None:
     return None
 
 
-def kill(process: ProcessId) -> bool:
-    """SIGKILL this very process, through a pidfd, so that a reused pid is never hit. False when it was gone."""
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Signal this very process, through a pidfd, so that a reused pid is never hit.
+
+    Returns:
+        False when it was gone, or is another user's.
+    """
     try:
         pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -86,12 +90,17 @@ def kill(process: ProcessId) -> bool:
     try:
         if not is_alive(process):
             return False
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, number)
         return True
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(pidfd)
+
+
+def kill(process: ProcessId) -> bool:
+    """SIGKILL this very process. False when it was gone."""
+    return send(process, signal.SIGKILL)
 
 
 def await_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:

@@ -1,0 +1,216 @@
+"""Ending a run on a host without its launcher: real agents, real kills, and bystanders that must live."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
+from system_plans import system_plan
+
+from zmqrl.agent.host_lock import HostLock
+from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.reaper import Reaped, reap
+from zmqrl.agent.run_processes import RUN_VARIABLE, processes_of
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import EvaluatorSection
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
+
+ENTRY = [sys.executable, "-m", "zmqrl.entry"]
+NOTHING = Reaped()
+
+
+class Started:
+    """A host agent and what it started, as its events say."""
+
+    def __init__(self, plan: RunPlan, host: str = "local", children: int = 2) -> None:
+        self.run_id = plan.run_id
+        self.process = subprocess.Popen(
+            [*ENTRY, "zmqrl.agent", plan.run_id, "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(to_json(Boot("agent", 0, 0, host, plan))).encode() + b"\n")
+        self.process.stdin.flush()
+        self.all = {"agent-0": _identity(self.process.pid)}
+        while len(self.all) <= children:
+            event = self._event()
+            if event.get("event") == "started":
+                self.all[f"{event['role']}-{event['index']}"] = ProcessId(event["pid"], event["start_time"])
+
+    def _event(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the agent ended"
+        return dict(json.loads(line)) if line.startswith(b"{") else {}
+
+    def named(self) -> list[str]:
+        return sorted(f"{name} (pid {process.pid})" for name, process in self.all.items())
+
+    @property
+    def is_whole(self) -> bool:
+        return all(map(is_alive, self.all.values()))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def _identity(pid: int) -> ProcessId:
+    found = identify(pid)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Callable[[str], RunPlan]:
+    def make(name: str) -> RunPlan:
+        return system_plan(
+            tmp_path / name, "single", 0, steps=10**8, schedule_steps=10**8, evaluator=EvaluatorSection(episodes=1)
+        )
+
+    return make
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Started]]:
+    runs: list[Started] = []
+
+    def start(*arguments: Any, **options: Any) -> Started:
+        runs.append(Started(*arguments, **options))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture
+def bystander() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_one_of_two_runs_ends_and_the_other_does_not_notice(
+    plan: Callable[[str], RunPlan], begin: Callable[..., Started]
+) -> None:
+    doomed, other = begin(plan("doomed")), begin(plan("other"))
+    registered = {entry.run_id for entry in HostLock().entries()}
+    assert {doomed.run_id, other.run_id} <= registered
+    reaped = reap(doomed.run_id, 20.0)
+    assert list(reaped.ended + reaped.killed) == doomed.named()
+    assert reaped.left == ()
+    assert other.is_whole
+    assert doomed.run_id not in {entry.run_id for entry in HostLock().entries()}
+    assert reap(doomed.run_id) == NOTHING
+    assert reap(other.run_id, 0.0).left == ()
+    assert not await_gone(other.all.values(), 0.0)
+
+
+def test_an_agent_that_does_not_answer_is_killed_with_all_it_holds(
+    plan: Callable[[str], RunPlan], begin: Callable[..., Started]
+) -> None:
+    stopped = begin(plan("stopped"))
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    folder = run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()) / stopped.run_id
+    folder.mkdir(parents=True)
+    reaped = reap(stopped.run_id, 0.2)
+    assert (reaped.ended, list(reaped.killed), reaped.left) == ((), stopped.named(), ())
+    assert not await_gone(stopped.all.values(), 0.0)
+    assert stopped.run_id not in {entry.run_id for entry in HostLock().entries()}
+    assert not folder.exists()
+
+
+def test_what_outlived_a_killed_agent_is_found_by_its_mark(
+    plan: Callable[[str], RunPlan], begin: Callable[..., Started], bystander: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    run = begin(plan("killed"))
+    learner = run.all["learner-0"].pid
+    environment = dict(
+        word.split("=", 1) for word in Path(f"/proc/{learner}/environ").read_text().split("\0") if "=" in word
+    )
+    assert environment[RUN_VARIABLE] == run.run_id
+    daemon = bystander("sleep", "60", env=environment, start_new_session=True)
+    run.close()
+    assert not await_gone(run.all.values(), 2.0)
+    assert daemon.poll() is None
+    assert reap(run.run_id, 0.0).killed == (f"stray (pid {daemon.pid})",)
+    assert daemon.wait(5) == -signal.SIGKILL
+
+
+def test_a_process_without_an_agent_is_asked_itself(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+    lone = bystander(*ENTRY, "zmqrl.worker", "lone-1", "3")
+    assert reap("lone-1", 20.0) == Reaped(ended=(f"worker-3 (pid {lone.pid})",))
+    assert lone.wait(5) == -signal.SIGTERM
+
+
+def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+    script = "import sys; sys.stdin.read()"
+    alike = [
+        bystander(*ENTRY, "zmqrl.worker", "run-12", "0"),
+        bystander(sys.executable, "-c", script, "zmqrl.worker", "run-1", "0"),
+        bystander(sys.executable, "-c", script, "-m", "zmqrl.entry", "zmqrl.agent", "run-1", "0"),
+        bystander("bash", "-c", "read; : python -m zmqrl.entry zmqrl.worker run-1 0"),
+        bystander("sleep", "60", env={RUN_VARIABLE: "run-12", "NOTE": f"{RUN_VARIABLE}=run-1"}),
+    ]
+    assert reap("run-1", 0.0) == NOTHING
+    assert [process.poll() for process in alike] == [None] * len(alike)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's process needs root")
+def test_another_users_process_is_not_ours_to_end(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+    theirs = bystander("sleep", "60", env={RUN_VARIABLE: "run-2"}, user=65534)
+    assert reap("run-2", 0.0) == NOTHING
+    assert theirs.poll() is None
+
+
+def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
+    plan: Callable[[str], RunPlan], begin: Callable[..., Started]
+) -> None:
+    shared = plan("shared")
+    first, second = begin(shared), begin(shared, host="node02", children=0)
+    while not any(entry.pid == second.process.pid for entry in HostLock().entries()):
+        assert second.process.poll() is None
+    assert len(processes_of(shared.run_id).agents) == 2
+    reaped = reap(shared.run_id, 20.0, "node02")
+    assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)
+    assert first.is_whole
+    assert reap(shared.run_id, 0.0).left == ()
+
+
+def test_the_command_prints_what_it_did(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+    lone = bystander(*ENTRY, "zmqrl.learner", "lone-2", "0")
+    command = [sys.executable, "-m", "zmqrl.agent.reaper", "lone-2", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"ended": [f"learner-0 (pid {lone.pid})"], "killed": [], "left": []}
+
+
+@pytest.mark.parametrize("arguments", [(), ("run", "soon"), ("run", "nan"), ("run", "-1"), ("../x",), ("..",), ("",)])
+def test_arguments_that_mean_nothing_are_refused(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "zmqrl.agent.reaper", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_id_is_never_a_path() -> None:
+    with pytest.raises(ConfigError):
+        reap("../elsewhere")

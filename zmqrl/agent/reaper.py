@@ -1,0 +1,128 @@
+"""`python -m zmqrl.agent.reaper RUN [GRACE_S [HOST]]`: end what is left of a run on this machine, without its launcher.
+
+Prints one JSON object on stdout, `{"ended": [...], "killed": [...], "left": [...]}`, each of them `role-index (pid n)`.
+It may be called as often as one likes: what is gone is not mentioned.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zmqrl.agent.host_lock import AGENTS, HostLock
+from zmqrl.agent.ipc_folder import remove_left_folder
+from zmqrl.agent.run_processes import STRAY, processes_of
+from zmqrl.config.codec import to_json
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send
+
+LOG = logging.getLogger(__name__)
+GRACE_S = 5.0
+MOST_GRACE_S = 3600.0
+KILL_WAIT_S = 5.0
+"""SIGKILL needs no one's consent: what is there after it hangs in the kernel."""
+ROUNDS = 3
+"""What an agent started while we looked is found by looking again."""
+RUN_ID = re.compile(r"[^/\0]+")
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What became of the processes of a run: `role-index (pid n)`."""
+
+    ended: tuple[str, ...] = ()
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass
+class _Seen:
+    names: dict[ProcessId, str] = field(default_factory=dict)
+    killed: set[ProcessId] = field(default_factory=set)
+
+
+def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, register: Path = AGENTS) -> Reaped:
+    """Ask, wait `grace_s`, kill, look again. Bounded by `grace_s` and `ROUNDS` times `KILL_WAIT_S`.
+
+    With `host` only the part of that host's agent: two hosts of a run can be one machine.
+
+    Raises:
+        ConfigError: `run_id` cannot be one.
+    """
+    if not RUN_ID.fullmatch(run_id) or run_id in (".", ".."):
+        raise ConfigError(f"{run_id!r} is no run id: `zmqrl status` shows them")
+    seen = _Seen()
+    _ask(run_id, host, register, seen)
+    await_gone(seen.names, grace_s)
+    for _ in range(ROUNDS):
+        seen.names |= {p: n for p, n in processes_of(run_id, host, register).names.items() if p not in seen.names}
+        alive = await_gone(seen.names, 0.0)
+        if not alive:
+            break
+        seen.killed |= {process for process in alive if kill(process)}
+        await_gone(alive, KILL_WAIT_S)
+    left = set(await_gone(seen.names, 0.0))
+    if not left and not processes_of(run_id, None, register).names:
+        _clean(run_id, register)
+    return Reaped(
+        ended=_named(seen, set(seen.names) - seen.killed - left),
+        killed=_named(seen, seen.killed - left),
+        left=_named(seen, left),
+    )
+
+
+def _ask(run_id: str, host: str | None, register: Path, seen: _Seen) -> None:
+    """The agents: each ends its own processes. Without one, the processes themselves."""
+    found = processes_of(run_id, host, register)
+    seen.names |= found.names
+    for process in found.agents or [p for p, name in found.names.items() if name != STRAY]:
+        send(process, signal.SIGTERM)
+
+
+def _clean(run_id: str, register: Path) -> None:
+    """What the agent would have removed at its end."""
+    remove_left_folder(run_id)
+    try:
+        HostLock(register).forget(run_id)
+    except (ConfigError, OSError) as error:
+        LOG.warning("the register of this machine still names run %s: %s", run_id, error)
+
+
+def _named(seen: _Seen, processes: set[ProcessId]) -> tuple[str, ...]:
+    return tuple(sorted(f"{seen.names[process]} (pid {process.pid})" for process in processes))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0 when nothing is left, 3 when something is, 2 for arguments that mean nothing."""
+    try:
+        run_id, grace_s, host = _parsed(arguments)
+        reaped = reap(run_id, grace_s, host)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(to_json(reaped)))
+    return 3 if reaped.left else 0
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[str, float, str | None]:
+    usage = ConfigError("usage: python -m zmqrl.agent.reaper RUN [GRACE_S [HOST]]")
+    if not 1 <= len(arguments) <= 3:
+        raise usage
+    try:
+        grace_s = float(arguments[1]) if len(arguments) > 1 else GRACE_S
+    except ValueError as error:
+        raise usage from error
+    if not (math.isfinite(grace_s) and 0 <= grace_s <= MOST_GRACE_S):
+        raise usage
+    return arguments[0], grace_s, arguments[2] if len(arguments) > 2 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Which processes of this machine are of one run of this user. Found by what nobody else has, never by a likeness.
+
+Three marks, each compared whole: the argv that `entry` is started with, the environment variable that the agent gives
+to its processes (and they to whatever they start), and the agent's entry in the register of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.agent.host_lock import AGENTS, HostLock
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive, session_members
+
+RUN_VARIABLE = "ZMQRL_RUN"
+ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
+AGENT, STRAY = "agent-0", "stray"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The processes of a run that live now."""
+
+    names: Mapping[ProcessId, str]
+    """`role-index`; `stray` for what a user's env started."""
+
+    @property
+    def agents(self) -> list[ProcessId]:
+        """Host agents: one, but where several hosts of a run are one machine."""
+        return [process for process, name in self.names.items() if name == AGENT]
+
+
+def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> Found:
+    """Look through `/proc`. With `host` only what belongs to that host's agent, as the register has it."""
+    entries = [e for e in HostLock(register).entries() if e.uid == os.getuid() and e.run_id == run_id]
+    if host is not None:
+        entries = [entry for entry in entries if entry.host == host]
+    names = dict(_marked(run_id))
+    for entry in entries:
+        if entry.is_live:
+            names[entry.process] = AGENT
+    for agent in [process for process, name in names.items() if name == AGENT]:
+        for process in session_members(agent.pid) if _leads(agent) else ():
+            names.setdefault(process, STRAY)
+    names.pop(ProcessId(os.getpid(), _start_time(os.getpid())), None)
+    if host is not None:
+        sessions = {entry.pid for entry in entries}
+        names = {process: name for process, name in names.items() if _session(process.pid) in sessions}
+    return Found(names)
+
+
+def agents() -> Iterator[tuple[int, str]]:
+    """Pid and run id of this user's host agents."""
+    for pid in _own_pids():
+        role = role_in(_words(pid, "cmdline"))
+        if role is not None and role[0] == AGENT:
+            yield pid, role[1]
+
+
+def role_in(argv: list[str]) -> tuple[str, str] | None:
+    """`role-index` and run id of `PYTHON -m zmqrl.entry zmqrl.ROLE RUN INDEX`, and of nothing else."""
+    if len(argv) != 6 or argv[1:3] != ["-m", "zmqrl.entry"]:
+        return None
+    package, _, role = argv[3].partition(".")
+    if package != "zmqrl" or role not in ROLES or not argv[5].isdecimal():
+        return None
+    return f"{role}-{argv[5]}", argv[4]
+
+
+def _marked(run_id: str) -> Iterator[tuple[ProcessId, str]]:
+    for pid in _own_pids():
+        process = identify(pid)
+        argv, environment = _words(pid, "cmdline"), _words(pid, "environ")
+        if process is None or not is_alive(process):
+            continue  # read before: it is the very process that was looked at
+        role = role_in(argv)
+        if role is not None and role[1] == run_id:
+            yield process, role[0]
+        elif f"{RUN_VARIABLE}={run_id}" in environment:
+            yield process, STRAY
+
+
+def _own_pids() -> Iterable[int]:
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                yield int(name)
+        except OSError:
+            continue  # it ended while we looked
+
+
+def _words(pid: int, file: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _start_time(pid: int) -> int:
+    process = identify(pid)
+    return 0 if process is None else process.start_time
+
+
+def _leads(agent: ProcessId) -> bool:
+    """An agent that was just started may still be in the session of whoever started it."""
+    return _session(agent.pid) == agent.pid
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
