@@ -129,7 +129,7 @@ class HostTable:
         return self._lose(row, "failed", Loss(row.host, cause, mend))
 
     def _on_host_failed(self, row: HostRow, event: HostEvent) -> Loss | None:
-        return self._lose(row, "failed", Loss(row.host, str(event.data["cause"])))
+        return self._lose(row, "failed", Loss(row.host, str(event.data["cause"]), str(event.data["mend"])))
 
     def _on_lease_lost(self, row: HostRow, event: HostEvent) -> Loss | None:
         cause = f"its agent heard no {event.data['source']} for limits.host_lease_s ({self._lease_s:g} s), and ended"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zmqrl.config.plan import Boot
-from zmqrl.errors import ZmqrlError
+from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.introduction import SENTINEL
 
@@ -59,7 +59,7 @@ class Agent(ABC):
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code, None while it runs."""
 
-    def silent_end(self, code: int | None) -> ZmqrlError | None:
+    def silent_end(self, code: int | None) -> HostFailed | None:
         """Why it ended before it said who it is, where that is known."""
         return None
 
@@ -146,12 +146,12 @@ class AgentsOrchestrator(Orchestrator):
                     self.put(agent.host, "agent", **sentinel)
                 elif introduced and line.startswith("{"):
                     self._said(agent, json.loads(line))
-        except ZmqrlError as error:
-            self.put(agent.host, "host_failed", cause=str(error))
+        except HostFailed as error:
+            self.put(agent.host, "host_failed", cause=error.cause, mend=error.mend)
         code = agent.wait(KILL_WAIT_S)
         why = None if introduced else agent.silent_end(code)
         if why is not None:
-            self.put(agent.host, "host_failed", cause=str(why))
+            self.put(agent.host, "host_failed", cause=why.cause, mend=why.mend)
         self.put(agent.host, "agent_exit", code=code, introduced=introduced)
 
     def _said(self, agent: Agent, data: dict[str, Any]) -> None:

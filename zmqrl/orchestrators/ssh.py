@@ -5,43 +5,48 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed, ZmqrlError
+from zmqrl.config.sections import HostSection, SshSection
+from zmqrl.errors import HostFailed
 from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
+from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.ssh_config import resolve
-from zmqrl.orchestrators.ssh_connection import Channel, Connection, open_all
+from zmqrl.orchestrators.ssh_connection import Connection, open_all
 from zmqrl.orchestrators.versions import refusals, warnings
 
 REAP_S = 15.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
+class Place(NamedTuple):
+    """What an agent's end here is made of."""
+
+    ssh: SshSection
+    log: Path
+    """Its stderr."""
+    warn: Callable[[str, str], None]
+    """(host, text) for the user."""
+
+
 class SshAgent(Agent):
     """On the far end of a channel."""
 
-    def __init__(self, boot: Boot, section: HostSection, connection: Connection, warn: Any) -> None:
+    def __init__(self, boot: Boot, section: HostSection, connection: Connection, place: Place) -> None:
         """Starts it. HostFailed when the connection does not take it."""
         super().__init__(boot)
-        self.section, self.connection, self._warn = section, connection, warn
-        self._log = Path(boot.plan.run_dir)
-        self._channel: Channel | None = None
-
-    def start(self, log: Path) -> None:
-        """Its stderr goes to `log`, here."""
-        self._log = log
-        self._channel = self.connection.start(agent_command(self.section, self.boot.plan.run_id), log)
+        self.section, self.connection = section, connection
+        self._ssh, self._log, self._warn = place
+        self._channel = connection.start(agent_command(section, boot.plan.run_id), self._log)
 
     def lines(self) -> Iterable[str]:
-        assert self._channel is not None, "started"
         return self._channel.lines()
 
     def introduced(self, sentinel: Mapping[str, Any]) -> None:
@@ -54,7 +59,7 @@ class SshAgent(Agent):
             self._warn(self.host, difference)
         self.send(to_json(self.boot))
 
-    def silent_end(self, code: int | None) -> ZmqrlError | None:
+    def silent_end(self, code: int | None) -> HostFailed | None:
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
         said = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
         if code in (NOT_FOUND, NOT_EXECUTABLE):
@@ -65,24 +70,27 @@ class SshAgent(Agent):
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
 
     def send(self, data: Mapping[str, Any]) -> None:
-        if self._channel is not None:
+        try:
             self._channel.write(json_line(data))
+        except HostFailed as error:
+            self._warn(self.host, str(error))  # its reader tells the rest
 
     def wait(self, timeout_s: float) -> int | None:
-        return self._channel.exit_status(timeout_s) if self._channel is not None else None
+        return self._channel.exit_status(timeout_s)
 
     def kill(self) -> None:
         """With its stdin closed it ends within 3 s; what does not is the reaper's."""
-        if self._channel is not None:
-            self._channel.close()
+        self._channel.close()
 
     def end(self) -> Ended:
         command = f"{far(self.section.python)} -m zmqrl.agent.reaper {shlex.quote(self.boot.plan.run_id)}"
         try:
             done = self._alive().run(f"{_in_workdir(self.section)} && {_environment(self.section)}{command}", REAP_S)
             said = json.loads(done.stdout)
-        except (ZmqrlError, ValueError) as error:
-            return Ended(left=(f"{self.host}/? (it cannot be asked: {error})",))
+        except HostFailed as error:
+            return Ended(left=(f"{self.host}/? (it cannot be asked: {error.cause})",))
+        except ValueError:
+            return Ended(left=(f"{self.host}/? (it cannot be asked: {done.stderr.decode(errors='replace')[-200:]})",))
         finally:
             self.connection.close()
         killed = tuple(f"{self.host}/{who}" for who in said["killed"])
@@ -91,7 +99,8 @@ class SshAgent(Agent):
     def _alive(self) -> Connection:
         """The connection, made anew when it was cut."""
         if not self.connection.is_alive():
-            self.connection = self.connection.reopened()
+            self.connection.close()
+            self.connection = Connection.open(self.connection.target, self._ssh)
         return self.connection
 
 
@@ -120,28 +129,37 @@ class SshOrchestrator(AgentsOrchestrator):
         for host in boots:
             try:
                 targets.append(resolve(host, self._plan.config.hosts[host], self._plan.config.defaults))
-            except ZmqrlError as error:
-                self.put(host, "host_failed", cause=str(error))
+            except HostFailed as error:
+                self._failed(error)
         for host, found in open_all(targets, self._ssh):
             if isinstance(found, HostFailed):
-                self.put(host, "host_failed", cause=str(found))
+                self._failed(found)
             elif self._cancelled.is_set():
                 found.close()
             else:
                 self._begin(boots[host], found)
 
     def _begin(self, boot: Boot, connection: Connection) -> None:
-        agent = SshAgent(boot, self._sections[boot.host], connection, self._warn)
+        log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
+        for accepted in (*connection.accepted, *connection.jump_accepted):
+            self._warn(boot.host, accepted)
         try:
-            agent.start(Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log")
-        except ZmqrlError as error:
+            self._send_ahead(boot, connection)
+            agent = SshAgent(boot, self._sections[boot.host], connection, Place(self._ssh, log, self._warn))
+        except HostFailed as error:
             connection.close()
-            self.put(boot.host, "host_failed", cause=str(error))
+            self._failed(error)
         else:
             self.adopt(agent)
 
+    def _failed(self, error: HostFailed) -> None:
+        self.put(error.host, "host_failed", cause=error.cause, mend=error.mend)
+
     def _warn(self, host: str, text: str) -> None:
         self.put(host, "warning", text=text)
+
+    def _send_ahead(self, boot: Boot, connection: Connection) -> None:
+        """What the host needs before its agent starts: nothing yet."""
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)
@@ -149,11 +167,11 @@ class SshOrchestrator(AgentsOrchestrator):
             return list(addresses), list(ports)
         learner_here = self._plan.config.learner.host == LOCAL
         address = "127.0.0.1" if learner_here or not addresses else addresses[0]
-        if host not in self._tunnels:
+        if host not in self._tunnels or not agent.connection.is_alive():
             self._tunnels[host] = [agent.connection.forward_back((address, port)) for port in ports]
         return ["127.0.0.1"], self._tunnels[host]
 
-    def undeploy(self, grace_s: float) -> Any:
+    def undeploy(self, grace_s: float) -> Teardown:
         self._cancelled.set()
         if self._connector is not None:
             self._connector.join(KILL_WAIT_S)
