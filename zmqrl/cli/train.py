@@ -130,7 +130,7 @@ def _load(asked: _Asked, seed: int | None) -> Any:
 
 def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
-    from zmqrl.launch.plan_run import plan_run
+    from zmqrl.launch.plan_run import ask_hosts, plan_run
 
     if asked.resume is not None and not asked.resume.is_dir():
         raise ConfigError(f"--resume {asked.resume}: there is no such run directory")
@@ -144,12 +144,16 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     else:
         check_new_directory(directory)
     started_at = asked.started_at if asked.seeds is None else time.time()
-    plan = plan_run(loaded.config, directory, started_at, asked.resume is not None, loaded.sources)
+    resume = asked.resume is not None
+    plan = plan_run(loaded.config, directory, started_at, resume, loaded.sources)
     if asked.dry_run:
         from zmqrl.cli.dry_run import print_plan
 
         print_plan(plan, loaded.sources)
         return 0
+    config = ask_hosts(loaded.config)  # a fault of the configuration has been told by now
+    if config is not loaded.config:
+        plan = plan_run(config, directory, started_at, resume, loaded.sources)
     from zmqrl.launch.launcher import launch
 
     return launch(plan, asked.detach, asked.plain)

@@ -12,7 +12,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import LOCAL
+from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
@@ -67,6 +67,15 @@ def plan_run(
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)
         return plan
+
+
+def ask_hosts(config: Config) -> Config:
+    """`config` with the cores of hosts that say `workers: auto`; waits for them, at most the connect time-out."""
+    if not any(is_remote(name, host) and host.workers == AUTO for name, host in config.hosts.items()):
+        return config
+    from zmqrl.orchestrators.ssh_survey import cores
+
+    return with_cores(config, cores(config))
 
 
 @contextmanager

@@ -124,6 +124,8 @@ class AgentsOrchestrator(Orchestrator):
                 agent.kill()
         for reader in self._readers:
             reader.join(KILL_WAIT_S)
+        for agent in agents:
+            self.read_to_the_end(agent)
         ended = in_parallel([agent.end for agent in agents])
         self.agents = {}
         finished = [agent.told.finished for agent in agents]
@@ -133,6 +135,10 @@ class AgentsOrchestrator(Orchestrator):
             killed=(*killed_by_agents, *(who for e in ended for who in e.killed)),
             left=tuple(who for e in ended for who in e.left),
         )
+
+    def read_to_the_end(self, agent: Agent) -> None:
+        """An agent has said its last word, and its connection still holds."""
+        return
 
     def _read(self, agent: Agent) -> None:
         """The reader thread: lines to events until the agent's stdout ends."""

@@ -63,3 +63,7 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(introduction())

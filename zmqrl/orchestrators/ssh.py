@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,14 @@ from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, 
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.local import LocalAgent
+from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
+from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
 from zmqrl.orchestrators.versions import refusals, warnings
 
 REAP_S = 15.0
+REAP_GRACE_S = 1.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -83,9 +85,9 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
-        command = f"{far(self.section.python)} -m zmqrl.agent.reaper {shlex.quote(self.boot.plan.run_id)}"
+        command = reaper_command(self.section, self.boot.plan.run_id, REAP_GRACE_S, self.host)
         try:
-            done = self._alive().run(f"{_in_workdir(self.section)} && {_environment(self.section)}{command}", REAP_S)
+            done = self._alive().run(command, REAP_S)
             said = json.loads(done.stdout)
         except HostFailed as error:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {error.cause})",))
@@ -159,7 +161,22 @@ class SshOrchestrator(AgentsOrchestrator):
         self.put(host, "warning", text=text)
 
     def _send_ahead(self, boot: Boot, connection: Connection) -> None:
-        """What the host needs before its agent starts: nothing yet."""
+        """What the learner's host needs of an earlier leg, before its agent starts."""
+        learner, kept = self._plan.config.learner.host, self._plan.config.store.path
+        if self._plan.resume and boot.host == learner and kept is None:
+            send(connection, Path(self._plan.store_path), self._far_checkpoints(boot))
+
+    def _far_checkpoints(self, boot: Boot) -> str:
+        return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}/checkpoints"
+
+    def _collect(self, agent: SshAgent) -> None:
+        """The run directory is here, wherever the learner was."""
+        folder = self._far_checkpoints(agent.boot)
+        try:
+            collect(agent.connection, folder, Path(self._plan.store_path))
+            remove(agent.connection, folder.removesuffix("/checkpoints"))
+        except HostFailed as error:
+            self._warn(error.host, f"{error.cause}; {error.mend}")
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)
@@ -177,23 +194,7 @@ class SshOrchestrator(AgentsOrchestrator):
             self._connector.join(KILL_WAIT_S)
         return super().undeploy(grace_s)
 
-
-def agent_command(section: HostSection, run_id: str) -> str:
-    """The far shell's command line. Its words can be seen there by `ps`: nothing secret is among them."""
-    start = f"{_environment(section)}{far(section.python)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
-    return f"{_in_workdir(section)} && exec nice -n {section.nice or 0} {start}"
-
-
-def far(path: str | None) -> str:
-    """Quoted for the far shell, which knows what `~` is there."""
-    path = path or ""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
-
-
-def _in_workdir(section: HostSection) -> str:
-    return f"mkdir -p {far(section.workdir)} && cd {far(section.workdir)}"
-
-
-def _environment(section: HostSection) -> str:
-    words = [f"{name}={shlex.quote(value)}" for name, value in section.env.items()]
-    return f"env {' '.join(words)} " if words else ""
+    def read_to_the_end(self, agent: Agent) -> None:
+        learner, kept = self._plan.config.learner.host, self._plan.config.store.path
+        if isinstance(agent, SshAgent) and agent.host == learner and kept is None and agent.connection.is_alive():
+            self._collect(agent)

@@ -1,0 +1,43 @@
+"""Command lines for the far shell. Their words can be seen there by `ps`: nothing secret is among them."""
+
+from __future__ import annotations
+
+import shlex
+
+from zmqrl.config.sections import HostSection
+
+
+def agent_command(section: HostSection, run_id: str, code: str | None = None) -> str:
+    """Starts the host agent in the work directory; `code` is the folder of the user's own modules there."""
+    start = f"{environment(section, code)}{far(section.python)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
+    return f"{_in_workdir(section)} && exec nice -n {section.nice or 0} {start}"
+
+
+def reaper_command(section: HostSection, run_id: str, grace_s: float, host: str) -> str:
+    """Ends what is left of a run there."""
+    words = f"{shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
+    return f"{_in_workdir(section)} && {environment(section)}{far(section.python)} -m zmqrl.agent.reaper {words}"
+
+
+def introduction_command(section: HostSection) -> str:
+    """What has a host's zmqrl say what it is, and end."""
+    return f"{environment(section)}{far(section.python)} -m zmqrl.orchestrators.introduction"
+
+
+def far(path: str | None) -> str:
+    """Quoted for the far shell, which knows what `~` is there."""
+    path = path or ""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def environment(section: HostSection, code: str | None = None) -> str:
+    """`env NAME=VALUE ... `, which can be seen there by `ps`; `code` is put before the host's own PYTHONPATH."""
+    values = dict(section.env)
+    if code is not None:
+        values["PYTHONPATH"] = ":".join([code, *([values["PYTHONPATH"]] if "PYTHONPATH" in values else [])])
+    words = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+    return f"env {' '.join(words)} " if words else ""
+
+
+def _in_workdir(section: HostSection) -> str:
+    return f"mkdir -p {far(section.workdir)} && cd {far(section.workdir)}"
