@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +92,16 @@ def wheel_files(folder: Path) -> tuple[Path, ...]:
     files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not files:
         raise ConfigError(
-            f"--wheels {folder}: there are no wheels in it; where there is an index: "
-            f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} zmqrl's requirements"
+            f"--wheels {folder}: there are no wheels in it; fill it where there is an index: "
+            f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
         )
     return files
+
+
+def _needed() -> list[str]:
+    """Names of what zmqrl depends on, extras left out."""
+    lines = (line for line in requires("zmqrl") or () if "extra ==" not in line)
+    return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines]
 
 
 def set_up(config: Config, names: list[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-import zmqrl
 from zmqrl.errors import ConfigError
 
-PACKAGE = Path(zmqrl.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 CHECKOUT_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
 BUILD_S = 120.0
