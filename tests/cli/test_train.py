@@ -61,7 +61,8 @@ def test_dry_run_shows_how_each_host_is_reached(zmqrl: Command) -> None:
     assert "processes on node2: a worker for each physical core but one" in lines
     assert "processes on old: workers: 1" in lines
     old = next(line for line in lines if line.startswith("host old: "))
-    assert old.startswith("host old: ann@10.0.3.7:2222 via gw.lab; user ann (hosts.yaml:7), port 2222 (hosts.yaml:7), ")
+    assert old.startswith("host old: ann@10.0.3.7:2222 via ")
+    assert "@gw.lab:22; user ann (hosts.yaml:7), port 2222 (hosts.yaml:7), " in old
     assert "jump gw.lab (hosts.yaml:3), python ~/venvs/zmqrl/bin/python, workdir ~/zmqrl, workers 1" in old
     assert "host far: joins by `zmqrl worker --connect FILE`, workers 1" in lines
     assert not [line for line in lines if line.startswith("host local")]

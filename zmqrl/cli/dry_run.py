@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import click
 import yaml
 
@@ -10,9 +12,12 @@ from zmqrl.config.hosts import AUTO, LOCAL, filled
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.shared_memory.arena import layout_of
 
 SHOWN = ("user", "port", "identity", "jump", "python", "workdir", "workers", "nice", "tunnel")
+TOGETHER = 8
 
 
 def print_plan(plan: RunPlan, sources: Sources) -> None:
@@ -21,9 +26,10 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
     click.echo(f"run {plan.run_id}: {config.run.mode}, {config.algorithm['kind']} on {plan.env.id}")
     for host, roles in _processes(plan).items():
         click.echo(f"processes on {host}: {', '.join(roles) or 'none'}")
-    for name in config.hosts:
-        if name != LOCAL:
-            click.echo(_host_line(name, config, sources))
+    others = [name for name in config.hosts if name != LOCAL]
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for line in pool.map(lambda name: _host_line(name, config, sources), others):
+            click.echo(line)
     click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
     click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
     click.echo(yaml.safe_dump(to_json(config), sort_keys=False, default_flow_style=None).rstrip())
@@ -49,16 +55,27 @@ def _counted(config: Config, host: str) -> str:
 
 
 def _host_line(name: str, config: Config, sources: Sources) -> str:
-    """`host NAME: user@address:port via JUMP`, then each value with the place it was written at, if anywhere."""
+    """`host NAME: user@address:port via JUMP`, then each value of the file with the place it was written at."""
     listed = config.hosts[name]
     host = filled(listed, config.defaults)
     if listed.manual:
         return f"host {name}: joins by `zmqrl worker --connect FILE`, workers {host.workers}"
-    user = f"{host.user}@" if host.user else ""
-    port = f":{host.port}" if host.port else ""
-    via = f" via {host.jump}" if host.jump else ""
     values = [f"{key} {getattr(host, key)}{_written(name, key, sources)}" for key in SHOWN if getattr(host, key)]
-    return f"host {name}: {user}{host.ssh or name}{port}{via}; {', '.join(values)}"
+    try:
+        login = _login(resolve(name, listed, config.defaults))
+    except HostFailed as failed:
+        login = f"cannot be reached: {failed.cause}"
+    return f"host {name}: {login}; {', '.join(values)}"
+
+
+def _login(target: Target) -> str:
+    """With what ~/.ssh/config says."""
+    hops, jump = [], target.jump
+    while jump is not None:
+        hops.append(f"{jump.user}@{jump.address}")
+        jump = jump.jump
+    through = f" via {', '.join(reversed(hops))}" if hops else " via ProxyCommand" if target.proxy_command else ""
+    return f"{target.user}@{target.address}{through}"
 
 
 def _written(name: str, key: str, sources: Sources) -> str:

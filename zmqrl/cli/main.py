@@ -17,6 +17,7 @@ COMMANDS = {
     "launch": "train",
     "train": "train",
     "presets": "train",
+    "setup": "setup",
     "status": "runs",
     "logs": "runs",
     "worker": "worker",

@@ -53,7 +53,10 @@ def names_of_range(key: str) -> list[str]:
 
 
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
-    """`host` with what it leaves open taken from `defaults`; what neither says (user, port ...) stays None."""
+    """`host` with what it leaves open taken from `defaults`; what neither says (user, port ...) stays None.
+
+    How a host is reached is more than this: ~/.ssh/config stands between the two.
+    """
     return replace(
         host,
         workers=defaults.workers if host.workers is None else host.workers,
@@ -88,18 +91,24 @@ def limited(config: Config, terms: Sequence[str]) -> Config:
     """
     if not terms:
         return config
-    chosen: set[str] = set()
-    for term in (part.strip() for given in terms for part in given.split(",")):
-        named = _named(config.hosts, term)
-        if not named:
-            raise ConfigError(f"--limit {term}: no host or group has this name; {_there_are(config.hosts, term)}")
-        chosen |= named
+    chosen = chosen_hosts(config.hosts, terms)
     learner = config.learner.host
     hosts = {name: host for name, host in config.hosts.items() if name in chosen}
     if learner not in chosen:
         host = config.hosts.get(learner, HostSection())
         hosts = {learner: replace(host, workers=0), **hosts}
     return replace(config, hosts=hosts)
+
+
+def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[str]:
+    """The hosts that `--limit` names. ConfigError when one of its terms names none."""
+    chosen: set[str] = set()
+    for term in (part.strip() for given in terms for part in given.split(",")):
+        named = _named(hosts, term)
+        if not named:
+            raise ConfigError(f"--limit {term}: no host or group has this name; {_there_are(hosts, term)}")
+        chosen |= named
+    return chosen
 
 
 def _named(hosts: Mapping[str, HostSection], term: str) -> set[str]:

@@ -186,7 +186,8 @@ def _layers(fallback: DefaultsSection, config: Path | None) -> str:
     files = [str(config.absolute())] if config else [USER_CONFIG, SYSTEM_CONFIG]
     last = {"User": fallback.user, "Port": fallback.port, "ProxyJump": fallback.jump, "IdentityFile": NOT_AN_IDENTITY}
     lines = [*(f'Include "{path}"' for path in files), "Match all"]
-    return "\n".join([*lines, *(f'{key} "{value}"' for key, value in last.items() if value), ""])
+    # Not quoted: ssh takes the quotes of a ProxyJump as part of the name. The values have neither blanks nor quotes.
+    return "\n".join([*lines, *(f"{key} {value}" for key, value in last.items() if value), ""])
 
 
 def _ask_fallback(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:

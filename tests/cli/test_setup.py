@@ -1,0 +1,42 @@
+"""`zmqrl setup`: what is refused before any host is asked. The hosts themselves: tests/launch/test_far_hosts.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+HOSTS = "hosts: {local: {workers: 1}, away: {manual: true}, node1: {ssh: 127.0.0.1, port: 9, groups: [cpu]}}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--limit", "local"], "there is no host to set up: none of those that are meant is reached by SSH"),
+        (["--limit", "away"], "there is no host to set up"),
+        (["--limit", "node2"], "--limit node2: no host or group has this name; did you mean 'node1'?"),
+        (["--wheels", "."], "--wheels .: there are no wheels in it; fill it where there is an index: "),
+        (["--wheels", "."], "constraints.txt annotated-types click gymnasium "),
+        (["--wheels", "none"], "--wheels none: there are no wheels in it"),
+        (["--constraints", "none.txt"], "--constraints none.txt: cannot be read: No such file or directory"),
+        (["--set", "hosts.node1.prt=22"], "--set: hosts.node1.prt: unknown key (value 22); did you mean 'port'?"),
+    ],
+)
+def test_what_cannot_be(zmqrl: Command, arguments: list[str], says: str) -> None:
+    Path("hosts.yaml").write_text(HOSTS)
+    ended = zmqrl("setup", "hosts.yaml", *arguments)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert says in ended.err
+    assert os.listdir() == ["hosts.yaml"]
+
+
+def test_a_host_that_refuses(zmqrl: Command) -> None:
+    """Its cause and what mends it, and no other line."""
+    Path("hosts.yaml").write_text(HOSTS)
+    ended = zmqrl("setup", "hosts.yaml", "--limit", "cpu")
+    assert (ended.code, ended.out) == (2, "")
+    cause, mend = ended.err.splitlines()
+    assert cause.startswith("node1: 127.0.0.1:9")
+    assert mend.startswith("   ")

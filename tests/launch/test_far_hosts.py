@@ -1,0 +1,123 @@
+"""Setup and code over real SSH: hosts of the lab, each with its own sshd, /tmp and network where the machine allows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lab import Lab, lab_or_skip
+from setup_parts import ROOT, parcel
+
+from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
+from zmqrl.errors import HostFailed
+from zmqrl.launch.code_sync import Pack, deliver, pack
+from zmqrl.launch.setup_hosts import Parcel
+from zmqrl.orchestrators.ssh_config import resolve
+from zmqrl.orchestrators.ssh_connection import Connection
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(2) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def goods(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
+    return parcel(tmp_path_factory.mktemp("goods") / "wheels")
+
+
+def inner_tmp(lab: Lab, index: int) -> str:
+    """The host's /tmp as it sees it."""
+    return "/tmp" if lab.isolated else str(lab.hosts[index].tmp)
+
+
+@pytest.fixture
+def connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    """To host 1, from beside host 0."""
+    section = HostSection(**{**lab.hosts[1].hosts_yaml(), "env": {}})
+    with lab.here():
+        target = replace(resolve("h1", section, DefaultsSection()), known_hosts=(str(lab.known_hosts),))
+        opened = Connection.open(target, SshSection())
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Pack:
+    (tmp_path / "far_walk").mkdir()
+    (tmp_path / "far_walk" / "__init__.py").write_text("LEGS = 4\n")
+    (tmp_path / "far_walk" / "mesh.bin").write_bytes(os.urandom(3_000_000))
+    packed = pack(CodeSection(sync=(str(tmp_path / "far_walk"),)))
+    assert packed is not None
+    return packed
+
+
+def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection, code: Pack) -> None:
+    workdir = f"{inner_tmp(lab, 1)}/code lab"
+    place = deliver(connection, code, workdir)
+    assert place == f"{workdir}/code/{code.sha256}"
+    said = connection.run(f"PYTHONPATH='{place}' {sys.executable} -c 'import far_walk; print(far_walk.LEGS)'", 20.0)
+    assert (said.stdout, said.code) == (b"4\n", 0)
+    seen = lab.hosts[1].tmp / "code lab" / "code"
+    assert os.listdir(seen) == [code.sha256]
+    before = (seen / code.sha256).stat()
+    assert deliver(connection, replace(code, content=b"never sent"), workdir) == place
+    assert (seen / code.sha256).stat().st_mtime_ns == before.st_mtime_ns
+    assert before.st_mode & 0o077 == 0
+
+
+def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection, code: Pack) -> None:
+    workdir = f"{inner_tmp(lab, 1)}/cut"
+    with pytest.raises(HostFailed, match=r"h1: the code of code\.sync could not be put below .*/cut: .*incomplete"):
+        deliver(connection, replace(code, content=code.content[:-512]), workdir)
+    assert os.listdir(lab.hosts[1].tmp / "cut" / "code") == []
+
+
+def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: Pack) -> None:
+    with pytest.raises(HostFailed, match=r"could not be put below /proc/none: ") as failed:
+        deliver(connection, code, "/proc/none")
+    assert failed.value.mend.startswith("look at it: ssh ") and "set hosts.h1.workdir" in failed.value.mend
+
+
+def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, tmp_path: Path) -> None:
+    """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third."""
+    ready = lab.hosts[0]
+    done = ready.run(sys.executable, "-m", "venv", f"{inner_tmp(lab, 0)}/venv", timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    hosts = {
+        "h0": {**lab.hosts[0].hosts_yaml(), "python": f"{inner_tmp(lab, 0)}/venv/bin/python"},
+        "h1": {**lab.hosts[1].hosts_yaml(), "python": os.path.realpath(sys.executable)},
+        "h9": {**lab.hosts[1].hosts_yaml(), "port": 9},
+        "away": {"manual": True},
+    }
+    first = setup(lab, tmp_path, hosts, goods)
+    assert first.returncode == 2
+    assert first.stdout.startswith(f"h0: zmqrl {goods.wheel.version} in {inner_tmp(lab, 0)}/venv/bin/python (Python 3.")
+    assert first.stdout.endswith(" s\n") and first.stdout.count("\n") == 1
+    refused = {line.split(":")[0] for line in first.stderr.splitlines() if not line.startswith(" ")}
+    assert refused == {"h1", "h9"}, first.stderr
+    assert "is not in a venv, and setup installs into nothing else" in first.stderr
+    runs = ready.run(f"{inner_tmp(lab, 0)}/venv/bin/python", "-I", "-m", "zmqrl", "version", timeout_s=30)
+    assert (runs.returncode, runs.stdout) == (0, f"zmqrl, version {goods.wheel.version}\n"), runs.stderr
+    again = setup(lab, tmp_path, hosts, goods, "--limit", "h0")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert ", already there, " in again.stdout
+
+
+def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str) -> subprocess.CompletedProcess[str]:
+    """`zmqrl setup` on the laptop."""
+    assert goods.wheels is not None
+    (folder / "hosts.yaml").write_text(yaml.safe_dump({"ssh": {"connect_timeout_s": 5}, "hosts": hosts}))
+    (folder / "pins.txt").write_bytes(goods.constraints)
+    wheels = ["--wheels", str(goods.wheels[0].parent), "--constraints", "pins.txt"]
+    command = lab.here_command([sys.executable, "-m", "zmqrl", "setup", "hosts.yaml", *wheels, *more])
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)

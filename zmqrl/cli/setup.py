@@ -1,0 +1,55 @@
+"""`zmqrl setup`: the venv and this very zmqrl on every host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zmqrl.errors import ConfigError
+
+
+@click.command("setup")
+@click.argument("hosts", type=click.Path(path_type=Path))
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of HOSTS.")
+@click.option("--wheels", type=click.Path(path_type=Path), help="Folder of wheels, for hosts without a package index.")
+@click.option("--constraints", type=click.Path(path_type=Path), help="Versions to install, in place of zmqrl's own.")
+@click.option("--extras", metavar="NAME,...", default="", help="Extras to install as well, such as box2d.")
+def setup_command(
+    hosts: Path, limit: tuple[str, ...], overrides: tuple[str, ...], wheels: Path | None, constraints: Path | None,
+    extras: str,
+) -> int:  # fmt: skip
+    """Make the venv on each host of HOSTS (hosts.yaml) and install this very zmqrl into it."""
+    from zmqrl.config.hosts import chosen_hosts
+    from zmqrl.launch.configure import load_config
+    from zmqrl.launch.setup_hosts import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
+    from zmqrl.launch.wheel import make_wheel
+
+    config = load_config(hosts_file=hosts, overrides=overrides)
+    chosen = chosen_hosts(config.hosts, limit) if limit else set(config.hosts)
+    names = [name for name in remote_hosts(config) if name in chosen]
+    if not names:
+        raise ConfigError(f"{hosts}: there is no host to set up: none of those that are meant is reached by SSH")
+    parcel = Parcel(
+        make_wheel(),
+        _read(constraints or CONSTRAINTS),
+        wheel_files(wheels) if wheels is not None else None,
+        tuple(name.strip() for name in extras.split(",") if name.strip()),
+    )
+    failed = [result for result in set_up(config, names, parcel) if _show(result)]
+    return 2 if failed else 0
+
+
+def _show(result: object) -> bool:
+    """Print a host's line; whether it failed."""
+    failed = isinstance(result, Exception)
+    click.echo(str(result), err=failed)
+    return failed
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--constraints {path}: cannot be read: {error.strerror}") from error

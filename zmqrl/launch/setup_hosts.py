@@ -1,0 +1,223 @@
+"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `far_setup`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.hosts import filled, is_remote
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.launch.far_setup import MARK, NEWEST, OLDEST
+from zmqrl.launch.setup_words import Host, cause_and_mend
+from zmqrl.launch.wheel import PACKAGE, Wheel
+from zmqrl.orchestrators.ssh_config import Target, resolve
+from zmqrl.orchestrators.ssh_connection import Connection, open_all
+
+CONSTRAINTS = PACKAGE / "constraints.txt"
+LOOK_S, INSTALL_S = 60.0, 1800.0
+TOGETHER = 16
+_END = "ZMQRL_END_OF_PROGRAM"
+
+# Whatever the login shell is, it only has to start `sh -s`; everything else stands on its stdin.
+_SCRIPT = f"""
+program=$(cat <<'{_END}'
+%(program)s
+{_END}
+)
+asked=$(cat <<'{_END}'
+%(asked)s
+{_END}
+)
+path=%(python)s
+case $path in '~/'*) path=$HOME/${{path#'~/'}} ;; esac
+seen=
+for name in "$path" %(candidates)s; do
+  found=$(command -v "$name" 2>/dev/null) || continue
+  if "$found" -I -c 'import sys; sys.exit(not %(oldest)s <= sys.version_info[:2] <= %(newest)s)' 2>/dev/null; then
+    exec "$found" -I -c "$program" "$asked" </dev/null
+  fi
+  seen="$seen $("$found" --version 2>&1 | tail -n 1 | tr -cd 'A-Za-z0-9. ');"
+done
+echo '{MARK}{{"error": "none", "detail": "'"$seen"'"}}'
+"""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What every host gets."""
+
+    wheel: Wheel
+    constraints: bytes
+    wheels: tuple[Path, ...] | None = None
+    """Wheel files for hosts without an index; None: the host's own index."""
+    extras: tuple[str, ...] = ()
+
+    @property
+    def stamp(self) -> str:
+        """What an installation is remembered by."""
+        parts = (self.wheel.digest.encode(), self.constraints, ",".join(self.extras).encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A host that now has this zmqrl."""
+
+    host: str
+    python: str
+    python_version: str
+    version: str
+    made_venv: bool
+    was_there: bool
+    took_s: float
+
+    def __str__(self) -> str:
+        how = "already there" if self.was_there else "new venv" if self.made_venv else "installed"
+        where = f"{self.python} (Python {self.python_version})"
+        return f"{self.host}: zmqrl {self.version} in {where}, {how}, {self.took_s:.1f} s"
+
+
+def wheel_files(folder: Path) -> tuple[Path, ...]:
+    """The wheels of a folder for hosts without an index. ConfigError when there are none."""
+    files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
+    if not files:
+        raise ConfigError(
+            f"--wheels {folder}: there are no wheels in it; fill it where there is an index: "
+            f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
+        )
+    return files
+
+
+def _needed() -> list[str]:
+    """Names of what zmqrl depends on, extras left out."""
+    lines = (line for line in requires("zmqrl") or () if "extra ==" not in line)
+    return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines]
+
+
+def set_up(config: Config, names: list[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
+    """Set up the hosts, several at once; gives each as it is done.
+
+    Args:
+        config: The hosts of these names are reached by SSH.
+        names: Which of them.
+        parcel: What is installed.
+    """
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        yield from _results(pool, config, names, parcel)
+
+
+def remote_hosts(config: Config) -> list[str]:
+    """The hosts that are reached by SSH."""
+    return [name for name, host in config.hosts.items() if is_remote(name, host)]
+
+
+def _results(
+    pool: ThreadPoolExecutor, config: Config, names: list[str], parcel: Parcel
+) -> Iterator[Installed | HostFailed]:
+    futures: list[Future[Installed | HostFailed]] = []
+    targets: dict[str, Target] = {}
+    for name in names:
+        try:
+            targets[name] = resolve(name, config.hosts[name], config.defaults)
+        except HostFailed as failed:
+            yield failed
+    for name, connected in open_all(list(targets.values()), config.ssh):
+        if isinstance(connected, HostFailed):
+            yield connected
+        else:
+            section = filled(config.hosts[name], config.defaults)
+            setup = _Setup(name, targets[name].login_command(), connected, section, parcel)
+            futures.append(pool.submit(_result, setup, connected))
+    for future in as_completed(futures):
+        yield future.result()
+
+
+def _result(setup: _Setup, connection: Connection) -> Installed | HostFailed:
+    try:
+        return setup.run()
+    except HostFailed as failed:
+        return failed
+    finally:
+        connection.close()
+
+
+class _Setup:
+    """The steps on one host."""
+
+    def __init__(self, host: str, login: str, connection: Connection, section: HostSection, parcel: Parcel) -> None:
+        self._host, self._login, self._connection = host, login, connection
+        self._section, self._parcel = section, parcel
+        self._began = time.monotonic()
+
+    def run(self) -> Installed:
+        looked = self._ask("look", LOOK_S)
+        if looked["current"]:
+            return self._installed(looked, made=False)
+        upload = looked["upload"]
+        self._send(upload)
+        done = self._ask("install", INSTALL_S, upload=upload, wheel=self._parcel.wheel.name)
+        return self._installed(done, made=done["made"])
+
+    def _send(self, upload: str) -> None:
+        self._connection.put(self._parcel.wheel.content, f"{upload}/{self._parcel.wheel.name}")
+        self._connection.put(self._parcel.constraints, f"{upload}/constraints.txt")
+        for file in self._parcel.wheels or ():
+            self._connection.put(file, f"{upload}/wheels/{file.name}")
+
+    def _ask(self, step: str, timeout_s: float, **more: str) -> dict[str, Any]:
+        """One step on the host; its answer, or what it failed of."""
+        asked = {
+            "step": step,
+            "python": self._section.python,
+            "workdir": self._section.workdir,
+            "env": dict(self._section.env),
+            "digest": self._parcel.wheel.digest,
+            "stamp": self._parcel.stamp,
+            "extras": list(self._parcel.extras),
+            "no_index": self._parcel.wheels is not None,
+            "timeout_s": timeout_s,
+            **more,
+        }
+        done = self._connection.run("sh -s", timeout_s + LOOK_S, _script(asked).encode())
+        for line in done.stdout.decode(errors="replace").splitlines():
+            if line.startswith(MARK):
+                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                if "error" in answer:
+                    raise self._failed(answer["error"], answer["detail"])
+                return answer
+        said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+        raise self._failed("silent", said)
+
+    def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
+        state, took_s = answer["state"], time.monotonic() - self._began
+        python = answer["python"]
+        return Installed(self._host, python, state["version"], state["zmqrl"], made, answer["current"], took_s)
+
+    def _failed(self, kind: str, detail: str) -> HostFailed:
+        at = Host(self._host, self._login, str(self._section.python), self._parcel.wheels is not None)
+        return HostFailed(self._host, *cause_and_mend(kind, detail, at))
+
+
+def _script(asked: Mapping[str, Any]) -> str:
+    minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
+    program = Path(__file__).with_name("far_setup.py").read_text(encoding="utf-8")
+    python = "'" + str(asked["python"]).replace("'", "'\\''") + "'"
+    return _SCRIPT % {
+        "program": program,
+        "asked": json.dumps(asked),
+        "python": python,
+        "candidates": " ".join([minor, "python3", *others]),
+        "oldest": OLDEST,
+        "newest": NEWEST,
+    }

@@ -1,0 +1,171 @@
+"""What a host said when it could not be set up, as a cause and the command that mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+DEFAULT_PYTHON = "~/venvs/zmqrl/bin/python"
+OTHER_PINS = "for other pins: --constraints FILE"
+NO_PACKAGE = ("No matching distribution found", "Could not find a version", "Could not fetch URL")
+
+
+@dataclass(frozen=True)
+class Host:
+    """What its messages say about a host."""
+
+    name: str
+    """In hosts.yaml."""
+    login: str
+    """The command that logs in by hand, such as `ssh rl@node01.lab`."""
+    python: str
+    """As configured."""
+    has_wheels: bool
+    """A wheel folder was sent, and no index asked."""
+
+
+def cause_and_mend(kind: str, detail: str, at: Host) -> tuple[str, str]:
+    """Words for an `error` of `zmqrl.launch.far_setup` and its `detail`."""
+    if kind == "pip":
+        return _of_pip(detail, at)
+    words = _WORDS.get(kind)
+    if words is None:
+        return f"{detail or kind}", f"look at it: {at.login}"
+    return words(at, detail)
+
+
+def _of_pip(output: str, at: Host) -> tuple[str, str]:
+    errors = [line for line in output.splitlines() if line.startswith("ERROR: ")] or output.strip().splitlines()[-1:]
+    said = errors[-1].removeprefix("ERROR: ") if errors else "it ended without a word"
+    if "No space left" in output:
+        return f"pip: {said}", f"make room: {at.login} 'df -h ~ /tmp'"
+    pin = re.search(r"The user requested \(constraint\) (\S+)", output)
+    none = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)", output)
+    if pin is None and not any(words in output for words in NO_PACKAGE):
+        return f"pip: {said}", f"once it is mended: zmqrl setup hosts.yaml --limit {at.name}"
+    missing = f"pip finds no {pin[1]} that goes with the other pins" if pin else f"pip: {said}"
+    if at.has_wheels:
+        package = pin[1] if pin else none[1] if none else "PACKAGE"
+        return f"{missing} in the wheel folder", f"put it there: python -m pip download -d DIR {package}; {OTHER_PINS}"
+    return (
+        f"{missing}; it asked the host's own index",
+        f"a host that reaches no index: zmqrl setup hosts.yaml --limit {at.name} --wheels DIR; {OTHER_PINS}",
+    )
+
+
+def _none(at: Host, seen: str) -> tuple[str, str]:
+    found = f", it has{seen.rstrip(';')}" if seen.strip() else ""
+    return (
+        f"there is no Python 3.10 to 3.13 to make {at.python} with{found}",
+        f"install one there (Debian, Ubuntu: apt install python3 python3-venv), or set hosts.{at.name}.python",
+    )
+
+
+def _ensurepip(at: Host, version: str) -> tuple[str, str]:
+    return (
+        f"its Python {version} cannot make {at.python}: it has no venv with pip (ensurepip)",
+        f"on Debian and Ubuntu: {at.login} sudo apt install python{version}-venv",
+    )
+
+
+def _no_venv(at: Host, path: str) -> tuple[str, str]:
+    return (
+        f"{path} is not in a venv, and setup installs into nothing else",
+        f"set hosts.{at.name}.python to a venv's, such as {DEFAULT_PYTHON} (it is made when it is missing)",
+    )
+
+
+def _path(at: Host, path: str) -> tuple[str, str]:
+    return (
+        f"{path} is not there and its name tells no venv: that would be VENV/bin/python",
+        f"set hosts.{at.name}.python to the Python of a venv, such as {DEFAULT_PYTHON}",
+    )
+
+
+def _absent(at: Host, name: str) -> tuple[str, str]:
+    return (f"there is no {name}", f"set hosts.{at.name}.python to the Python of a venv, such as {DEFAULT_PYTHON}")
+
+
+def _broken(at: Host, venv: str) -> tuple[str, str]:
+    return (
+        f"{venv} is there and has no Python that starts",
+        f"look at it, then remove it: {at.login} rm -r {venv}; setup makes it anew",
+    )
+
+
+def _broken_python(at: Host, said: str) -> tuple[str, str]:
+    return f"{said}", f"try it: {at.login} {at.python} --version"
+
+
+def _version(at: Host, version: str) -> tuple[str, str]:
+    return (
+        f"{at.python} is Python {version}; zmqrl needs 3.10 to 3.13",
+        f"set hosts.{at.name}.python to another venv, which setup makes",
+    )
+
+
+def _make(at: Host, said: str) -> tuple[str, str]:
+    return f"the venv of {at.python} could not be made: {said}", f"look at it: {at.login} 'df -h ~; id'"
+
+
+def _editable(at: Host, source: str) -> tuple[str, str]:
+    return (
+        f"{at.python} has an editable zmqrl, whose files in {source} differ from those that run here",
+        f"bring them up to date, or let setup install in its place: {at.login} {at.python} -m pip uninstall -y zmqrl",
+    )
+
+
+def _busy(at: Host, lock: str) -> tuple[str, str]:
+    return f"another setup holds {lock}", f"wait for it; who it is: {at.login} fuser -v {lock}"
+
+
+def _import(at: Host, said: str) -> tuple[str, str]:
+    return (
+        f"installed, but it cannot be imported: {said}",
+        f"try it: {at.login} {at.python} -I -c \"'import zmqrl.entry'\"",
+    )
+
+
+def _content(at: Host, what: str) -> tuple[str, str]:
+    return (
+        f"zmqrl {what} has other files than were sent",
+        f"look at it: {at.login} {at.python} -m pip show -f zmqrl",
+    )
+
+
+def _timeout(at: Host, what: str) -> tuple[str, str]:
+    return f"not done in time: {what}", f"the next try goes on from there: zmqrl setup hosts.yaml --limit {at.name}"
+
+
+def _os(at: Host, said: str) -> tuple[str, str]:
+    return said, f"look at it: {at.login} 'df -h ~; ls -ld ~'; or set hosts.{at.name}.workdir"
+
+
+def _no_pip(at: Host, said: str) -> tuple[str, str]:
+    return f"{at.python} has no pip and cannot get one: {said}", f"put pip into it: {at.login} {at.python} -m ensurepip"
+
+
+def _silent(at: Host, said: str) -> tuple[str, str]:
+    return f"setup gave no answer: {said}", f"does a command work there? {at.login} sh -c true"
+
+
+_WORDS: Mapping[str, Callable[[Host, str], tuple[str, str]]] = {
+    "none": _none,
+    "ensurepip": _ensurepip,
+    "no-venv": _no_venv,
+    "path": _path,
+    "absent": _absent,
+    "broken": _broken,
+    "broken-python": _broken_python,
+    "version": _version,
+    "make": _make,
+    "editable": _editable,
+    "busy": _busy,
+    "import": _import,
+    "content": _content,
+    "timeout": _timeout,
+    "os": _os,
+    "no-pip": _no_pip,
+    "silent": _silent,
+}
