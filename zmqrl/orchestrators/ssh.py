@@ -22,6 +22,7 @@ from zmqrl.orchestrators.ssh_connection import Channel, Connection, open_all
 from zmqrl.orchestrators.versions import refusals, warnings
 
 REAP_S = 15.0
+REAP_GRACE_S = 5.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -77,9 +78,9 @@ class SshAgent(Agent):
             self._channel.close()
 
     def end(self) -> Ended:
-        command = f"{far(self.section.python)} -m zmqrl.agent.reaper {shlex.quote(self.boot.plan.run_id)}"
+        command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
-            done = self._alive().run(f"{_in_workdir(self.section)} && {_environment(self.section)}{command}", REAP_S)
+            done = self._alive().run(command, REAP_S)
             said = json.loads(done.stdout)
         except (ZmqrlError, ValueError) as error:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {error})",))
@@ -164,6 +165,12 @@ def agent_command(section: HostSection, run_id: str) -> str:
     """The far shell's command line. Its words can be seen there by `ps`: nothing secret is among them."""
     start = f"{_environment(section)}{far(section.python)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
     return f"{_in_workdir(section)} && exec nice -n {section.nice or 0} {start}"
+
+
+def reaper_command(section: HostSection, run_id: str, host: str, grace_s: float = REAP_GRACE_S) -> str:
+    """Ends what is left of the run there; makes no folder."""
+    start = f"{_environment(section)}{far(section.python)} -m zmqrl.agent.reaper"
+    return f"cd {far(section.workdir)} 2>/dev/null; {start} {shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
 
 
 def far(path: str | None) -> str:
