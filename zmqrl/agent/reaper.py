@@ -51,7 +51,7 @@ class _Seen:
 def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, register: Path = AGENTS) -> Reaped:
     """Ask, wait `grace_s`, kill, look again. Bounded by `grace_s` and `ROUNDS` times `KILL_WAIT_S`.
 
-    With `host` only the part of that host's agent: two hosts of a run can be one machine.
+    With `host` the agents of the run's other hosts are left alone: two hosts of a run can be one machine.
 
     Raises:
         ConfigError: `run_id` cannot be one.

@@ -33,10 +33,8 @@ class Found:
 
 
 def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> Found:
-    """Look through `/proc`. With `host` only what belongs to that host's agent, as the register has it."""
+    """Look through `/proc`. With `host` without what belongs to the agents of the run's other hosts, as registered."""
     entries = [e for e in HostLock(register).entries() if e.uid == os.getuid() and e.run_id == run_id]
-    if host is not None:
-        entries = [entry for entry in entries if entry.host == host]
     names = dict(_marked(run_id))
     for entry in entries:
         if entry.is_live:
@@ -45,10 +43,8 @@ def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) 
         for process in session_members(agent.pid) if _leads(agent) else ():
             names.setdefault(process, STRAY)
     names.pop(ProcessId(os.getpid(), _start_time(os.getpid())), None)
-    if host is not None:
-        sessions = {entry.pid for entry in entries}
-        names = {process: name for process, name in names.items() if _session(process.pid) in sessions}
-    return Found(names)
+    others = {entry.pid for entry in entries if host not in (None, entry.host)}
+    return Found({process: name for process, name in names.items() if _session(process.pid) not in others})
 
 
 def agents() -> Iterator[tuple[int, str]]:
@@ -83,9 +79,12 @@ def _marked(run_id: str) -> Iterator[tuple[ProcessId, str]]:
 
 
 def _own_pids() -> Iterable[int]:
+    """This user's, without those of containers: they are other hosts, as little as they may know of it."""
+    here = os.readlink("/proc/self/ns/pid")
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+            mine = name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid()
+            if mine and os.readlink(f"/proc/{name}/ns/pid") == here:
                 yield int(name)
         except OSError:
             continue  # it ended while we looked

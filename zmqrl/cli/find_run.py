@@ -21,7 +21,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     """
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
-    found = [*live_runs(), *_runs_here()]
+    found = [*runs_of_agents(), *runs_here()]
     if run is not None:
         named = [pair for pair in found if pair[1].run_id == run]
         if not named:
@@ -32,12 +32,12 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 
-def live_runs() -> Iterator[tuple[Path, RunInfo]]:
-    """This user's runs of this machine, wherever their directories are."""
+def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
+    """This user's runs of this machine, wherever their directories are, also of launchers that are gone."""
     for pid, run_id in agents():
         directory = _directory_of(pid)
         info = read_info(directory) if directory is not None else None
-        if directory is not None and info is not None and info.run_id == run_id and info.live:
+        if directory is not None and info is not None and info.run_id == run_id:
             yield directory, info
 
 
@@ -50,7 +50,8 @@ def _directory_of(pid: int) -> Path | None:
     return log.parent.parent if log.parent.name == "logs" else None
 
 
-def _runs_here() -> Iterator[tuple[Path, RunInfo]]:
+def runs_here() -> Iterator[tuple[Path, RunInfo]]:
+    """Those whose directories are in `runs/`."""
     for path in RUNS.glob("**/run.json"):
         info = read_info(path.parent)
         if info is not None:

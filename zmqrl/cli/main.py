@@ -24,6 +24,7 @@ COMMANDS = {
     "scale": "scaling",
     "drain": "scaling",
     "stop": "runs",
+    "down": "down",
     "clean": "runs",
     "eval": "results",
     "plot": "results",

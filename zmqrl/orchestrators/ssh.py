@@ -24,7 +24,6 @@ from zmqrl.orchestrators.ssh_connection import Connection, open_all
 from zmqrl.orchestrators.versions import refusals, warnings
 
 REAP_S = 15.0
-REAP_GRACE_S = 1.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -85,7 +84,7 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
-        command = reaper_command(self.section, self.boot.plan.run_id, REAP_GRACE_S, self.host)
+        command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
             done = self._alive().run(command, REAP_S)
             said = json.loads(done.stdout)

@@ -6,6 +6,8 @@ import shlex
 
 from zmqrl.config.sections import HostSection
 
+REAP_GRACE_S = 5.0
+
 
 def agent_command(section: HostSection, run_id: str, code: str | None = None) -> str:
     """Starts the host agent in the work directory; `code` is the folder of the user's own modules there."""
@@ -13,10 +15,10 @@ def agent_command(section: HostSection, run_id: str, code: str | None = None) ->
     return f"{_in_workdir(section)} && exec nice -n {section.nice or 0} {start}"
 
 
-def reaper_command(section: HostSection, run_id: str, grace_s: float, host: str) -> str:
-    """Ends what is left of a run there."""
-    words = f"{shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
-    return f"{_in_workdir(section)} && {environment(section)}{far(section.python)} -m zmqrl.agent.reaper {words}"
+def reaper_command(section: HostSection, run_id: str, host: str, grace_s: float = REAP_GRACE_S) -> str:
+    """Ends what is left of the run there; makes no folder."""
+    start = f"{environment(section)}{far(section.python)} -m zmqrl.agent.reaper"
+    return f"cd {far(section.workdir)} 2>/dev/null; {start} {shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
 
 
 def introduction_command(section: HostSection) -> str:

@@ -49,6 +49,12 @@ def is_alive(process: ProcessId) -> bool:
     return stat is not None and stat.start_time == process.start_time and stat.state not in "ZX"
 
 
+def is_stopped(process: ProcessId) -> bool:
+    """Whether it was halted (SIGSTOP, a debugger): it answers nothing until it is told to go on."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.start_time == process.start_time and stat.state in "Tt"
+
+
 def session_members(session: int) -> list[ProcessId]:
     """Running processes of a session: also what a user's env started by itself."""
     found = []

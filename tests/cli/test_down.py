@@ -1,0 +1,158 @@
+"""`down`: real runs ended with and without their launcher, and hosts that cannot be asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.run_processes import agents, processes_of
+from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive, kill
+
+END_S = 20.0
+ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
+
+
+@dataclass(frozen=True)
+class Live:
+    directory: Path
+    info: RunInfo
+    processes: tuple[ProcessId, ...]
+
+    @property
+    def launcher(self) -> ProcessId:
+        return ProcessId(self.info.pid, self.info.start_time)
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Live]]:
+    """Runs without an end; the commands see these alone."""
+    runs: list[Live] = []
+
+    def start(name: str) -> Live:
+        directory = tmp_path / "elsewhere" / name
+        command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        info = read_info(directory)
+        assert info is not None
+        launcher = ProcessId(info.pid, info.start_time)
+        runs.append(Live(directory, info, (launcher, *processes_of(info.run_id).names)))
+        assert len(runs[-1].processes) >= 5
+        return runs[-1]
+
+    monkeypatch.setattr(
+        "zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] in {run.info.run_id for run in runs})
+    )
+    yield start
+    for run in runs:
+        kill(run.launcher)
+        assert not await_gone(run.processes, END_S)
+
+
+def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Callable[[str], Live]) -> None:
+    other, doomed = begin("other"), begin("doomed")
+    down = zmqrl("down", doomed.info.run_id)
+    assert (down.code, down.err) == (0, "")
+    launcher, local = down.out.splitlines()[1:]
+    assert launcher == f"  launcher: ended launcher (pid {doomed.info.pid}), 0 left"
+    assert local == "  local: 0 left"
+    assert not await_gone(doomed.processes, 0.0)
+    assert all(map(is_alive, other.processes))
+    assert json.loads((doomed.directory / "summary.json").read_text())["status"] == "interrupted"
+    rest = zmqrl("down", "--all")
+    assert rest.code == 0
+    assert rest.out.startswith(f"run {other.info.run_id}:")
+    assert not await_gone(other.processes, 0.0)
+
+
+def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
+    zmqrl: Command, begin: Callable[[str], Live]
+) -> None:
+    run = begin("stopped")
+    (agent,) = processes_of(run.info.run_id).agents
+    for process in (run.launcher, agent):
+        os.kill(process.pid, signal.SIGSTOP)
+    down = zmqrl("down")
+    assert down.code == 0, down.err
+    assert f"killed launcher (pid {run.info.pid})" in down.out
+    assert f"agent-0 (pid {agent.pid})" in down.out.splitlines()[2].partition("killed ")[2]
+    assert not await_gone(run.processes, 0.0)
+    assert not (run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()) / run.info.run_id).exists()
+    again = zmqrl("down", run.directory)
+    assert again.out.splitlines()[1:] == ["  launcher: 0 left", "  local: 0 left"]
+    assert zmqrl("down", "--all").out == "no run of yours is here\n"
+
+
+def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, begin: Callable[[str], Live]) -> None:
+    run = begin("removed")
+    for process in (run.launcher, *processes_of(run.info.run_id).agents):
+        os.kill(process.pid, signal.SIGSTOP)  # or they would end by themselves
+    shutil.rmtree(run.directory)
+    down = zmqrl("down", run.info.run_id)
+    assert down.code == 0, down.err
+    assert not await_gone(run.processes[1:], 0.0)
+
+
+def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    directory = copy_of(finished, tmp_path, {"gone": {"ssh": "127.0.0.1", "port": port}, "own": {"manual": True}})
+    down = zmqrl("down", directory)
+    assert down.code == 3
+    lines = down.out.splitlines()
+    assert lines[2] == "  local: 0 left"
+    assert lines[3].startswith("  own: NOT VERIFIED: it joined by itself")
+    assert lines[4].startswith("  gone: NOT VERIFIED: ")
+    assert str(port) in lines[4]
+    assert down.err.startswith("zmqrl: not down: ")
+    assert "on gone" in down.err
+    assert zmqrl("down", directory, "--limit", "local").code == 0
+    missing = zmqrl("down", directory, "--limit", "g0ne")
+    assert missing.code == 2
+    assert "did you mean 'gone'" in missing.err
+
+
+def test_a_run_of_another_machine_is_not_said_to_be_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    directory = copy_of(finished, tmp_path, {})
+    data = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))
+    down = zmqrl("down", directory)
+    assert down.code == 3
+    assert down.out.count("far.away") == 2
+
+
+def test_hosts_of_a_live_run_are_drained_not_brought_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    directory = copy_of(finished, tmp_path, {})
+    data = json.loads((directory / "run.json").read_text())
+    with subprocess.Popen(["sleep", "60"]) as launcher:
+        start_time = int(Path(f"/proc/{launcher.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        live = {"pid": launcher.pid, "start_time": start_time, "ended_at": None}
+        (directory / "run.json").write_text(json.dumps({**data, **live}))
+        down = zmqrl("down", directory, "--limit", "local")
+        assert launcher.poll() is None
+        launcher.kill()
+    assert down.code == 2
+    assert "zmqrl drain" in down.err
+
+
+def copy_of(finished: Path, tmp_path: Path, hosts: dict[str, object]) -> Path:
+    """A run that has ended, as if it had had further hosts."""
+    directory = tmp_path / "copy"
+    shutil.copytree(finished / "seed-1", directory)
+    stored = json.loads((directory / "config.json").read_text())
+    stored["config"]["hosts"] |= {name: {**stored["config"]["hosts"]["local"], **host} for name, host in hosts.items()}
+    (directory / "config.json").write_text(json.dumps(stored))
+    return directory

@@ -1,0 +1,77 @@
+"""`down`: end a run everywhere, with or without its launcher, and verify it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from zmqrl.errors import ConfigError, UncleanTeardown
+
+if TYPE_CHECKING:
+    from zmqrl.launch.bring_down import Doomed, HostReport
+
+
+@click.command("down")
+@click.argument("run", required=False)
+@click.option("--all", "every", is_flag=True, help="All runs of yours that are live here, or ended without a summary.")
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Look only at these hosts: names, node0*, or groups.")
+def down_command(run: str | None, every: bool, limit: tuple[str, ...]) -> None:
+    """End RUN at once, on every host, also when its launcher is gone; no checkpoint (`stop` writes one)."""
+    if every and (run is not None or limit):
+        raise click.UsageError("--all goes with neither RUN nor --limit")
+    doomed = _all() if every else [_one(run)]
+    if not doomed:
+        click.echo("no run of yours is here")
+    unclean = [what for each in doomed for what in _bring_down(each, limit)]
+    if unclean:
+        raise UncleanTeardown(f"not down: {', '.join(unclean)}")
+
+
+def _one(run: str | None) -> Doomed:
+    """A run that is known here; else one of which only processes are, another machine's or a removed directory's."""
+    from zmqrl.cli.find_run import agents, find_run
+    from zmqrl.launch.bring_down import Doomed
+
+    try:
+        directory, info = find_run(run)
+    except ConfigError:
+        if run is None or run not in {run_id for _, run_id in agents()}:
+            raise
+        return Doomed(run)
+    return Doomed(info.run_id, directory, info)
+
+
+def _all() -> list[Doomed]:
+    from zmqrl.cli.find_run import agents, runs_here, runs_of_agents
+    from zmqrl.launch.bring_down import Doomed
+
+    found = {run_id: Doomed(run_id) for _, run_id in agents()}
+    for directory, info in [*runs_here(), *runs_of_agents()]:
+        if info.live or info.ended_at is None or info.run_id in found:
+            found[info.run_id] = Doomed(info.run_id, directory, info)
+    return list(found.values())
+
+
+def _bring_down(doomed: Doomed, limit: Sequence[str]) -> list[str]:
+    """Report host by host. Returns what is not down, as `run on host`."""
+    from zmqrl.launch.bring_down import bring_down
+
+    click.echo(f"run {doomed.run_id}:")
+    unclean = []
+    for report in bring_down(doomed, limit):
+        click.echo(_line(report))
+        if not report.is_down:
+            unclean.append(f"{doomed.run_id} on {report.host}")
+    return unclean
+
+
+def _line(report: HostReport) -> str:
+    if report.cause is not None:
+        return f"  {report.host}: NOT VERIFIED: " + report.cause.removeprefix(f"{report.host}: ")
+    reaped = report.reaped
+    parts = [f"ended {', '.join(reaped.ended)}"] if reaped.ended else []
+    parts += [f"killed {', '.join(reaped.killed)}"] if reaped.killed else []
+    parts += [f"LEFT {', '.join(reaped.left)}"] if reaped.left else ["0 left"]
+    return f"  {report.host}: {', '.join(parts)}"

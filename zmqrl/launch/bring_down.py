@@ -1,0 +1,164 @@
+"""Bringing a run down from any shell, whether its launcher lives or not: the launcher first, then host by host."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zmqrl.agent.reaper import Reaped, reap
+from zmqrl.config.hosts import LOCAL, is_remote, limited
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import ConfigError
+from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_config, read_info
+from zmqrl.launch.stop_signals import SAME_PRESS_S
+from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
+
+GRACE_S = 5.0
+"""What an agent may take to end its processes; a run that is to write a checkpoint is stopped, not brought down."""
+LAUNCHER_S = 30.0
+"""It asks every host, and waits for those that are slow."""
+LOOK_EVERY_S = 0.1
+KILL_WAIT_S = 5.0
+NOTHING = Reaped()
+NOBODY = "\0"
+"""No host's name."""
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A run to bring down, as far as it is known here."""
+
+    run_id: str
+    run_dir: Path | None = None
+    info: RunInfo | None = None
+    """None: only processes of it were found."""
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """What became of one host's part."""
+
+    host: str
+    reaped: Reaped = NOTHING
+    cause: str | None = None
+    """Why it could not be looked at."""
+
+    @property
+    def is_down(self) -> bool:
+        """Nothing is left, as was verified."""
+        return self.cause is None and not self.reaped.left
+
+
+def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
+    """End the launcher, then what is left on every host; a report per host as it is known, the launcher's first.
+
+    With `limit` only on these hosts; the launcher must have ended.
+
+    Raises:
+        ConfigError: `limit` names no host of the run, or the run goes on and would take the host back.
+    """
+    config, problem = _config(doomed)
+    hosts = _hosts(doomed, config, limit)
+    reports = []
+    if doomed.info is not None and doomed.run_dir is not None and not limit:
+        reports.append(end_launcher(doomed.run_dir, doomed.info))
+        yield reports[0]
+    if problem is not None:
+        reports.append(HostReport("hosts", cause=problem))
+        yield reports[-1]
+    for report in _on_hosts(doomed, config, hosts, grace_s):
+        reports.append(report)
+        yield report
+    if doomed.run_dir is not None and not limit and all(report.is_down for report in reports):
+        RunDirectory(doomed.run_dir, created=False).mark_ended(time.time())
+
+
+def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
+    """Have it kill its run, as a second Ctrl-C does; kill it when it does not answer."""
+    who = f"launcher (pid {info.pid})"
+    if info.ended_at is not None:
+        return HostReport("launcher")
+    if info.host != socket.gethostname():
+        cause = f"it was started on {info.host}: `zmqrl down {info.run_id}` there ends it, if it still runs"
+        return HostReport("launcher", cause=cause)
+    process = ProcessId(info.pid, info.start_time)
+    if not info.live:
+        return HostReport("launcher")
+    if not is_stopped(process):
+        send(process, signal.SIGTERM)
+        if not _waits(run_dir, info, SAME_PRESS_S + LOOK_EVERY_S):
+            send(process, signal.SIGTERM)
+        if _waits(run_dir, info, LAUNCHER_S):
+            return HostReport("launcher", Reaped(ended=(who,)))
+    kill(process)
+    left = await_gone([process], KILL_WAIT_S)
+    return HostReport("launcher", Reaped(left=(who,)) if left else Reaped(killed=(who,)))
+
+
+def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
+    """Until the run has no launcher: its process is gone, or has written that it is done with this run."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        if not await_gone([ProcessId(info.pid, info.start_time)], LOOK_EVERY_S):
+            return True
+        now = read_info(run_dir)
+        if now is not None and now.run_id == info.run_id and now.ended_at is not None:
+            return True
+    return False
+
+
+def _config(doomed: Doomed) -> tuple[Config | None, str | None]:
+    if doomed.run_dir is None:
+        return None, None
+    try:
+        return read_config(doomed.run_dir), None
+    except ConfigError as error:
+        return None, f"{error}: only this machine was looked at"
+
+
+def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
+    """Which hosts to look at: the run's, and this machine."""
+    if not limit:
+        known = [] if config is None else [*config.hosts, config.learner.host]
+        return list(dict.fromkeys([LOCAL, *known]))
+    if config is None:
+        raise ConfigError("--limit: the hosts of this run are not known here, only its processes")
+    if doomed.info is not None and doomed.info.live:
+        raise ConfigError(
+            f"run {doomed.run_id} goes on, and would take the host back: "
+            f"`zmqrl drain {doomed.run_id} HOST` takes it out of the run"
+        )
+    nobody = replace(config, learner=replace(config.learner, host=NOBODY))  # or it would stay, named or not
+    return [name for name in limited(nobody, limit).hosts if name != NOBODY]
+
+
+def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace_s: float) -> Iterator[HostReport]:
+    if LOCAL in hosts:
+        yield _here(doomed, config, grace_s)
+    if config is None:
+        return
+    far = [host for host in hosts if host != LOCAL]
+    by_themselves = [host for host in far if not is_remote(host, config.hosts.get(host, HostSection()))]
+    for host in by_themselves:
+        lease_s = config.limits.host_lease_s
+        cause = f"it joined by itself, and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
+        yield HostReport(host, cause=cause)
+    reached = [host for host in far if host not in by_themselves]
+    if reached:
+        from zmqrl.launch.far_reaping import reap_far
+
+        for host, found in reap_far(config, reached, doomed.run_id, grace_s):
+            yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=found)
+
+
+def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:
+    info = doomed.info
+    if info is not None and info.host != socket.gethostname():
+        cause = f"that is {info.host}, and not this machine: `zmqrl down {info.run_id}` there ends its part"
+        return HostReport(LOCAL, cause=cause)
+    alone = config is None or set(config.hosts) <= {LOCAL}
+    return HostReport(LOCAL, reap(doomed.run_id, grace_s, None if alone else LOCAL))

@@ -1,0 +1,79 @@
+"""The reaper on other hosts: one SSH connection each, side by side, every wait bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from zmqrl.agent.reaper import KILL_WAIT_S as REAPER_KILL_S
+from zmqrl.agent.reaper import ROUNDS, Reaped
+from zmqrl.config.codec import from_json
+from zmqrl.config.hosts import filled
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import HostFailed, ZmqrlError
+from zmqrl.launch.boots import FAR_RUNS
+from zmqrl.orchestrators.ssh import far, reaper_command
+from zmqrl.orchestrators.ssh_config import Target, resolve
+from zmqrl.orchestrators.ssh_connection import Connection, open_all
+
+START_S = 20.0
+"""What a python of another host may take to come up."""
+REMOVE_S = 10.0
+MOST_AT_ONCE = 32
+SAID = 300
+"""Characters of what a host said that go into a message."""
+
+
+def reap_far(config: Config, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | str]]:
+    """End what is left of the run on `hosts`; each with what became of it, or why it could not be asked."""
+    targets: list[Target] = []
+    for host in hosts:
+        try:
+            targets.append(resolve(host, _section(config, host), config.defaults))
+        except ZmqrlError as error:
+            yield host, str(error)
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        asked: dict[Future[Reaped], str] = {}
+        for host, found in open_all(targets, config.ssh):
+            if isinstance(found, HostFailed):
+                yield host, str(found)
+            else:
+                asked[pool.submit(_reap, found, config, host, run_id, grace_s)] = host
+        for future in as_completed(asked):
+            try:
+                yield asked[future], future.result()
+            except ZmqrlError as error:
+                yield asked[future], str(error)
+
+
+def _section(config: Config, host: str) -> HostSection:
+    return config.hosts.get(host, HostSection())
+
+
+def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_s: float) -> Reaped:
+    """A pool's thread: ask, read the answer, and remove the run's folder where nothing of worth is in it."""
+    section = filled(_section(config, host), config.defaults)
+    try:
+        command = reaper_command(section, run_id, host, grace_s)
+        done = connection.run(command, START_S + grace_s + ROUNDS * REAPER_KILL_S)
+        reaped = _answer(done.stdout)
+        if reaped is None:
+            said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
+            mend = f"look there: {command}"
+            raise HostFailed(host, f"it does not say what is left of the run (exit {done.code}): {said}", mend)
+        if not reaped.left and host != config.learner.host:
+            folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
+            connection.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
+        return reaped
+    finally:
+        connection.close()
+
+
+def _answer(stdout: bytes) -> Reaped | None:
+    """The last line; before it a login shell may have said things of its own."""
+    lines = stdout.decode(errors="replace").strip().splitlines()
+    try:
+        return from_json(Reaped, json.loads(lines[-1]))
+    except (IndexError, ValueError, TypeError, KeyError, AttributeError):
+        return None
