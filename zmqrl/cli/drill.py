@@ -43,6 +43,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option("--workers", type=click.IntRange(1), default=2, metavar="N", help="Rollout workers; default 2.")
 @click.option("--for", "for_s", type=Duration(), default="60s", metavar="60s", help="How long faults come: 60s, 10m.")
 @click.option("--faults", type=click.IntRange(1), metavar="N", help="How many; default one in 5 s.")
+@click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
 @click.option("--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults and of both runs.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where it writes; default runs/drill-<time>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="The report; default RUN_DIR/drill.json.")
@@ -53,6 +54,7 @@ def drill_command(
     workers: int,
     for_s: float,
     faults: int | None,
+    only: tuple[str, ...],
     seed: int,
     run_dir: Path | None,
     json_file: Path | None,
@@ -60,6 +62,7 @@ def drill_command(
 ) -> int:
     """Kill, stop, hang and damage PRESET's processes at random, and check from outside that nothing was lost."""
     from zmqrl.drill.drill import drill, write
+    from zmqrl.drill.faults import kinds_named
     from zmqrl.drill.runs import Asked
 
     folder = (run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
@@ -67,8 +70,8 @@ def drill_command(
         raise ConfigError(f"--run-dir {folder} exists and is not empty")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no directory {json_file.absolute().parent}")
-    asked = Asked(preset, mode, workers, seed, for_s, overrides, folder)
-    report = drill(asked, faults or max(1, round(for_s / FAULT_EVERY_S)), click.echo)
+    faults = faults or max(1, round(for_s / FAULT_EVERY_S))
+    report = drill(Asked(preset, mode, workers, seed, for_s, overrides, folder, faults, kinds_named(only)), click.echo)
     write(report, json_file or folder / "drill.json")
     click.echo(str(report))
     click.echo(f"report: {json_file or folder / 'drill.json'}")

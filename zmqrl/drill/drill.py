@@ -23,7 +23,7 @@ from zmqrl.errors import Interrupted
 JOIN_S = 0.2
 
 
-def drill(asked: Asked, faults: int, tell: Callable[[str], None]) -> Report:
+def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     """Run the whole drill in `asked.folder`.
 
     Raises:
@@ -33,8 +33,8 @@ def drill(asked: Asked, faults: int, tell: Callable[[str], None]) -> Report:
     learning, budget = learning_run(asked)
     asked.folder.mkdir(parents=True, exist_ok=True)
     other = witness_run(asked, learning.plan)
-    targets = [_target(learning), _target(other)]
-    plan = plan_faults(asked.seed, faults, asked.for_s, targets)
+    targets = [_target(learning, asked), _target(other, asked)]
+    plan = plan_faults(asked.seed, asked.faults, asked.for_s, targets)
     record = record_folder(asked.folder)
     threshold = learning.plan.env.reward_threshold
     sessions = [
@@ -65,12 +65,14 @@ def write(report: Report, path: Path) -> None:
     path.write_text(json.dumps(report.data(), indent=2) + "\n")
 
 
-def _target(subject: Subject) -> Target:
+def _target(subject: Subject, asked: Asked) -> Target:
     single = subject.plan.config.run.mode == "single"
     roles = {"learner"} if single else {"learner", "broker", "worker"}
     if subject.plan.config.evaluator.episodes:
         roles.add("evaluator")
-    return Target(subject.name, frozenset(roles), subject.plan.total_workers, subject.witness and not single)
+    return Target(
+        subject.name, frozenset(roles), subject.plan.total_workers, subject.witness and not single, asked.only
+    )
 
 
 def _run(sessions: list[Session], for_s: float) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from zmqrl.errors import ConfigError
+
 
 class Action(Enum):
     """What is done to a process."""
@@ -81,6 +83,20 @@ SHARES: Mapping[tuple[str, str], int] = {
 """How often each kind lies in a deck; decks are dealt one after the other, so that no kind is forgotten."""
 
 
+def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
+    """From `role` or `role:fault` to kinds; ConfigError names those that there are."""
+    found: set[Kind] = set()
+    for word in words:
+        role, _, action = word.partition(":")
+        meant = {Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)}
+        if not meant:
+            raise ConfigError(
+                f"--only {word}: there is {', '.join(f'{r}:{a}' for r, a in SHARES)}, and each role alone"
+            )
+        found |= meant
+    return frozenset(found)
+
+
 @dataclass(frozen=True)
 class Target:
     """A run that faults are planned for."""
@@ -91,20 +107,30 @@ class Target:
     workers: int
     stalls: bool = False
     """Whether its env can be told to hang."""
+    only: frozenset[Kind] = frozenset()
+    """Kinds that were asked for; none: all."""
 
     def kinds(self) -> list[Kind]:
         """One deck."""
         found = []
         for (role, action), share in SHARES.items():
             there = role in WHOLE_RUN or role in self.roles
-            if there and (self.stalls or action != Action.STALL.value):
-                found += [Kind(role, Action(action))] * share
+            kind = Kind(role, Action(action))
+            if there and (self.stalls or kind.action is not Action.STALL) and (not self.only or kind in self.only):
+                found += [kind] * share
         return found
 
 
 def plan_faults(seed: int, count: int, for_s: float, targets: Sequence[Target]) -> tuple[Fault, ...]:
-    """`count` faults over `for_s` seconds, in order of time; the same for the same arguments."""
+    """`count` faults over `for_s` seconds, in order of time; the same for the same arguments.
+
+    Raises:
+        ConfigError: None of the kinds that were asked for can be done to these runs.
+    """
     dice = random.Random(seed)
+    targets = [target for target in targets if target.kinds()]
+    if not targets:
+        raise ConfigError("--only: no process of these runs can have such a fault")
     decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
     faults = []
     for number, at_s in enumerate(sorted(dice.uniform(0.0, for_s) for _ in range(count))):

@@ -11,6 +11,7 @@ from typing import Any
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.drill.faults import Kind
 from zmqrl.drill.subject import Subject
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
@@ -42,6 +43,9 @@ class Asked:
     for_s: float
     overrides: Sequence[str]
     folder: Path
+    faults: int
+    only: frozenset[Kind] = frozenset()
+    """Kinds of faults; none: all."""
 
 
 def learning_run(asked: Asked) -> tuple[Subject, int]:
