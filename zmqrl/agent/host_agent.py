@@ -243,8 +243,8 @@ class HostAgent:
                 self._data_plane.current = from_json(Notice, event["notice"])
                 self._tell_evaluator({"notice": event["notice"]})
                 continue
-            if name == "worker_state" and event["state"] == "stalled":
-                self._dump_and_kill(Place(event["member"], event["place"]), event["spawn"])
+            if name == "worker_state":
+                self._judged(Place(event["member"], event["place"]), event["spawn"], event["state"])
             elif name == "listening" and self._boot.listen is not None:
                 # a broker that is started again has to be where everybody looks for it
                 self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, tuple(event["ports"])))
@@ -261,12 +261,23 @@ class HostAgent:
         if not child.events_open:
             self._unwatch(child.events_fd)
 
-    def _dump_and_kill(self, place: Place, spawn: int) -> None:
-        """It makes no progress: its stacks go into its log, then supervision starts it again."""
-        child = self._children.get(place)
-        if child is not None and child.spawn == spawn:
-            child.process.send_signal(signal.SIGUSR2)
-            self._kill_at[place] = (spawn, time.monotonic() + DUMP_S)
+    def _judged(self, place: Place, spawn: int, state: str) -> None:
+        """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
+
+        A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
+        """
+        child, limits = self._children.get(place), self._plan.config.limits
+        if child is None or child.spawn != spawn:
+            return
+        if state == "stalled":
+            why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
+        elif state == "lost" and place.role == "worker":
+            why = f"hangs: silent for limits.lost_after_s ({limits.lost_after_s:g} s)"
+        else:
+            return
+        child.last_fault = {"error": f"{why}, killed"}
+        child.process.send_signal(signal.SIGUSR2)
+        self._kill_at[place] = (spawn, time.monotonic() + DUMP_S)
 
     def _kill_late(self, now: float) -> None:
         for place, (spawn, at) in list(self._kill_at.items()):

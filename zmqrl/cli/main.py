@@ -29,6 +29,7 @@ COMMANDS = {
     "eval": "results",
     "plot": "results",
     "bench": "results",
+    "drill": "drill",
     "version": "results",
 }
 """Which module of `zmqrl.cli` has a command."""

@@ -1,0 +1,33 @@
+"""A worker that hangs is found, killed and replaced, and the run ends with the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from system_plans import PPO, system_plan
+from system_runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import LimitsSection
+
+LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0)
+
+
+def test_a_worker_that_is_stopped_for_ever(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+    plans = [system_plan(tmp_path / n, "sync", 2, PPO, steps=8000, limits=LIMITS) for n in ("straight", "stopped")]
+    straight = begin(plans[0]).done()
+    run = begin(plans[1])
+    run.wait_for_updates(5)
+    before = run.processes()["worker-1"]
+    os.kill(before.pid, signal.SIGSTOP)
+    run.wait_for_successor("worker-1", before)
+    code, out, err = run.end()
+    assert code == 0, f"{out}\n{err}"
+    summary = run.summary()
+    assert "local/worker-1: hangs: silent for limits.lost_after_s (2 s), killed" in out + err
+    assert summary["restarts"] == 1
+    assert summary["ledger"]["balanced"], summary["ledger"]
+    assert summary["weights_sha256"] == straight["weights_sha256"]

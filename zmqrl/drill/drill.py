@@ -1,0 +1,156 @@
+"""`zmqrl drill`: two real runs under seeded faults, and what is left of their promises."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from zmqrl.drill import witness, witness_algorithm
+from zmqrl.drill.check import Expected, Given, OutsideCheck, check
+from zmqrl.drill.faults import Target, plan_faults
+from zmqrl.drill.journal import journals
+from zmqrl.drill.report import Report, RunReport, Threshold
+from zmqrl.drill.runs import Asked, learning_run, record_folder, witness_run
+from zmqrl.drill.session import Clock, Session
+from zmqrl.drill.subject import Subject
+from zmqrl.drill.witness_rows import ROW
+from zmqrl.errors import Interrupted
+
+JOIN_S = 0.2
+
+
+def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
+    """Run the whole drill in `asked.folder`.
+
+    Raises:
+        ConfigError: The preset cannot be run as asked; nothing was started.
+        Interrupted: Ctrl-C or SIGTERM; both runs were ended.
+    """
+    learning, budget = learning_run(asked)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    other = witness_run(asked, learning.plan)
+    targets = [_target(learning, asked), _target(other, asked)]
+    plan = plan_faults(asked.seed, asked.faults, asked.for_s, targets)
+    record = record_folder(asked.folder)
+    threshold = learning.plan.env.reward_threshold
+    sessions = [
+        Session(subject, [fault for fault in plan if fault.run == subject.name], record)
+        for subject in (learning, other)
+    ]
+    sessions[0].threshold, sessions[0].budget_env_steps = threshold, budget
+    tell(f"{len(plan)} faults over {asked.for_s:g} s, seed {asked.seed}, in {asked.folder}")
+    _run(sessions, asked.for_s)
+    summary = learning.summary() or {}
+    report = Report(
+        preset=asked.preset,
+        mode=learning.plan.config.run.mode,
+        seed=asked.seed,
+        for_s=asked.for_s,
+        faults_s=max(session.faults_s for session in sessions),
+        outcomes=tuple(sorted((o for s in sessions for o in s.outcomes), key=lambda o: o.fault.number)),
+        runs=tuple(_run_report(session) for session in sessions),
+        outside=outside_check(other, record),
+        books_rows=_books_rows(other),
+        threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
+    )
+    return report
+
+
+def write(report: Report, path: Path) -> None:
+    """The report as JSON."""
+    path.write_text(json.dumps(report.data(), indent=2) + "\n")
+
+
+def _target(subject: Subject, asked: Asked) -> Target:
+    single = subject.plan.config.run.mode == "single"
+    roles = {"learner"} if single else {"learner", "broker", "worker"}
+    if subject.plan.config.evaluator.episodes:
+        roles.add("evaluator")
+    return Target(
+        subject.name, frozenset(roles), subject.plan.total_workers, subject.witness and not single, asked.only
+    )
+
+
+def _run(sessions: list[Session], for_s: float) -> None:
+    """Each in a thread of its own; the main thread hears signals, and ends the runs whatever happens."""
+    clock = Clock(for_s, threading.Barrier(len(sessions)), threading.Event())
+    errors: list[BaseException] = []
+
+    def run(session: Session) -> None:
+        try:
+            session.run(clock)
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: told to the thread that waits
+            errors.append(error)
+            clock.begin.abort()
+            clock.stop.set()
+
+    threads = [threading.Thread(target=run, args=(session,), name=session.subject.name) for session in sessions]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(JOIN_S)
+    except KeyboardInterrupt:
+        raise Interrupted("the drill was interrupted; its runs were ended") from None
+    finally:
+        clock.stop.set()
+        clock.begin.abort()
+        for thread in threads:
+            thread.join()
+        for session in sessions:
+            session.subject.kill()
+    if errors:
+        raise errors[0]
+
+
+def outside_check(subject: Subject, record: Path) -> OutsideCheck:
+    """Read what the witness wrote, and judge it."""
+    plan = subject.plan
+    env, sync = plan.config.env, subject.sync
+    vector_envs = env.vector_envs if sync else plan.streams
+    expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps)
+    return check(_given(subject, record), witness.stepped_episodes(record), expected)
+
+
+def _given(subject: Subject, record: Path) -> list[Given]:
+    """Learner by learner and what each arena left over after its last one."""
+    given = [
+        (written.began_ns, Given(np.frombuffer(written.content, ROW)))
+        for written in journals(record, witness_algorithm.SUFFIX)
+    ]
+    for leg in subject.legs:
+        if leg.left_over is not None and leg.in_flight is not None:
+            rows = np.concatenate([leg.left_over, leg.in_flight]) if leg.killed else leg.left_over
+            given.append((leg.ended_ns, Given(rows, left_over=True)))
+    return [part for _, part in sorted(given, key=lambda item: item[0])]
+
+
+def _books_rows(subject: Subject) -> tuple[int, int] | None:
+    """How many rows are stored as the books have it; a killed leg may have been between two of its words."""
+    if subject.sync:
+        env_steps = (subject.summary() or {}).get("env_steps")
+        return None if env_steps is None else (env_steps, env_steps)
+    ledgers = [(leg.ledger, leg.killed) for leg in subject.legs if leg.ledger is not None]
+    least = sum(ledger.stored for ledger, _ in ledgers)
+    return least, least + sum(ledger.in_flight for ledger, killed in ledgers if killed)
+
+
+def _run_report(session: Session) -> RunReport:
+    subject = session.subject
+    summary = subject.summary() or {}
+    return RunReport(
+        name=subject.name,
+        mode=subject.plan.config.run.mode,
+        exit_code=session.exit_code,
+        env_steps=summary.get("env_steps"),
+        restarts=summary.get("restarts"),
+        legs=len(subject.legs),
+        ledger=summary.get("ledger"),
+        failures=tuple(session.failures),
+        left=tuple(subject.left),
+    )

@@ -1,0 +1,128 @@
+"""The two runs of a drill: the preset as it is, and beside it the witness run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.drill.faults import Kind
+from zmqrl.drill.subject import Subject
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.types import Mode
+
+ENDLESS = 1_000_000_000
+"""Env steps: the drill ends its runs."""
+WALL_SLACK_S = 600.0
+"""A run whose drill was killed ends by itself, this much later than twice the drill."""
+RESTART: Mapping[str, Any] = {"max": 1000, "window_s": 5.0}
+"""A drill kills more often than `restart.max` of any honest run allows; the window keeps the backoff short."""
+LIMITS: Mapping[str, Any] = {"lost_after_s": 6.0, "stalled_after_s": 8.0}
+"""So that a hanging worker is found within seconds."""
+LEARNING, WITNESS = "learning", "witness"
+STEP_S = 0.001
+"""What a step of the witness env takes: it leaves the processor to the other run."""
+MOST_ENVS, MOST_STEPS = 4, 32
+"""The witness's vector envs are no larger: what is drilled is the way of a segment, not its size."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command was given."""
+
+    preset: str
+    mode: Mode | None
+    workers: int
+    seed: int
+    for_s: float
+    overrides: Sequence[str]
+    folder: Path
+    faults: int
+    only: frozenset[Kind] = frozenset()
+    """Kinds of faults; none: all."""
+
+
+def learning_run(asked: Asked) -> tuple[Subject, int]:
+    """The preset under faults, and the env steps that it has for its threshold. ConfigError as `train` raises it."""
+    own = load(asked.preset, None, asked.overrides, asked.mode, asked.workers, asked.seed).config
+    run = own.run
+    settings = {
+        "run.name": LEARNING,
+        "run.stop_at_return": None,
+        "run.total_env_steps": ENDLESS,
+        "run.schedule_env_steps": run.schedule_env_steps or run.total_env_steps,
+        "run.max_wall_s": _max_wall_s(asked.for_s),
+        **{f"restart.{key}": value for key, value in RESTART.items()},
+        **{f"limits.{key}": value for key, value in LIMITS.items()},
+    }
+    flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(asked.overrides)
+    config = load(asked.preset, None, flags, asked.mode, asked.workers, asked.seed).config
+    arguments = [asked.preset, *_command_flags(config, asked), *(part for flag in flags for part in ("--set", flag))]
+    return Subject(LEARNING, _plan(config, asked.folder / LEARNING), arguments), run.total_env_steps
+
+
+def witness_run(asked: Asked, learning: RunPlan) -> Subject:
+    """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
+    preset = asked.folder / f"{WITNESS}.yaml"
+    preset.write_text(json.dumps(witness_config(asked, learning), indent=2) + "\n")
+    config = load(str(preset), None, (), None, asked.workers, asked.seed).config
+    arguments = [str(preset), *_command_flags(config, asked)]
+    return Subject(WITNESS, _plan(config, asked.folder / WITNESS), arguments, witness=True)
+
+
+def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
+    """Its preset, as JSON data."""
+    env, mode = learning.config.env, learning.config.run.mode
+    off_policy = mode == "async" or not learning.on_policy
+    record = str(record_folder(asked.folder))
+    num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
+    rows = num_envs * steps * max(env.vector_envs, asked.workers)
+    return {
+        "run": {
+            "name": WITNESS,
+            "mode": mode,
+            "total_env_steps": ENDLESS,
+            "max_wall_s": _max_wall_s(asked.for_s),
+            "checkpoint_every_s": 3.0,
+        },
+        "env": {
+            "id": "zmqrl.drill.witness:WitnessEnv",
+            "kwargs": {"record": record, "step_s": STEP_S},
+            "num_envs": num_envs,
+            "vector_envs": env.vector_envs,
+            "segment_steps": steps,
+        },
+        "network": {"hidden": [8]},
+        "algorithm": {
+            "kind": f"zmqrl.drill.witness_algorithm:{'WitnessOffPolicy' if off_policy else 'WitnessOnPolicy'}",
+            "record": record,
+        },
+        "replay": {"capacity": 4 * rows, "learning_starts": 0, "ratio": 0.05},
+        "evaluator": {"episodes": 0},
+        "restart": dict(RESTART),
+        "limits": dict(LIMITS),
+    }
+
+
+def record_folder(folder: Path) -> Path:
+    """Where the witness env and algorithm write."""
+    return folder / "record"
+
+
+def _max_wall_s(for_s: float) -> float:
+    return 2 * for_s + WALL_SLACK_S
+
+
+def _command_flags(config: Config, asked: Asked) -> list[str]:
+    flags = ["--mode", config.run.mode, "--seed", str(asked.seed)]
+    return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.workers)]
+
+
+def _plan(config: Config, run_dir: Path) -> RunPlan:
+    return plan_run(config, run_dir, time.time())

@@ -1,0 +1,219 @@
+"""A run under drill: the command in a process of its own, its processes, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.drill.recovery import Look
+from zmqrl.drill.shared_view import SharedView
+from zmqrl.errors import TrainingFailed
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
+from zmqrl.types import Array, Ledger, Version
+
+LAUNCHER = "launcher-0"
+GONE_S = 5.0
+"""Within this everything must be gone once launcher or host agent was killed."""
+END_S = 60.0
+"""How long a run that was asked to stop may take."""
+_VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One life of the launcher, and the books as they stood when its arena went (None: it had none)."""
+
+    ended_ns: int
+    """Unix time."""
+    ledger: Ledger | None
+    left_over: Array | None = None
+    in_flight: Array | None = None
+    killed: bool = False
+
+
+@dataclass
+class Subject:
+    """One run; `start` first."""
+
+    name: str
+    plan: RunPlan
+    """For the layout of its memory; the run makes its own from the same arguments."""
+    arguments: Sequence[str]
+    """What stands after `zmqrl train`."""
+    witness: bool = False
+    legs: list[Leg] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """What outlived its launcher or agent by `GONE_S`."""
+    _process: subprocess.Popen[bytes] | None = None
+    _view: SharedView | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """Where it writes."""
+        return Path(self.plan.run_dir)
+
+    @property
+    def output(self) -> Path:
+        """Everything that its launchers said."""
+        return self.run_dir.with_name(f"{self.name}.log")
+
+    @property
+    def exit_code(self) -> int | None:
+        """The launcher's, once it has ended."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def sync(self) -> bool:
+        """Whether successors go on where their predecessors stood."""
+        return self.plan.config.run.mode != "async"
+
+    def start(self, resume: bool = False) -> None:
+        """Start the command, or `--resume`."""
+        arguments = ["--resume", str(self.run_dir)] if resume else [*self.arguments, "--run-dir", str(self.run_dir)]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "zmqrl", "train", *arguments, "--plain"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is the drill's, which ends the runs
+            )
+
+    def look(self) -> Look:
+        """What is there now."""
+        processes = self.processes()
+        agent = processes.get("agent-0")
+        if self._view is None and agent is not None and self.plan.config.run.mode != "single":
+            self._view = SharedView.open(self.plan, agent.pid)
+        if self._view is None:
+            return Look(processes, (), self._saved_version())
+        return Look(processes, self._view.stored(), self._view.version())
+
+    def processes(self) -> dict[str, ProcessId]:
+        """`role-index` to process, as `/proc` shows them below the launcher."""
+        if self._process is None:
+            return {}
+        found: dict[str, ProcessId] = {}
+        todo = [self._process.pid]
+        while todo:
+            pid = todo.pop()
+            try:
+                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            process = identify(pid)
+            if process is None or not is_alive(process):
+                continue
+            if pid == self._process.pid:
+                found[LAUNCHER] = process
+            elif len(arguments) > 5 and arguments[3].startswith("zmqrl."):
+                found[f"{arguments[3].removeprefix('zmqrl.')}-{arguments[5]}"] = process
+        return found
+
+    def await_gone(self, before: Mapping[str, ProcessId]) -> float:
+        """Wait until nothing is left of a run whose agent or launcher was killed; seconds that it took."""
+        assert self._process is not None
+        begun = time.monotonic()
+        try:
+            self._process.wait(GONE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        left = await_gone(before.values(), max(0.0, begun + GONE_S - time.monotonic()))
+        took_s = time.monotonic() - begun
+        self._note_left(before, left)
+        self._process.wait(GONE_S)
+        self._end_leg(killed=True)
+        return took_s
+
+    def stop(self) -> int:
+        """`zmqrl stop`, and wait for the end. Returns the exit code."""
+        assert self._process is not None
+        before = self.look().processes
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGUSR1)
+        try:
+            code = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.left.append(f"{self.name}/launcher did not end within {END_S:g} s of `zmqrl stop`")
+            self.kill()
+            return -signal.SIGKILL
+        self._note_left(before, await_gone(before.values(), GONE_S))
+        self._end_leg(killed=False)
+        return code
+
+    def kill(self) -> None:
+        """End whatever is there, at once; safe to call again."""
+        if self._process is None:
+            return
+        processes = self.processes()
+        for process in processes.values():
+            kill(process)
+        self._process.wait(GONE_S)
+        await_gone(processes.values(), GONE_S)
+        self._drop_view()
+
+    def summary(self) -> dict[str, Any] | None:
+        """`summary.json`, if a launcher came to write it."""
+        try:
+            loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+            return loaded
+        except (OSError, ValueError):
+            return None
+
+    def solved_at(self) -> int | None:
+        """Env steps at which the run reached its env's threshold, as its summary says."""
+        return (self.summary() or {}).get("solved_at_env_steps")
+
+    def last_words(self) -> str:
+        """The end of what it said."""
+        try:
+            return self.output.read_bytes()[-2000:].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def check_running(self) -> None:
+        """Raise `TrainingFailed` when the run has ended by itself."""
+        code = self.exit_code
+        if code is not None:
+            raise TrainingFailed(f"the {self.name} run ended with exit code {code}:\n{self.last_words()}")
+
+    def _end_leg(self, killed: bool) -> None:
+        view, ended_ns = self._view, time.time_ns()
+        if view is None:
+            self.legs.append(Leg(ended_ns, None, killed=killed))
+        elif self.witness:
+            self.legs.append(Leg(ended_ns, view.ledger(), view.left_over(), view.in_flight(), killed))
+        else:
+            self.legs.append(Leg(ended_ns, view.ledger(), killed=killed))
+        self._drop_view()
+
+    def _drop_view(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def _note_left(self, before: Mapping[str, ProcessId], left: Sequence[ProcessId]) -> None:
+        for place, process in before.items():
+            if process in left:
+                self.left.append(f"{self.name}/{place} (pid {process.pid})")
+                kill(process)
+
+    def _saved_version(self) -> Version | None:
+        """Without shared memory (single mode): the newest file in the store."""
+        try:
+            names = os.listdir(self.plan.store_path)
+        except OSError:
+            return None
+        versions = (Version(int(m[1]), int(m[2])) for m in map(_VERSION.fullmatch, names) if m)
+        return max(versions, default=None)

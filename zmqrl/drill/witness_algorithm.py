@@ -1,0 +1,119 @@
+"""Algorithms that learn nothing and write down every row that they are given. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.algorithms.base import Algorithm, BaseLearner, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.config.sections import FORBID_UNKNOWN
+from zmqrl.drill.journal import Journal
+from zmqrl.drill.witness_rows import rows_of
+from zmqrl.networks.build import tower
+from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.types import Array, Mode, Weights
+
+SUFFIX = "rows"
+
+
+@dataclass(frozen=True)
+class WitnessConfig:
+    """The field beside `kind`."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    record: str
+    """Folder of the journals."""
+
+
+class _Witness(Algorithm):
+    Config: ClassVar[type[WitnessConfig]] = WitnessConfig
+    modes: ClassVar[frozenset[Mode]] = frozenset({"single", "sync", "async"})
+    config: WitnessConfig
+
+    def network(self) -> NetworkSpec:
+        """Small; nobody trains it."""
+        layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
+        return NetworkSpec((("q", layers),))
+
+    def acting(self) -> ActingSpec:
+        """Random actions."""
+        return ActingSpec(self.network().tower("q"), "epsilon_greedy", self.env.action, self.env.observation)
+
+    def schedule(self, progress: Progress) -> Mapping[str, float]:
+        """Every action is drawn."""
+        del progress
+        return {"epsilon": 1.0}
+
+    def _journal(self) -> Journal:
+        return Journal(Path(self.config.record), SUFFIX)
+
+
+class WitnessOnPolicy(_Witness):
+    """Given each segment once, as PPO would be."""
+
+    on_policy: ClassVar[bool] = True
+
+    @property
+    def batch_segments(self) -> int | None:
+        """async: one at a time."""
+        return 1
+
+    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+        """A recorder."""
+        del device
+        return _OnPolicyRecorder(weights, self._journal())
+
+
+class WitnessOffPolicy(_Witness):
+    """Given segments as they enter replay, as DQN would be."""
+
+    on_policy: ClassVar[bool] = False
+
+    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
+        """A recorder."""
+        del device
+        return _OffPolicyRecorder(weights, self._journal())
+
+
+class _Recorder(BaseLearner):
+    def __init__(self, weights: Weights, journal: Journal) -> None:
+        self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
+        self._journal = journal
+
+    def weights(self) -> dict[str, Array]:
+        return dict(self._weights)
+
+    def network_names(self) -> tuple[str, ...]:
+        return tuple(self._weights)
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        del state
+        self._weights = {name: np.array(weights[name]) for name in self._weights}
+
+    def _record(self, batch: SegmentBatch) -> None:
+        self._journal.append(rows_of(batch.columns, batch.metas).tobytes())
+
+
+class _OnPolicyRecorder(_Recorder, OnPolicyLearner):
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        del progress
+        self._record(batch)
+        return LearnResult(1, {})
+
+
+class _OffPolicyRecorder(_Recorder, OffPolicyLearner):
+    def observe(self, batch: SegmentBatch) -> None:
+        self._record(batch)
+
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        del replay, progress
+        return LearnResult(updates, {})
