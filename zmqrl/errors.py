@@ -24,6 +24,16 @@ class TrainingFailed(ZmqrlError):
     exit_code = 1
 
 
+class HostFailed(ZmqrlError):
+    """A host cannot be used: which one, why, and the command that mends it. Other hosts may go on."""
+
+    def __init__(self, host: str, cause: str, mend: str) -> None:
+        super().__init__(f"{host}: {cause}\n   {mend}")
+        self.host = host
+        self.cause = cause
+        self.mend = mend
+
+
 class UncleanTeardown(ZmqrlError):
     """The run ended and something of it is still there: the message names what."""
 

@@ -1,0 +1,172 @@
+"""The lab is what it says: otherwise tests that stand on it would prove nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import Lab, lab_or_skip
+
+WAIT_S = 10.0
+PING_S = "0.6"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def own_lab() -> Iterator[Lab]:
+    """For tests that start hosts anew: what runs in them must be gone after the test."""
+    with lab_or_skip(2, isolated=True) as lab:
+        yield lab
+
+
+def until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def talks(lab: Lab, index: int) -> bool:
+    """Whether host 0 gets sshd's greeting from a host."""
+    with lab.here():
+        try:
+            with socket.create_connection((lab.hosts[index].address, lab.hosts[index].port), 0.6) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+
+def ssh(lab: Lab, index: int, command: str) -> str:
+    argv = ["ssh", "-F", str(lab.ssh_config), lab.hosts[index].name, command]
+    with lab.run_here(argv, stdout=subprocess.PIPE, text=True) as client:
+        return client.communicate(timeout=WAIT_S)[0].strip()
+
+
+def test_hosts_have_names_processes_and_tmp_of_their_own(lab: Lab) -> None:
+    hostname, *files = ssh(lab, 1, "hostname; touch /tmp/mine /dev/shm/mine; ls /tmp").split()
+    assert hostname == "h1" and "mine" in files
+    assert (lab.hosts[1].tmp / "mine").exists()
+    assert "mine" not in ssh(lab, 2, "ls /tmp /dev/shm").split()
+    assert not [process for process in lab.hosts[2].processes() if "sshd" not in process.argv[0]]
+
+
+def test_hosts_see_python_the_repository_and_a_shared_folder(lab: Lab) -> None:
+    far = lab.hosts[1].hosts_yaml()
+    find = f"PYTHONPATH={far['env']['PYTHONPATH']} {far['python']} -c 'import zmqrl; print(zmqrl.__file__)'"
+    assert ssh(lab, 1, find) == str(Path(__file__).parents[2] / "zmqrl" / "__init__.py")
+    (lab.shared / "token").write_text("seen")
+    assert ssh(lab, 2, f"cat {lab.shared}/token") == "seen"
+
+
+def test_a_pulled_cable_is_silence_and_comes_back(lab: Lab) -> None:
+    assert talks(lab, 1)
+    lab.link(1, False)
+    assert not talks(lab, 1)
+    lab.link(1, True)
+    until(lambda: talks(lab, 1))
+
+
+def test_a_partition_is_between_two_hosts_only(lab: Lab) -> None:
+    lab.partition(0, 1)
+    assert not talks(lab, 1)
+    assert talks(lab, 2)
+    lab.heal()
+    until(lambda: talks(lab, 1))
+
+
+def test_a_slow_wire_delays_both_ways_and_can_be_taken_out(lab: Lab) -> None:
+    def round_trip_s() -> float:
+        with lab.here(), socket.socket() as probe:
+            start = time.monotonic()
+            probe.connect((lab.hosts[2].address, lab.hosts[2].port))
+            return time.monotonic() - start
+
+    until(lambda: talks(lab, 2))
+    lab.delay(2, 40)
+    until(lambda: talks(lab, 2))
+    assert 0.08 <= round_trip_s() < 0.2
+    lab.delay(2, 0)
+    until(lambda: talks(lab, 2))
+    assert round_trip_s() < 0.04
+    lab.delay(2, 0, loss=1.0)
+    assert not talks(lab, 2)
+    lab.delay(2, 0)
+    until(lambda: talks(lab, 2))
+
+
+def test_a_crash_ends_every_process_and_a_boot_brings_the_host_back(own_lab: Lab) -> None:
+    host = own_lab.hosts[1]
+    ssh(own_lab, 1, "setsid sleep 1234 >/dev/null 2>&1 </dev/null & ")
+    (sleeper,) = host.processes("sleep 1234")
+    host.crash()
+    assert not Path(f"/proc/{sleeper.pid}").exists()
+    with pytest.raises(ConnectionRefusedError), own_lab.here():
+        socket.create_connection((host.address, host.port), WAIT_S)
+    host.boot()
+    assert ssh(own_lab, 1, "hostname") == "h1"
+
+
+def test_sshd_can_be_killed_alone(own_lab: Lab) -> None:
+    host = own_lab.hosts[1]
+    ssh(own_lab, 1, "setsid sleep 1235 >/dev/null 2>&1 </dev/null & ")
+    host.kill_sshd()
+    assert not talks(own_lab, 1)
+    (sleeper,) = host.processes("sleep 1235")
+    os.kill(sleeper.pid, signal.SIGKILL)
+    host.start_sshd()
+    assert talks(own_lab, 1)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_nothing_of_a_lab_outlives_its_killed_owner(isolated: bool) -> None:
+    with lab_or_skip(1, isolated):
+        pass  # says why not, if not
+    code = f"""
+import sys, time
+from lab import Lab
+lab = Lab(2, {isolated})
+lab.run_here(["ssh", "-F", str(lab.ssh_config), "h1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null &"]).wait(10)
+print(lab.folder, *(process.pid for host in lab.hosts for process in host.processes()), flush=True)
+sys.stdin.read()
+"""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    with owner:
+        assert owner.stdout is not None
+        folder, *pids = owner.stdout.readline().split()
+        assert len(pids) >= 3
+        owner.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    with lab_or_skip(1, isolated):
+        assert not Path(folder).exists()
+
+
+def test_hosts_without_namespaces_serve_too() -> None:
+    with lab_or_skip(2, isolated=False) as lab:
+        assert not lab.isolated
+        assert lab.hosts[0].port != lab.hosts[1].port
+        assert ssh(lab, 1, "echo $((6 * 7))") == "42"
+        ssh(lab, 1, "setsid sleep 1236 >/dev/null 2>&1 </dev/null & ")
+        assert lab.hosts[1].processes("sleep 1236")
+        assert not lab.hosts[0].processes("sleep 1236")
+        lab.hosts[1].kill_sshd()
+        assert not talks(lab, 1)
+    assert not lab.folder.exists()

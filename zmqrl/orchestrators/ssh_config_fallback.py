@@ -1,0 +1,52 @@
+"""The user's ssh configuration on a machine without an ssh client."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zmqrl.errors import HostFailed
+
+_INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Settings by lower-case name, as `ssh -G` names them."""
+
+    configured: dict[str, list[str]]
+    standard: dict[str, str]
+
+
+def read_without_client(host: str, name: str, files: Sequence[Path]) -> Found:
+    """What the files say of a host, and what ssh does without them. HostFailed when only ssh can read them."""
+    import paramiko
+
+    texts = []
+    for file in files:
+        try:
+            texts.append(file.read_text())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise HostFailed(host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
+        if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
+            why = f"{file} has Include, which only the ssh client understands"
+            raise HostFailed(host, why, "install it: apt install openssh-client")
+    try:
+        looked_up = paramiko.SSHConfig.from_text("\n".join(texts)).lookup(name)
+    except paramiko.SSHException as error:
+        raise HostFailed(host, f"{files[0]} cannot be understood: {error}", f"correct {files[0]}") from error
+    settings: dict[str, Any] = dict(looked_up)
+    configured = {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
+    standard = {
+        "user": getpass.getuser(),
+        "port": "22",
+        "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+        "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+    }
+    return Found(configured, standard)

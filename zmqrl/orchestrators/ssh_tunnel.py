@@ -1,0 +1,85 @@
+"""Reverse tunnels: ports on another host's loopback that lead to places which this machine reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from zmqrl.errors import HostFailed
+
+if TYPE_CHECKING:
+    import paramiko
+
+CHUNK = 65536
+CONNECT_S = 10.0
+KNOWN_S = 5.0
+
+
+class Tunnels:
+    """All reverse tunnels of one connection: ssh has one handler for them."""
+
+    def __init__(self, host: str, transport: paramiko.Transport) -> None:
+        self._host, self._transport = host, transport
+        self._leads_to: dict[int, tuple[str, int]] = {}
+        self._known = threading.Condition()
+        self._asking = threading.Lock()
+
+    def open(self, to: tuple[str, int]) -> int:
+        """A new port on the far loopback. HostFailed when the far sshd forwards nothing."""
+        import paramiko
+
+        try:
+            with self._asking:
+                port = self._transport.request_port_forward("127.0.0.1", 0, self._arrived)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            why = f"its sshd opens no reverse tunnel ({error})"
+            mend = f"on it, in sshd_config: AllowTcpForwarding yes; or do without: hosts.{self._host}.tunnel: false"
+            raise HostFailed(self._host, why, mend) from error
+        with self._known:
+            self._leads_to[port] = to
+            self._known.notify_all()
+        return port
+
+    def _arrived(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
+        """Called in the connection's own thread, which must go on."""
+        del origin
+        threading.Thread(
+            target=self._carry, args=(channel, server[1]), name=f"{self._host} tunnel", daemon=True
+        ).start()
+
+    def _carry(self, channel: paramiko.Channel, port: int) -> None:
+        with contextlib.closing(channel):
+            with self._known:  # the first may arrive before `open` has been told the port
+                if not self._known.wait_for(lambda: port in self._leads_to, KNOWN_S):
+                    return
+                to = self._leads_to[port]
+            try:
+                near = socket.create_connection(to, CONNECT_S)
+            except OSError:
+                return  # closing the channel tells the far side that nobody is here
+            with near:
+                near.settimeout(None)
+                near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                outward = threading.Thread(target=_pump_out, args=(near, channel), daemon=True)
+                outward.start()
+                _pump_in(channel, near)
+                outward.join()
+
+
+def _pump_out(near: socket.socket, channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while data := near.recv(CHUNK):
+            channel.sendall(data)
+    with contextlib.suppress(OSError, EOFError):
+        channel.shutdown_write()
+
+
+def _pump_in(channel: paramiko.Channel, near: socket.socket) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while data := channel.recv(CHUNK):
+            near.sendall(data)
+    with contextlib.suppress(OSError):
+        # the far side wrote its last; when the whole connection is gone, so is whoever would read our answer
+        near.shutdown(socket.SHUT_RDWR if channel.closed else socket.SHUT_WR)
