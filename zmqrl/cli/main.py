@@ -25,6 +25,7 @@ COMMANDS = {
     "plot": "results",
     "bench": "results",
     "version": "results",
+    "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
 

@@ -18,7 +18,6 @@ from zmqrl.errors import HostFailed
 
 ANSWER_S = 8.0
 """How long one answer may take; the env check takes the most, and ends itself before."""
-CLOSE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,10 @@ class _Opened:
 
 @dataclass(frozen=True)
 class _Ended:
-    """No more words."""
+    """No more words: exit code, and the end of its stderr."""
+
+    code: int | None
+    stderr: str
 
 
 _Event: TypeAlias = "_Opened | _Ended | Word | HostFailed | None"
@@ -45,6 +47,9 @@ class CheckUp:
         self._links: dict[str, Link] = {}
         self._readers: list[threading.Thread] = []
         self._late_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._opened: list[Link] = []
+        self._closing = False
 
     def run(self, opening: Opening) -> Mapping[str, Measurement]:
         """`opening` gives for each host how its link is made, or why there is none, as soon as it is known."""
@@ -72,28 +77,31 @@ class CheckUp:
         except HostFailed as error:
             self._put(host, error)
             return
+        with self._lock:
+            self._opened.append(link)
+            closing = self._closing
+        if closing:
+            link.hang_up()
         self._put(host, _Opened(link))
         for word in link.words():
             self._put(host, word)
-        self._put(host, _Ended())
+        code, stderr = link.ending()
+        link.release()
+        self._put(host, _Ended(code, stderr))
 
     def _put(self, host: str, event: _Event) -> None:
         self._events.put((host, time.time(), event))
 
     def _close(self, opener: threading.Thread) -> None:
-        """Also what was opened after the end was decided, by an interrupt."""
+        """Also what an interrupt finds half opened."""
+        with self._lock:
+            self._closing = True
+            opened = list(self._opened)
+        for link in opened:
+            link.hang_up()
         opener.join()
-        while any(reader.is_alive() for reader in self._readers) or not self._events.empty():
-            for link in self._links.values():
-                link.close()
-            try:
-                host, _, event = self._events.get(timeout=CLOSE_S)
-            except queue.Empty:
-                break
-            if isinstance(event, _Opened):
-                self._links[host] = event.link
-        for link in self._links.values():
-            link.close()
+        for reader in self._readers:
+            reader.join()
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -120,7 +128,7 @@ class CheckUp:
         elif isinstance(event, _Ended):
             self._late_at.pop(host, None)
             if host not in self._examination.over:
-                failure = why_it_ended(*self._links[host].ending())
+                failure = why_it_ended(event.code, event.stderr)
                 self._send(self._examination.fail(host, failure))
         elif event is not None:
             if host in self._late_at:
@@ -149,4 +157,3 @@ class CheckUp:
             return order
         addresses, ports = link.carry(order.addresses, order.ports)
         return replace(order, addresses=addresses, ports=ports)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ STDERR_TAIL = 4000
 
 
 class Link(ABC):
-    """One probe. `words` is read by one thread, the rest is called by another."""
+    """One probe. Its reader calls `words`, then `ending` and `release`; another thread calls the rest."""
 
     accepted: tuple[str, ...] = ()
     """What to tell the user: host keys that were new and are now known."""
@@ -39,8 +40,12 @@ class Link(ABC):
         """Where this host finds what listens at `addresses` and `ports`: there, or at a tunnel's end. HostFailed."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End the probe and let go; bounded."""
+    def hang_up(self) -> None:
+        """End the probe, and so `words`; bounded. Safe when it has ended."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give everything back, once the probe has ended."""
 
 
 class LocalLink(Link):
@@ -58,11 +63,9 @@ class LocalLink(Link):
 
     def send(self, order: Order) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(order_line(order))
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return
 
     def words(self) -> Iterator[Word]:
         assert self._process.stdout is not None
@@ -82,17 +85,18 @@ class LocalLink(Link):
     def carry(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         return tuple(addresses), tuple(ports)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(END_S)
+
+    def release(self) -> None:
+        self.hang_up()
+        self._process.wait(END_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._stderr.close()

@@ -42,7 +42,7 @@ class SshLink(Link):
 
     def ending(self) -> tuple[int | None, str]:
         code = self._channel.exit_status(END_S)
-        self._channel.close()  # its stderr is whole then
+        self._channel.close()  # then its stderr is whole
         return code, self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
 
     def carry(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -50,7 +50,10 @@ class SshLink(Link):
             return tuple(addresses), tuple(ports)
         return (LOOPBACK,), tuple(self._connection.forward_back((addresses[0], port)) for port in ports)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        self._channel.close()
+
+    def release(self) -> None:
         self._channel.close()
         self._connection.close()
         self._stderr.unlink(missing_ok=True)
