@@ -31,6 +31,7 @@ COMMANDS = {
     "bench": "results",
     "drill": "drill",
     "version": "results",
+    "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
 

@@ -1,0 +1,51 @@
+"""`zmqrl doctor`: check every host before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+IN_THE_WAY = 2
+
+
+@click.command("doctor")
+@click.argument("hosts", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3.")
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
+@click.option("--json", "as_data", is_flag=True, help="Everything that was measured, as JSON.")
+@click.option("--plain", is_flag=True, help="Plain columns instead of a table.")
+@click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; a changed one is refused all the same.")
+def doctor_command(
+    hosts: Path, overrides: tuple[str, ...], limit: tuple[str, ...], as_data: bool, plain: bool, accept_new_hosts: bool
+) -> int:
+    """Check every host of HOSTS (hosts.yaml), and start nothing. Exit code 2: something stands in the way."""
+    from zmqrl.doctor.examine import examine
+    from zmqrl.doctor.judge import judge_all
+    from zmqrl.doctor.needs import needs_of
+    from zmqrl.doctor.report import as_json, print_report
+    from zmqrl.launch.configure import load
+
+    loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)
+    measurements = examine(loaded.config, accept_new_hosts, lambda line: click.echo(line, err=True))
+    faults = judge_all(measurements, needs_of(loaded, hosts))
+    manual = [name for name, host in loaded.config.hosts.items() if host.manual]
+    if as_data:
+        click.echo(as_json(measurements, faults, manual))
+    else:
+        print_report(measurements, faults, manual, sys.stdout, None if plain or not sys.stdout.isatty() else _draw)
+    return IN_THE_WAY if any(fault.grave for fault in faults) else 0
+
+
+def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*heads)
+    styles = {"FAULT": "red", "warning": "yellow", "ok": "green"}
+    for row in rows:
+        table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
+    Console().print(table)

@@ -1,0 +1,159 @@
+"""Examine every host at once: a thread per host reads, this one decides; every wait is bounded."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from zmqrl.doctor.endings import why_it_ended
+from zmqrl.doctor.examination import Examination, Orders
+from zmqrl.doctor.links import Link
+from zmqrl.doctor.measurement import Failure, Measurement
+from zmqrl.doctor.messages import Order, Reach, Word
+from zmqrl.errors import HostFailed
+
+ANSWER_S = 8.0
+"""How long one answer may take; the env check takes the most, and ends itself before."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    link: Link
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """No more words: exit code, and the end of its stderr."""
+
+    code: int | None
+    stderr: str
+
+
+_Event: TypeAlias = "_Opened | _Ended | Word | HostFailed | None"
+Opening: TypeAlias = Iterable[tuple[str, Callable[[], Link] | HostFailed]]
+
+
+class CheckUp:
+    """One run over all hosts. Made and used by one thread."""
+
+    def __init__(self, examination: Examination, tell: Callable[[str], None]) -> None:
+        """`tell` is given what the user should know at once: fingerprints of host keys that were accepted."""
+        self._examination, self._tell = examination, tell
+        self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
+        self._links: dict[str, Link] = {}
+        self._readers: list[threading.Thread] = []
+        self._late_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._opened: list[Link] = []
+        self._closing = False
+
+    def run(self, opening: Opening) -> Mapping[str, Measurement]:
+        """`opening` gives for each host how its link is made, or why there is none, as soon as it is known."""
+        opener = threading.Thread(target=self._open, args=(opening,), name="open", daemon=True)
+        opener.start()
+        try:
+            while not self._examination.done:
+                self._step()
+        finally:
+            self._close(opener)
+        return self._examination.measurements
+
+    def _open(self, opening: Opening) -> None:
+        for host, found in opening:
+            if isinstance(found, HostFailed):
+                self._put(host, found)
+                continue
+            reader = threading.Thread(target=self._read, args=(host, found), name=f"{host} probe", daemon=True)
+            self._readers.append(reader)
+            reader.start()
+
+    def _read(self, host: str, make: Callable[[], Link]) -> None:
+        try:
+            link = make()
+        except HostFailed as error:
+            self._put(host, error)
+            return
+        with self._lock:
+            self._opened.append(link)
+            closing = self._closing
+        if closing:
+            link.hang_up()
+        self._put(host, _Opened(link))
+        for word in link.words():
+            self._put(host, word)
+        code, stderr = link.ending()
+        link.release()
+        self._put(host, _Ended(code, stderr))
+
+    def _put(self, host: str, event: _Event) -> None:
+        self._events.put((host, time.time(), event))
+
+    def _close(self, opener: threading.Thread) -> None:
+        """Also what an interrupt finds half opened."""
+        with self._lock:
+            self._closing = True
+            opened = list(self._opened)
+        for link in opened:
+            link.hang_up()
+        opener.join()
+        for reader in self._readers:
+            reader.join()
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        late = [host for host, at in self._late_at.items() if at <= now and not self._examination.is_idle(host)]
+        for host in late:
+            waited_for = self._examination.measurements[host].waited_for
+            cause = f"connected, but no answer within {ANSWER_S:g} s about {waited_for}"
+            self._send(self._examination.fail(host, Failure("answer", cause)))
+            del self._late_at[host]
+        if self._examination.done:
+            return
+        ends = [at for host, at in self._late_at.items() if not self._examination.is_idle(host)]
+        try:
+            host, stamp, event = self._events.get(timeout=max(0.0, min(ends) - now) if ends else None)
+        except queue.Empty:
+            return
+        self._handle(host, stamp, event)
+
+    def _handle(self, host: str, stamp: float, event: _Event) -> None:
+        if isinstance(event, HostFailed):
+            self._send(self._examination.fail(host, Failure("ssh", event.cause, event.mend)))
+        elif isinstance(event, _Opened):
+            self._begin(host, event.link)
+        elif isinstance(event, _Ended):
+            self._late_at.pop(host, None)
+            if host not in self._examination.over:
+                failure = why_it_ended(event.code, event.stderr)
+                self._send(self._examination.fail(host, failure))
+        elif event is not None:
+            if host in self._late_at:
+                self._late_at[host] = time.monotonic() + ANSWER_S
+            self._send(self._examination.handle(host, event, stamp))
+
+    def _begin(self, host: str, link: Link) -> None:
+        self._links[host] = link
+        for line in link.accepted:
+            self._tell(line)
+        self._late_at[host] = time.monotonic() + ANSWER_S
+
+    def _send(self, orders: Orders) -> None:
+        for host, order in orders:
+            link = self._links.get(host)
+            if link is None:
+                continue
+            try:
+                link.send(self._carried(link, order))
+                self._late_at[host] = time.monotonic() + ANSWER_S
+            except HostFailed as error:
+                self._send(self._examination.fail(host, Failure("ssh", error.cause, error.mend)))
+
+    def _carried(self, link: Link, order: Order) -> Order:
+        if not isinstance(order, Reach):
+            return order
+        addresses, ports = link.carry(order.addresses, order.ports)
+        return replace(order, addresses=addresses, ports=ports)

@@ -1,0 +1,164 @@
+"""What a worker of this host would find of the env: can it be made, how fast is it, does it repeat itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.doctor.messages import EnvFacts
+from zmqrl.envs.base import VectorEnv
+from zmqrl.envs.factory import make_vector_env
+from zmqrl.envs.make import make_single, probe
+from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.errors import ZmqrlError
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import SegmentMeta
+from zmqrl.types import Array, EnvSpec, Mode, SegmentId, SpaceSpec, Version
+from zmqrl.workers.episodes import EnvRecord
+
+RATE_S = 0.3
+WALK_S = 0.6
+WALK_STEPS = 200
+WALK_ENVS = 8
+"""Each with its own seed: an env that only now and then does not repeat itself is found too."""
+WARM_UP_STEPS = 3
+LEAST_STEPS = 20
+MOST_ADVICE = 10
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """One vector env stepped with fixed actions: what was seen, and what a successor is told after half of it."""
+
+    seen: list[Array]
+    actions: list[Array]
+    record: EnvRecord
+    half: int
+
+
+def look_at_env(section: EnvSection, mode: Mode, seed: int) -> Iterator[EnvFacts]:
+    """What is known after each stage, so that an env which hangs or dies in one does not take the others along."""
+    facts = EnvFacts()
+    yield facts
+    try:
+        spec = probe(section)
+        facts = replace(facts, stage="steps", spaces=_spaces(spec))
+        yield facts
+        facts = replace(facts, stage="repeat", steps_per_s=_steps_per_s(section, spec, mode, seed))
+        yield facts
+        facts = replace(_repeats(facts, section, spec, seed), stage="checker")
+        yield facts
+    except ZmqrlError as error:
+        yield replace(facts, error=str(error))
+        return
+    yield replace(_checked(facts, section), stage="done")
+
+
+def _spaces(spec: EnvSpec) -> str:
+    def words(space: SpaceSpec) -> str:
+        return f"discrete {space.n}" if space.kind == "discrete" else f"{space.dtype} {list(space.shape)}"
+
+    return f"{words(spec.observation)} -> {words(spec.action)}"
+
+
+def _actions(spec: EnvSpec, num_envs: int, generator: np.random.Generator) -> Array:
+    action = spec.action
+    if action.kind == "discrete":
+        return generator.integers(0, action.n, num_envs)
+    if not action.low:
+        return generator.normal(size=(num_envs, *action.shape)).astype(action.dtype)
+    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
+    return generator.uniform(low, high, (num_envs, *action.shape)).astype(action.dtype)
+
+
+def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: Mode, seed: int) -> float:
+    """Env steps of one process without a policy."""
+    env = make_vector_env(section, spec, mode, seed, 0)
+    try:
+        env.start()
+        generator = stream(seed, "doctor")
+        chosen = [_actions(spec, section.num_envs, generator) for _ in range(64)]
+        for step in range(WARM_UP_STEPS):
+            env.step(chosen[step])
+        begun, steps = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - begun) < RATE_S:
+            env.step(chosen[steps % len(chosen)])
+            steps += 1
+        return steps * section.num_envs / elapsed
+    finally:
+        env.close()
+
+
+def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int) -> EnvFacts:
+    """Walk; have a successor take over at half, as after a worker's death; compare the other half bit by bit."""
+    make = partial(SeededVectorEnv, spec, partial(make_single, section), WALK_ENVS, seed, 0)
+    walk = _walked(make, spec, seed)
+    successor = make()
+    try:
+        again = [successor.start(walk.record.states()).copy()]
+        again += [successor.step(actions).obs.copy() for actions in walk.actions[walk.half :]]
+    finally:
+        successor.close()
+    pairs = list(zip(walk.seen[walk.half :], again, strict=True))
+    wrong = [slot for slot in range(WALK_ENVS) if any(a[slot].tobytes() != b[slot].tobytes() for a, b in pairs)]
+    differing = f"{len(wrong)} of {WALK_ENVS} envs" if wrong else None
+    digest = hashlib.sha256(b"".join(obs.tobytes() for obs in walk.seen[:LEAST_STEPS])).hexdigest()
+    return replace(facts, repeats=not wrong, differing=differing, digest=digest[:16])
+
+
+def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int) -> _Walk:
+    env, generator, record = make(), stream(seed, "doctor walk"), EnvRecord(WALK_ENVS, True)
+    until, half = time.monotonic() + WALK_S, 0
+    seen: list[Array] = []
+    actions: list[Array] = []
+    try:
+        seen.append(env.start().copy())
+        while len(actions) < WALK_STEPS and (time.monotonic() < until or len(actions) < LEAST_STEPS):
+            actions.append(_actions(spec, WALK_ENVS, generator))
+            step = env.step(actions[-1])
+            seen.append(step.obs.copy())
+            in_time = time.monotonic() < until - WALK_S / 2 and len(actions) <= WALK_STEPS // 2
+            if half == len(actions) - 1 and (in_time or len(actions) <= LEAST_STEPS // 2):
+                columns = {"action": actions[-1], "terminated": step.terminated, "truncated": step.truncated}
+                rows = {name: column[None] for name, column in columns.items()}
+                record.advance(SegmentMeta(SegmentId(0, 0, half), Version(0, 0), WALK_ENVS), rows)
+                half += 1
+    finally:
+        env.close()
+    return _Walk(seen, actions, record, half)
+
+
+def _checked(facts: EnvFacts, section: EnvSection) -> EnvFacts:
+    """`gymnasium.utils.env_checker`, without rendering."""
+    env: gym.Env[Any, Any] | None = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            env = make_single(section)
+            check_env(env.unwrapped, skip_render_check=True)
+        except Exception as error:  # noqa: BLE001 - the checker asserts, and the user's code may raise anything
+            return replace(facts, checker=_first_line(error), advice=_advice(caught))
+        finally:
+            if env is not None:
+                env.close()
+    return replace(facts, checker="", advice=_advice(caught))
+
+
+def _advice(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_COLOUR.sub("", str(one.message)) for one in caught))[:MOST_ADVICE]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,87 @@
+"""The env check in a process of its own: the user's code may print, hang or crash, and the probe goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from zmqrl.doctor.messages import EnvFacts, Examine, read_word, word_line
+from zmqrl.entry import PARENT_VARIABLE, THREAD_VARIABLES, die_with_parent
+
+
+class EnvProcess:
+    """Started beside everything else; `result` takes what it found by its limit."""
+
+    def __init__(self, order: Examine, code: Path | None, workdir: Path | None) -> None:
+        """Start it. `code`: where the user's modules lie; `workdir`: where workers will be started."""
+        self._until = time.monotonic() + order.env_limit_s
+        self._facts = EnvFacts()
+        here = {PARENT_VARIABLE: str(os.getpid()), **dict.fromkeys(THREAD_VARIABLES, "1")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "zmqrl.doctor.env_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=workdir,
+            env={**os.environ, **here},
+        )
+        self._reader = threading.Thread(target=self._read, name="env", daemon=True)
+        self._reader.start()
+        assert self._process.stdin is not None
+        asked = {"env": order.env, "mode": order.mode, "seed": order.seed, "code": str(code) if code else None}
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(asked))
+            self._process.stdin.close()
+
+    def result(self) -> EnvFacts:
+        """Wait for it until its limit, then end it."""
+        self._reader.join(max(0.0, self._until - time.monotonic()))
+        late = self._reader.is_alive()
+        if late:
+            self._process.kill()
+        self._reader.join()
+        code = self._process.wait()
+        facts = self._facts
+        if facts.stage == "done" or facts.error is not None:
+            return facts
+        if late:
+            return replace(facts, stage=f"{facts.stage}, out of time")
+        cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        return replace(facts, error=f"the process that looked at the env died ({cause}) at: {facts.stage}")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                word = read_word(line)
+                if isinstance(word, EnvFacts):
+                    self._facts = word
+
+
+def main() -> None:
+    """The child: facts on what stdout was; the env's own prints go nowhere."""
+    die_with_parent()
+    asked = json.load(sys.stdin)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if asked["code"] is not None:
+        sys.path.insert(0, asked["code"])
+    from zmqrl.config.codec import from_json
+    from zmqrl.config.sections import EnvSection
+    from zmqrl.doctor.env_check import look_at_env
+
+    for facts in look_at_env(from_json(EnvSection, asked["env"]), asked["mode"], asked["seed"]):
+        print(word_line(facts), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

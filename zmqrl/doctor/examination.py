@@ -1,0 +1,242 @@
+"""Who is asked what, and when: words of the probes in, orders out. No clock and no sockets of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
+from zmqrl.doctor.messages import (
+    Broken,
+    Clock,
+    Curve,
+    Echo,
+    EnvFacts,
+    Examine,
+    Examined,
+    Finish,
+    Folders,
+    Forget,
+    Hello,
+    Listening,
+    Locks,
+    Machine,
+    Order,
+    Reach,
+    Reached,
+    Seen,
+    Watch,
+    Watching,
+    Word,
+    Write,
+    Written,
+)
+
+ECHOES = 5
+WATCH_S = 3.0
+NAME = ".zmqrl-doctor-"
+
+Orders: TypeAlias = list[tuple[str, Order]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one host is asked."""
+
+    examine: Examine
+    reach: Reach | None
+    """Addresses and ports are those that the learner's host says, unless `addresses` are given."""
+    watches: bool
+    """It looks into the store for what the learner's host writes."""
+
+
+class Examination:
+    """The learner's host is asked first what others need: where it listens, and what of the store exists."""
+
+    def __init__(self, questions: Mapping[str, Question], learner: str) -> None:
+        self.measurements = {host: Measurement(host) for host in questions}
+        self._questions, self._learner = questions, learner
+        self._clocks: dict[str, list[tuple[float, float, float]]] = {host: [] for host in questions}
+        self._echoed_at: dict[str, float] = {}
+        self._waiting: list[str] = []
+        self._ready: Listening | None = None
+        self._learner_examined = learner not in questions
+        self._tokens = {host: secrets.token_hex(16) for host in questions}
+        self._written_s: dict[str, float] = {}
+        self._not_written: dict[str, str] = {}
+        self._finishing: set[str] = set()
+        self.over: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Nothing is to be waited for any more."""
+        return self.over == set(self._questions)
+
+    def handle(self, host: str, word: Word, now: float) -> Orders:
+        """`now`: unix time here when the word arrived."""
+        if host in self.over:
+            return []
+        if isinstance(word, Hello):
+            return self._begin(host, word, now)
+        if isinstance(word, Clock):
+            return self._clock(host, word, now)
+        if isinstance(word, Broken):
+            return self.fail(host, Failure("probe", word.cause, ""))
+        if isinstance(word, Examined):
+            return self._examined(host)
+        if isinstance(word, (Watching, Written, Seen)):
+            return self._store(host, word)
+        self._note(host, word)
+        if isinstance(word, Reached):
+            return self._watch(host)
+        if isinstance(word, EnvFacts):
+            return self._end(host)
+        return []
+
+    def fail(self, host: str, failure: Failure) -> Orders:
+        """No more is heard of this host."""
+        if host in self.over:
+            return []
+        self.measurements[host] = replace(self.measurements[host], failure=failure)
+        return self._end(host)
+
+    def is_idle(self, host: str) -> bool:
+        """Whether it is this host's turn to wait, not ours."""
+        keeps_open = host == self._learner and self._learner_examined and host not in self._finishing
+        return host in self._waiting or keeps_open
+
+    # one host after the other
+
+    def _begin(self, host: str, hello: Hello, now: float) -> Orders:
+        self.measurements[host] = replace(self.measurements[host], hello=hello)
+        self._echoed_at[host] = now
+        return [(host, Echo())]
+
+    def _clock(self, host: str, clock: Clock, now: float) -> Orders:
+        sent = self._echoed_at[host]
+        self._clocks[host].append((now - sent, clock.time_s - (sent + now) / 2, now))
+        if len(self._clocks[host]) < ECHOES:
+            self._echoed_at[host] = now
+            return [(host, Echo())]
+        round_trip_s, skew_s, _ = min(self._clocks[host])
+        self.measurements[host] = replace(self.measurements[host], clock=ClockFacts(skew_s, round_trip_s))
+        return [(host, self._questions[host].examine)]
+
+    def _note(self, host: str, word: Word) -> None:
+        fields = {
+            Machine: "machine",
+            Locks: "locks",
+            Folders: "folders",
+            Curve: "curve",
+            Listening: "listening",
+            Reached: "reached",
+            EnvFacts: "env",
+        }
+        self.measurements[host] = replace(self.measurements[host], **{fields[type(word)]: word})  # type: ignore[arg-type]
+
+    def _examined(self, host: str) -> Orders:
+        if host == self._learner:
+            return self._learner_is_known()
+        if not self._learner_examined:
+            self._waiting.append(host)
+            return []
+        return self._reach(host)
+
+    def _learner_is_known(self) -> Orders:
+        self._learner_examined = True
+        waiting, self._waiting = self._waiting, []
+        orders = [order for host in waiting for order in self._reach(host)]
+        return orders + self._finish_learner()
+
+    def _reach(self, host: str) -> Orders:
+        asked, listening = self._questions[host].reach, self._of_learner().listening
+        if asked is None or listening is None or listening.error is not None or self._is_over_learner():
+            return self._watch(host)
+        addresses = asked.addresses or listening.addresses
+        return [(host, replace(asked, addresses=addresses, ports=asked.ports or listening.ports))]
+
+    def _of_learner(self) -> Measurement:
+        return self.measurements.get(self._learner, Measurement(self._learner))
+
+    def _watch(self, host: str) -> Orders:
+        folders = self._of_learner().folders
+        store = folders.store if folders is not None else None
+        if not self._questions[host].watches or store is None or store.error is not None or self._is_over_learner():
+            return self._finish(host)
+        asked = self._questions[host].examine.store
+        if asked is None or store.there == "/":  # nothing of it exists: no directory to be compared
+            return self._finish(host)
+        up = _levels(store.path, store.there)
+        return [(host, Watch(asked, up, self._name(host), self._tokens[host], WATCH_S))]
+
+    def _store(self, host: str, word: Watching | Written | Seen) -> Orders:
+        if isinstance(word, Watching):
+            return self._watching(host, word)
+        if isinstance(word, Written):
+            if word.error is None:
+                self._written_s[word.name] = word.time_s
+            else:
+                self._not_written[word.name] = word.error
+            return []
+        self.measurements[host] = replace(self.measurements[host], store=self._seen(host, word))
+        forget: Orders = [] if self._is_over_learner() else [(self._learner, Forget(self._store_there(), word.name))]
+        return [*forget, *self._finish(host)]
+
+    def _watching(self, host: str, word: Watching) -> Orders:
+        if word.error is not None:
+            facts = StoreFacts(False, None, word.error)
+            self.measurements[host] = replace(self.measurements[host], store=facts)
+            return self._finish(host)
+        return [(self._learner, Write(self._store_there(), self._name(host), self._tokens[host]))]
+
+    def _name(self, host: str) -> str:
+        """A file of its own for each host: nobody waits for the slowest."""
+        return f"{NAME}{self._tokens[host][:8]}"
+
+    def _store_there(self) -> str:
+        folders = self._of_learner().folders
+        assert folders is not None and folders.store is not None, "nobody watches before"
+        return folders.store.there
+
+    def _seen(self, host: str, word: Seen) -> StoreFacts:
+        if word.time_s is None:
+            cause = self._not_written.get(word.name, f"it is another directory: not seen within {WATCH_S:g} s")
+            return StoreFacts(False, None, cause)
+        written_s = self._written_s.get(word.name)
+        here, there = self.measurements[host].clock, self._of_learner().clock
+        if written_s is None or here is None or there is None:
+            return StoreFacts(True, None, None)
+        return StoreFacts(True, max(0.0, (word.time_s - here.skew_s) - (written_s - there.skew_s)), None)
+
+    # the end
+
+    def _is_over_learner(self) -> bool:
+        return self._learner in self.over or self._learner not in self._questions
+
+    def _finish(self, host: str) -> Orders:
+        if host in self._finishing:
+            return []
+        self._finishing.add(host)
+        return [(host, Finish())]
+
+    def _finish_learner(self) -> Orders:
+        """It listens and writes for the others: it is the last."""
+        others = set(self._questions) - {self._learner}
+        if self._is_over_learner() or not self._learner_examined or not others <= self.over:
+            return []
+        return self._finish(self._learner)
+
+    def _end(self, host: str) -> Orders:
+        self.over.add(host)
+        if host in self._waiting:
+            self._waiting.remove(host)
+        if host == self._learner:
+            return self._learner_is_known()
+        return self._finish_learner()
+
+
+def _levels(path: str, there: str) -> int:
+    """How many levels `there` lies above `path`."""
+    return len(path.rstrip("/").split("/")) - len(there.rstrip("/").split("/"))

@@ -1,0 +1,39 @@
+"""What is wrong with a host, in the shape in which it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One line for the user."""
+
+    host: str
+    check: str
+    """What was looked at, in a word or two."""
+    cause: str
+    """What is wrong, with the value found."""
+    mend: str
+    """A command, or a setting."""
+    grave: bool = True
+    """It stands in the way of a launch; else it is worth knowing."""
+
+    def __str__(self) -> str:
+        return f"{self.host}: {self.check}: {self.cause}\n   {self.mend}"
+
+
+class Complaints:
+    """Faults of one host, noted one after the other."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.found: list[Fault] = []
+
+    def fault(self, check: str, cause: str, mend: str) -> None:
+        """Something stands in the way."""
+        self.found.append(Fault(self._host, check, cause, mend))
+
+    def warning(self, check: str, cause: str, mend: str) -> None:
+        """Something is worth knowing."""
+        self.found.append(Fault(self._host, check, cause, mend, grave=False))

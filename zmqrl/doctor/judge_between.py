@@ -1,0 +1,95 @@
+"""What is wrong between a host and the learner's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zmqrl.doctor.case import Case
+from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.measurement import Measurement
+from zmqrl.doctor.messages import Answer
+from zmqrl.doctor.needs import Needs
+
+SLOW_STORE_S = 1.0
+SLOW_ROUND_TRIP_MS = 100.0
+
+
+def judge_ports(case: Case) -> None:
+    """Ports of the learner's host that cannot be had, or cannot be reached from here."""
+    listening, reached = case.measured.listening, case.measured.reached
+    if listening is not None and listening.error is not None:
+        mend = "end what listens there, or set another learner.port (auto: any free ones)"
+        case.complaints.fault("ports", f"cannot listen: {listening.error}", mend)
+    if reached is None:
+        return
+    if not reached.answers:
+        cause = f"the learner's host {case.needs.learner} has no address but loopback"
+        case.complaints.fault("ports", cause, "give it an address, or name one: learner.address")
+        return
+    whole = [answer for answer in reached.answers if not any(answer.ports.values())]
+    if not whole:
+        case.complaints.fault("ports", f"does not reach the learner's host: {_tried(reached.answers)}", _opening(case))
+        return
+    fastest = min(answer.round_trip_ms or 0.0 for answer in whole)
+    if fastest > SLOW_ROUND_TRIP_MS:
+        cause = f"{fastest:.0f} ms to the learner's host and back"
+        case.complaints.warning("round trip", cause, "nothing has to be done; in mode sync every round waits for it")
+
+
+def _tried(answers: tuple[Answer, ...]) -> str:
+    """`10.0.0.5 ports 47100-47102: no answer; 10.1.0.5 port 47101: connection refused`."""
+    parts = []
+    for answer in answers:
+        by_cause: dict[str, list[str]] = {}
+        for port, cause in answer.ports.items():
+            if cause is not None:
+                by_cause.setdefault(cause, []).append(port)
+        for cause, ports in by_cause.items():
+            parts.append(f"{answer.address} port{'s' * (len(ports) > 1)} {', '.join(ports)}: {cause}")
+    return "; ".join(parts)
+
+
+def _opening(case: Case) -> str:
+    port, without = case.needs.port, f"hosts.{case.host}.tunnel"
+    if case.need.tunnel:
+        return f"the ports go through its SSH connection: is AllowTcpForwarding on there? or set {without}: false"
+    first = f"open ports {port}-{port + 2}" if port is not None else "set learner.port: 47100 and open 47100-47102"
+    return f"{first} on {case.needs.learner}, name the right address with learner.address, or set {without}: true"
+
+
+def judge_store(case: Case) -> None:
+    """Another directory under the same name, or a slow one. The run goes on without: versions come from the broker."""
+    store = case.measured.store
+    if store is None or case.needs.store is None:
+        return
+    if not store.seen:
+        cause = f"{case.needs.store} is not the learner's host's: {store.cause}; versions will come from the broker"
+        case.complaints.warning("store", cause, f"mount it as on {case.needs.learner}: {case.there('df -h; mount')}")
+    elif store.visible_s is not None and store.visible_s > SLOW_STORE_S:
+        cause = f"what is written on {case.needs.learner} is seen here after {store.visible_s:.1f} s"
+        case.complaints.warning("store", cause, "mount it with lookupcache=positive or actimeo=1")
+
+
+def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
+    """Envs that are not the same on every host; the learner's host is the measure."""
+    learner = measurements.get(needs.learner)
+    model = learner.env if learner is not None else None
+    if model is None:
+        return []
+    found = []
+    for host, measured in measurements.items():
+        env = measured.env
+        if env is None or host == needs.learner:
+            continue
+        if None not in (env.spaces, model.spaces) and env.spaces != model.spaces:
+            cause = f"its spaces are {env.spaces}, on {needs.learner} {model.spaces}"
+            found.append(Fault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
+        elif env.repeats and model.repeats and env.digest != model.digest and needs.mode != "async":
+            cause = f"from the same seed and actions it goes another way than on {needs.learner}"
+            mend = f"same CPU type and versions give the same bits: {_setup(host, needs)}"
+            found.append(Fault(host, "env", cause, mend, grave=False))
+    return found
+
+
+def _setup(host: str, needs: Needs) -> str:
+    return f"zmqrl setup {needs.hosts_file} --limit {host}"

@@ -1,0 +1,176 @@
+"""What is wrong with a host by itself. Pure."""
+
+from __future__ import annotations
+
+from zmqrl.doctor.case import Case
+from zmqrl.doctor.messages import Lock
+from zmqrl.orchestrators import versions
+
+MB = 1e6
+LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
+SKEW_WARNED_S, SKEW_REFUSED_S = 1.0, 60.0
+BUSY = 0.5
+"""Load per core from which the host is called busy."""
+LITTLE_CURVE_MB_PER_S = 100.0
+NEEDED = ("pyzmq", "msgpack", "numpy", "gymnasium", "psutil")
+
+
+def judge_failure(case: Case) -> None:
+    """It could not be examined."""
+    failure = case.measured.failure
+    if failure is None:
+        return
+    mends = {
+        "python": f"set hosts.{case.host}.python, or make it: {case.again('setup')}",
+        "zmqrl": f"install this very version there: {case.again('setup')}",
+        "packages": f"install what is missing there: {case.again('setup')}",
+        "probe": f"see what it says: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
+        "answer": f"a file server that does not answer, or no memory? look: {case.there('uptime; df; dmesg | tail')}",
+    }
+    case.complaints.fault(failure.check, failure.cause, failure.mend or mends[failure.check])
+
+
+def judge_versions(case: Case) -> None:
+    """Other versions than the launcher's, or none."""
+    hello = case.measured.hello
+    if hello is None or case.measured.failure is not None:
+        return
+    here, there = case.needs.versions, hello.versions
+    missing = [name for name in (*NEEDED, *(["torch"] if case.need.learner else [])) if there.get(name) is None]
+    if missing:
+        cause = f"missing in {hello.python}: {', '.join(missing)}"
+        case.complaints.fault("packages", cause, f"install them there: {case.again('setup')}")
+    refused = versions.refusals(here, there)
+    if refused:
+        mend = f"install this very version there: {case.again('setup')}"
+        case.complaints.fault("versions", "; ".join(refused), mend)
+    differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
+    if differing:
+        case.complaints.warning("versions", "; ".join(differing), f"make them the same: {case.again('setup')}")
+
+
+def judge_memory(case: Case) -> None:
+    """The arena and the processes have to fit."""
+    machine = case.measured.machine
+    if machine is None:
+        return
+    workers = max(1, machine.cores - 1) if case.need.workers is None else case.need.workers
+    need_mb = workers * case.needs.worker_mb + (case.needs.learner_mb if case.need.learner else 0.0)
+    there_mb = machine.available_bytes / MB
+    if need_mb > there_mb:
+        what = f"{workers} workers" + (" and the learner" if case.need.learner else "")
+        arena = f" (arena {case.needs.arena_mb:.0f} MB)" if case.need.learner and case.needs.arena_mb else ""
+        mend = f"lower hosts.{case.host}.workers" + (" or replay.capacity" if case.need.learner else "")
+        cause = f"{there_mb:.0f} MB are available, {what} need about {need_mb:.0f} MB{arena}"
+        case.complaints.fault("memory", cause, mend)
+
+
+def judge_processors(case: Case) -> None:
+    """Fewer cores than workers, somebody else's load, a device that is not there."""
+    machine = case.measured.machine
+    if machine is None:
+        return
+    if case.need.workers is not None and case.need.workers > machine.cores:
+        cause = f"{case.need.workers} workers for {machine.cores} cores"
+        case.complaints.warning("cores", cause, f"set hosts.{case.host}.workers: auto")
+    if machine.load > BUSY * machine.cores:
+        cause = f"load {machine.load:.1f} on {machine.cores} cores: somebody else computes here"
+        case.complaints.warning("load", cause, f"see who: {case.there('top -b -n 1 | head -15')}")
+    if case.need.learner and case.needs.device.startswith("cuda") and not machine.nvidia:
+        cause = f"learner.device is {case.needs.device}, and there is no NVIDIA device"
+        case.complaints.fault("device", cause, "set learner.device: auto, or learner.host to a host that has one")
+
+
+def judge_folders(case: Case) -> None:
+    """Directories that cannot be written, or are nearly full."""
+    folders = case.measured.folders
+    if folders is None:
+        return
+    workdir_key = "the current directory" if not case.need.login else f"hosts.{case.host}.workdir"
+    store_key = "store.path" if case.needs.store is not None else "the run directory"
+    named = [("workdir", workdir_key, folders.workdir), ("store", store_key, folders.store)]
+    for check, key, folder in named:
+        if folder is None or (check == "store" and not case.need.learner):
+            continue
+        free_mb = folder.free_bytes / MB
+        mend = f"make room ({case.there(f'df -h {folder.there}')}), or name another directory: {key}"
+        if folder.error is not None:
+            case.complaints.fault(check, f"{folder.path} cannot be written: {folder.error}", mend)
+        elif free_mb < LEAST_FREE_MB:
+            case.complaints.fault(check, f"{folder.path} has {free_mb:.0f} MB left", mend)
+        elif free_mb < LITTLE_FREE_MB:
+            case.complaints.warning(check, f"{folder.path} has {free_mb:.0f} MB left", mend)
+
+
+def judge_clock(case: Case) -> None:
+    """A clock that is off."""
+    clock = case.measured.clock
+    if clock is None or abs(clock.skew_s) - clock.round_trip_s / 2 < SKEW_WARNED_S:
+        return
+    direction = "ahead of" if clock.skew_s > 0 else "behind"
+    cause = f"{span(abs(clock.skew_s))} {direction} this machine (+- {clock.round_trip_s * 500:.0f} ms)"
+    mend = f"on it, as root: {case.there('timedatectl set-ntp true')}"
+    if case.need.learner and abs(clock.skew_s) > SKEW_REFUSED_S:
+        case.complaints.fault("clock", f"{cause}: run.max_wall_s is counted by the learner's clock", mend)
+    else:
+        case.complaints.warning("clock", f"{cause}: times in logs and files will not match", mend)
+
+
+def judge_locks(case: Case) -> None:
+    """Runs that are here already."""
+    locks = case.measured.locks
+    for lock in locks.held if locks is not None else ():
+        if lock.own:
+            mend = f"end it, if it is not wanted: zmqrl down {lock.run_id}; or wait"
+            case.complaints.warning("lock", f"your {_run(lock)} is here already", mend)
+        else:
+            mend = "leave the host out with --limit, or ask; zmqrl does not touch it"
+            case.complaints.fault("lock", f"busy: {_run(lock)} of user {lock.user}", mend)
+
+
+def _run(lock: Lock) -> str:
+    since = f", since {span(lock.age_s)}" if lock.age_s is not None else ""
+    workers = f", {lock.workers} workers" if lock.workers is not None else ""
+    return f"run {lock.run_id} (pid {lock.pid}{since}{workers})"
+
+
+def judge_curve(case: Case) -> None:
+    """No encryption, or a slow one."""
+    curve = case.measured.curve
+    if curve is None or not case.needs.curve:
+        return
+    mend = f"install a pyzmq wheel there: {case.there(f'{case.need.python} -m pip install --force-reinstall pyzmq')}"
+    if not curve.has:
+        case.complaints.fault("CURVE", "its libzmq was built without encryption", mend)
+    elif curve.mb_per_s is None:
+        case.complaints.fault("CURVE", "its self test over 127.0.0.1 got no answer", "is the loopback device up there?")
+    elif curve.mb_per_s < LITTLE_CURVE_MB_PER_S:
+        case.complaints.warning("CURVE", f"{curve.mb_per_s:.0f} MB/s, less than 1 Gbit/s Ethernet", mend)
+
+
+def judge_env(case: Case) -> None:
+    """An env that cannot be used, or does not do what is promised of it."""
+    env = case.measured.env
+    if env is None:
+        return
+    if env.error is not None:
+        mend = f"mend it there ({case.again('setup')}), or send your own modules with code.sync: [./my_envs]"
+        case.complaints.fault("env", env.error, mend)
+        return
+    if env.stage != "done":
+        mend = "nothing, if it is a slow one; else see whether it hangs there"
+        case.complaints.warning("env", f"not looked at to its end: {env.stage}", mend)
+    if env.repeats is False:
+        cause = f"{env.differing} went another way from the same seed and actions: restarts are not bitwise"
+        case.complaints.warning("env", cause, "let reset(seed=...) put back everything that the env remembers")
+    if env.checker:
+        mend = "see gymnasium.utils.env_checker.check_env(env)"
+        case.complaints.warning("env checker", env.checker, mend)
+
+
+def span(seconds: float) -> str:
+    """A time in the unit that fits."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,69 @@
+"""All that was measured of one host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zmqrl.doctor.messages import Curve, EnvFacts, Folders, Hello, Listening, Locks, Machine, Reached
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a host could not be examined."""
+
+    check: str
+    """ssh, python, zmqrl, packages, probe or answer."""
+    cause: str
+    mend: str = ""
+    """Empty: what mends this kind."""
+
+
+@dataclass(frozen=True)
+class ClockFacts:
+    """This host's clock beside the launcher's."""
+
+    skew_s: float
+    """Positive: it is ahead."""
+    round_trip_s: float
+    """Least of several; the skew is known to half of it."""
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """Whether a worker's host sees what the learner's host wrote."""
+
+    seen: bool
+    visible_s: float | None
+    """From the rename on the learner's host to the listing here, clocks corrected."""
+    cause: str | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """None: not measured."""
+
+    host: str
+    hello: Hello | None = None
+    clock: ClockFacts | None = None
+    machine: Machine | None = None
+    locks: Locks | None = None
+    folders: Folders | None = None
+    curve: Curve | None = None
+    listening: Listening | None = None
+    reached: Reached | None = None
+    store: StoreFacts | None = None
+    env: EnvFacts | None = None
+    failure: Failure | None = None
+
+    @property
+    def waited_for(self) -> str:
+        """What comes next: named when a host does not answer in time."""
+        order = (
+            ("its first word", self.hello),
+            ("the time", self.clock),
+            ("its processors and memory", self.machine),
+            ("its lock files", self.locks),
+            ("its directories", self.folders),
+            ("CURVE", self.curve),
+        )
+        return next((what for what, known in order if known is None), "ports, store and env")

@@ -1,0 +1,108 @@
+"""What a launch needs of each host: what measurements are held against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.agent.sentinel import versions
+from zmqrl.config.hosts import AUTO, LOCAL
+from zmqrl.config.load import Loaded
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.doctor.questions import examined_hosts
+from zmqrl.errors import ZmqrlError
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.shared_memory.arena import layout_of
+
+WORKER_MB, TORCH_MB = 60.0, 400.0
+"""Of one process, without and with torch; measured on the presets, rounded up."""
+LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
+"""learner, broker, evaluator, agent."""
+
+
+@dataclass(frozen=True)
+class HostNeed:
+    """What the run asks of one host."""
+
+    learner: bool
+    workers: int | None
+    """None: as many as it has cores, but one."""
+    reaches: bool
+    """It connects to the learner's host over the network."""
+    tunnel: bool
+    python: str
+    login: str
+    """How it is logged into by hand; empty for this machine."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the run asks of all."""
+
+    hosts: Mapping[str, HostNeed]
+    learner: str
+    hosts_file: str
+    versions: Mapping[str, str | None]
+    """Of the launcher."""
+    curve: bool
+    """Something leaves the machine and has to be encrypted."""
+    learner_mb: float
+    """Memory on the learner's host beside the workers': arena and processes."""
+    arena_mb: float | None
+    """None: the run could not be planned, the reason is in `refusal`."""
+    worker_mb: float
+    store: str | None
+    port: int | None
+    device: str
+    mode: str
+    refusal: str | None
+    """Why a launch would end with exit code 2 on this machine, if so."""
+
+
+def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
+    """Plan the run as `launch` would; nothing is written."""
+    config = loaded.config
+    plan, refusal = _planned(loaded)
+    arena_mb = layout_of(plan).nbytes / 1e6 if plan is not None else None
+    torch_acting = config.network.kind == "cnn"
+    return Needs(
+        hosts=_hosts(config),
+        learner=config.learner.host,
+        hosts_file=str(hosts_file),
+        versions=versions(),
+        curve=any(need.reaches and not need.tunnel for need in _hosts(config).values()),
+        learner_mb=LEARNER_PROCESSES_MB + (arena_mb or 0.0),
+        arena_mb=arena_mb,
+        worker_mb=TORCH_MB if torch_acting else WORKER_MB,
+        store=config.store.path,
+        port=config.learner.port if isinstance(config.learner.port, int) else None,
+        device=config.learner.device,
+        mode=config.run.mode,
+        refusal=refusal,
+    )
+
+
+def _hosts(config: Config) -> dict[str, HostNeed]:
+    found = {}
+    for name, host in examined_hosts(config).items():
+        learner = name == config.learner.host
+        user, port = f"{host.user}@" if host.user else "", f"-p {host.port} " if host.port else ""
+        found[name] = HostNeed(
+            learner=learner,
+            workers=None if host.workers == AUTO else int(host.workers or 0),
+            reaches=not learner and host.workers != 0 and config.run.mode != "single",
+            tunnel=host.tunnel,
+            python=str(host.python),
+            login="" if name == LOCAL else f"ssh {port}{user}{host.ssh or name}",
+        )
+    return found
+
+
+def _planned(loaded: Loaded) -> tuple[RunPlan | None, str | None]:
+    try:
+        return plan_run(loaded.config, Path("runs") / "doctor", time.time(), False, loaded.sources), None
+    except ZmqrlError as error:
+        return None, str(error)

@@ -1,0 +1,183 @@
+"""The doctor's far end: `python -m zmqrl.doctor.probe`. Orders on stdin, words on stdout, nothing else.
+
+It ends with its stdin, and by itself after `MOST_S`. Its first word needs the standard library alone: a host where
+packages are missing can still say which ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import io
+import os
+import queue
+import shutil
+import signal
+import socket
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zmqrl.doctor.messages import (
+    Broken,
+    Clock,
+    Echo,
+    Examine,
+    Examined,
+    Folders,
+    Forget,
+    Hello,
+    Listen,
+    Locks,
+    Order,
+    Reach,
+    Watch,
+    Word,
+    Write,
+    read_order,
+    word_line,
+)
+
+if TYPE_CHECKING:
+    from zmqrl.doctor.env_process import EnvProcess
+    from zmqrl.doctor.reach import Door
+
+MOST_S = 40
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "gymnasium", "psutil", "torch")
+
+
+class Probe:
+    """Answers one order after the other; the main thread's."""
+
+    def __init__(self, out: io.TextIOBase, scratch: Path) -> None:
+        self._out, self._scratch = out, scratch
+        self._env: EnvProcess | None = None
+        self._door: Door | None = None
+
+    def say(self, word: Word) -> None:
+        """One line on what stdout was."""
+        self._out.write(word_line(word) + "\n")
+        self._out.flush()
+
+    def answer(self, order: Order) -> bool:
+        """Whether there is more to come."""
+        from zmqrl.doctor import reach, store_check
+
+        if isinstance(order, Echo):
+            self.say(Clock(time.time()))
+        elif isinstance(order, Examine):
+            self._examine(order)
+        elif isinstance(order, Reach):
+            self.say(reach.reach(order))
+        elif isinstance(order, Watch):
+            watching = store_check.prepare(order)
+            self.say(watching)
+            if watching.error is None:
+                self.say(store_check.watch(order))
+        elif isinstance(order, Write):
+            self.say(store_check.write(order))
+        elif isinstance(order, Forget):
+            store_check.forget(order)
+        else:
+            self._finish()
+            return False
+        return True
+
+    def _examine(self, order: Examine) -> None:
+        from zmqrl.doctor.curve import measure_curve
+        from zmqrl.doctor.env_process import EnvProcess
+        from zmqrl.doctor.locks import held_locks
+        from zmqrl.doctor.machine import look_at_folder, look_at_machine
+
+        workdir = Path(order.workdir).expanduser()
+        if order.env is not None:
+            code = self._unpack(order.code) if order.code is not None else None
+            self._env = EnvProcess(order, code, workdir if workdir.is_dir() else None)
+        self.say(look_at_machine())
+        self.say(Locks(held_locks()))
+        store = look_at_folder(order.store) if order.store is not None else None
+        self.say(Folders(look_at_folder(order.workdir), store))
+        self.say(measure_curve())
+        if order.listen is not None:
+            self._listen(order.listen)
+        self.say(Examined())
+
+    def _listen(self, order: Listen) -> None:
+        from zmqrl.doctor.reach import Door
+
+        self._door = Door(order)
+        self.say(self._door.listening())
+
+    def _unpack(self, code: str) -> Path:
+        folder = self._scratch / "code"
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:gz") as archive:
+            archive.extractall(folder, filter="data")
+        return folder
+
+    def _finish(self) -> None:
+        if self._door is not None:
+            self._door.close()
+        if self._env is not None:
+            self.say(self._env.result())
+
+
+def hello() -> Hello:
+    """Who and what this host is."""
+    versions: dict[str, str | None] = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "byteorder": sys.byteorder,
+    }
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    with contextlib.suppress(ImportError, AttributeError):
+        from zmqrl.wire.messages import PROTOCOL
+
+        versions["protocol"] = str(PROTOCOL)
+    return Hello(socket.gethostname(), _user(), sys.executable, versions)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _read_orders(orders: queue.Queue[Order], scratch: str) -> None:
+    for line in sys.stdin:
+        orders.put(read_order(line))
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)  # nobody listens any more; the env process dies with us
+
+
+def main() -> int:
+    """Say hello, then answer until `Finish`."""
+    signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a library's print is no word
+    orders: queue.Queue[Order] = queue.Queue()
+    with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:
+        probe = Probe(out, Path(scratch))
+        probe.say(hello())
+        threading.Thread(target=_read_orders, args=(orders, scratch), name="stdin", daemon=True).start()
+        try:
+            while probe.answer(orders.get()):
+                pass
+        except Exception as error:  # noqa: BLE001 - the top loop of a process
+            with contextlib.suppress(BrokenPipeError):
+                probe.say(Broken(f"{type(error).__name__}: {error}"))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What each host is asked, from the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import zmq
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL, filled
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.doctor.examination import Question
+from zmqrl.doctor.messages import Examine, Listen, Reach
+
+ENV_LIMIT_S = 5.0
+PORTS = 3
+"""segments, notices, control."""
+
+
+def examined_hosts(config: Config) -> dict[str, HostSection]:
+    """Hosts that can be asked, filled from the defaults: those of the file and the learner's; none that are manual."""
+    hosts = {config.learner.host: HostSection(workers=0), **config.hosts}
+    return {name: filled(host, config.defaults) for name, host in hosts.items() if not host.manual}
+
+
+def questions(config: Config, code: str | None) -> dict[str, Question]:
+    """`code`: the user's own modules, packed; they are sent to hosts other than this one."""
+    hosts, learner = examined_hosts(config), config.learner.host
+    server_public, server_secret = _key_pair()
+    keys = {name: _key_pair() for name in hosts if _reaches(config, name, hosts[name])}
+    allowed = {public: name for name, (public, _) in keys.items()}
+    asked = {}
+    for name, host in hosts.items():
+        listen = Listen(_ports(config), server_public, server_secret, allowed) if name == learner and keys else None
+        examine = Examine(
+            workdir=str(Path.cwd()) if name == LOCAL else str(host.workdir),
+            store=config.store.path or (_run_folder(name, host) if name == learner else None),
+            env=to_json(config.env),
+            mode=config.run.mode,
+            seed=config.run.seed,
+            env_limit_s=ENV_LIMIT_S,
+            listen=listen,
+            code=None if name == LOCAL else code,
+        )
+        watches = config.store.path is not None and name != learner and host.workers != 0
+        asked[name] = Question(examine, _reach(config, server_public, keys.get(name)), watches)
+    return asked
+
+
+def _reach(config: Config, server_public: str, keys: tuple[str, str] | None) -> Reach | None:
+    addresses = (config.learner.address,) if config.learner.address else ()
+    return None if keys is None else Reach(addresses, (), server_public, *keys)
+
+
+def _reaches(config: Config, name: str, host: HostSection) -> bool:
+    return name != config.learner.host and host.workers != 0 and config.run.mode != "single"
+
+
+def _ports(config: Config) -> tuple[int, ...]:
+    port = config.learner.port
+    return (0,) * PORTS if port == "auto" else tuple(range(port, port + PORTS))
+
+
+def _run_folder(name: str, host: HostSection) -> str:
+    """Above the checkpoints of a run without `store.path`."""
+    return str(Path.cwd() / "runs") if name == LOCAL else f"{host.workdir}/runs"
+
+
+def _key_pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()

@@ -1,0 +1,172 @@
+"""Whether a worker's host reaches the ports of the learner's host: tried as the run would, with keys of the check."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import zmq
+
+from zmqrl.agent.addresses import own_addresses
+from zmqrl.config.plan import Keys
+from zmqrl.config.plan import Listen as Bind
+from zmqrl.doctor.messages import Answer, Listen, Listening, Reach, Reached
+from zmqrl.wire.gate import Gate
+from zmqrl.wire.sockets import connect, make_socket
+
+TCP_S = 2.0
+OTHERS_S = 0.3
+"""How long further addresses are waited for, once one has answered on every port."""
+ROUND_TRIPS = 5
+POLL_MS = 200
+MOST_PINGS = 1000
+
+
+class Door:
+    """The learner's host for the time of the check: answers every message on its ports, to those with a key.
+
+    Owns a thread; the sockets are made, used and closed in it.
+    """
+
+    def __init__(self, order: Listen) -> None:
+        self._order = order
+        self._stop = threading.Event()
+        self._said: Future[Listening] = Future()
+        self._thread = threading.Thread(target=self._serve, name="door", daemon=True)
+        self._thread.start()
+
+    def listening(self) -> Listening:
+        """Ports and addresses, or why a port cannot be had."""
+        return self._said.result()
+
+    def close(self) -> None:
+        """Waits until the ports are free again."""
+        self._stop.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        context: zmq.Context[Any] = zmq.Context()
+        keys = Keys(self._order.server_public, server_secret=self._order.server_secret, allowed=self._order.allowed)
+        gate = Gate(context, keys)
+        doors = [make_socket(context, zmq.ROUTER) for _ in self._order.ports]
+        try:
+            self._said.set_result(self._open(gate, doors))
+            self._answer(gate, doors)
+        finally:
+            gate.close()
+            context.destroy(linger=0)
+
+    def _open(self, gate: Gate, doors: Sequence[zmq.Socket[Any]]) -> Listening:
+        bound = []
+        for door, port in zip(doors, self._order.ports, strict=True):
+            try:
+                bound.append(gate.open_tcp(door, Bind(), port))
+            except zmq.ZMQError as error:
+                return Listening((), (), f"port {port}: {error.strerror}{_user_of(port)}")
+        return Listening(tuple(bound), tuple(own_addresses()))
+
+    def _answer(self, gate: Gate, doors: Sequence[zmq.Socket[Any]]) -> None:
+        poller = zmq.Poller()
+        for ready in (*gate.sockets, *doors):
+            poller.register(ready, zmq.POLLIN)
+        while not self._stop.is_set():
+            found = dict(poller.poll(POLL_MS))
+            gate.serve()
+            for door in doors:
+                if door in found:
+                    door.send_multipart(door.recv_multipart())
+
+
+def _user_of(port: int) -> str:
+    """Which process has the port, as far as we may see it."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid is not None:
+                process = psutil.Process(connection.pid)
+                return f" by pid {process.pid} ({process.name()}) of {process.username()}"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def reach(order: Reach) -> Reached:
+    """Every port at every address, all at once; never longer than the limit and `TCP_S`."""
+    places = [(address, port) for address in order.addresses for port in order.ports]
+    with ThreadPoolExecutor(max_workers=max(1, len(places)), thread_name_prefix="tcp") as pool:
+        plain = {place: pool.submit(_tcp, *place) for place in places}
+        round_trips = _knock(order, places)
+        said = {place: future.result() for place, future in plain.items()}
+    return Reached(tuple(_answer(address, order.ports, round_trips, said) for address in order.addresses))
+
+
+Place = tuple[str, int]
+
+
+def _answer(
+    address: str, ports: Sequence[int], round_trips: Mapping[Place, float], said: Mapping[Place, str]
+) -> Answer:
+    wrong = {str(port): None if (address, port) in round_trips else said[address, port] for port in ports}
+    times = [round_trips[address, port] for port in ports if (address, port) in round_trips]
+    return Answer(address, wrong, min(times) * 1000 if times else None)
+
+
+def _knock(order: Reach, places: Sequence[Place]) -> dict[Place, float]:
+    """Seconds of the least round trip by place, for those that answer."""
+    context: zmq.Context[Any] = zmq.Context()
+    poller, place_of = zmq.Poller(), {}
+    keys = Keys(order.server_public, order.public, order.secret)
+    try:
+        for address, port in places:
+            knocking = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)
+            knocking.send(b"0")
+            poller.register(knocking, zmq.POLLIN)
+            place_of[knocking] = (address, port)
+        answered = _first_answers(poller, place_of, order)
+        return {place_of[knocking]: _round_trip(knocking) for knocking in answered}
+    finally:
+        context.destroy(linger=0)
+
+
+def _first_answers(
+    poller: zmq.Poller, place_of: Mapping[zmq.Socket[Any], Place], order: Reach
+) -> list[zmq.Socket[Any]]:
+    until = time.monotonic() + order.limit_s
+    answered: list[zmq.Socket[Any]] = []
+    while len(answered) < len(place_of) and (left_s := until - time.monotonic()) > 0:
+        for knocking, _ in poller.poll(int(left_s * 1000) + 1):
+            knocking.recv()
+            poller.unregister(knocking)
+            answered.append(knocking)
+        at = [place_of[knocking][0] for knocking in answered]
+        if any(at.count(address) == len(order.ports) for address in order.addresses):
+            until = min(until, time.monotonic() + OTHERS_S)
+    return answered
+
+
+def _round_trip(knocking: zmq.Socket[Any]) -> float:
+    least = float("inf")
+    for number in range(1, ROUND_TRIPS + 1):
+        begun = time.perf_counter()
+        knocking.send(b"%d" % number)
+        if not knocking.poll(int(TCP_S * 1000)):
+            break
+        knocking.recv()
+        least = min(least, time.perf_counter() - begun)
+    return least
+
+
+def _tcp(address: str, port: int) -> str:
+    """What plain TCP says of a port that does not answer."""
+    try:
+        socket.create_connection((address, port), TCP_S).close()
+        return "connects, but something else than the check answers there"
+    except TimeoutError:
+        return "no answer: filtered or not routed"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()

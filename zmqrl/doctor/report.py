@@ -1,0 +1,161 @@
+"""What the user sees: one table, one line per fault with its mend, warnings apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
+
+from zmqrl.config.codec import to_json
+from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.measurement import Measurement
+
+UNKNOWN = "-"
+GB = 1e9
+
+
+def as_json(measurements: Mapping[str, Measurement], faults: Sequence[Fault], manual: Sequence[str]) -> str:
+    """Everything, for programs; hosts in order."""
+    hosts = {host: _without_host(to_json(measured)) for host, measured in measurements.items()}
+    data = {
+        "hosts": hosts,
+        "manual": list(manual),
+        "faults": [to_json(fault) for fault in faults if fault.grave],
+        "warnings": [to_json(fault) for fault in faults if not fault.grave],
+    }
+    return json.dumps(data, indent=1)
+
+
+def _without_host(data: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in data.items() if key != "host"}
+
+
+def print_report(
+    measurements: Mapping[str, Measurement],
+    faults: Sequence[Fault],
+    manual: Sequence[str],
+    out: TextIO,
+    wide: Callable[[Sequence[str], Sequence[Sequence[str]]], None] | None,
+) -> None:
+    """`wide` draws a table on a terminal; None: plain columns."""
+    rows = [[host, _state(host, faults), *(cell(m) for _, cell in COLUMNS)] for host, m in measurements.items()]
+    rows += [[host, "manual", *([UNKNOWN] * len(COLUMNS))] for host in manual]
+    heads = ["host", "state", *(head for head, _ in COLUMNS)]
+    if wide is not None:
+        wide(heads, rows)
+    else:
+        _print_plain(heads, rows, out)
+    grave = [fault for fault in faults if fault.grave]
+    for fault in grave:
+        print(fault, file=out)
+    mild = [fault for fault in faults if not fault.grave]
+    if mild:
+        print("warnings:", file=out)
+    for fault in mild:
+        print(fault, file=out)
+    print(_verdict(len(measurements), grave, mild), file=out)
+
+
+def _verdict(hosts: int, grave: Sequence[Fault], mild: Sequence[Fault]) -> str:
+    many = f"{hosts} host{'s' * (hosts != 1)} examined"
+    warned = f", {len(mild)} warning{'s' * (len(mild) != 1)}"
+    if not grave:
+        return f"{many}{warned if mild else ''}: nothing stands in the way"
+    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} in the way of a launch{warned}"
+
+
+def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=out)
+
+
+def _state(host: str, faults: Sequence[Fault]) -> str:
+    mine = [fault.grave for fault in faults if fault.host == host]
+    return "FAULT" if any(mine) else "warning" if mine else "ok"
+
+
+def _zmqrl(m: Measurement) -> str:
+    return (m.hello.versions.get("zmqrl") or "none") if m.hello else UNKNOWN
+
+
+def _python(m: Measurement) -> str:
+    return (m.hello.versions.get("python") or UNKNOWN) if m.hello else UNKNOWN
+
+
+def _cores(m: Measurement) -> str:
+    return f"{m.machine.cores} ({m.machine.load:.1f})" if m.machine else UNKNOWN
+
+
+def _memory(m: Measurement) -> str:
+    return f"{m.machine.available_bytes / GB:.1f} GB" if m.machine else UNKNOWN
+
+
+def _disk(m: Measurement) -> str:
+    return f"{m.folders.workdir.free_bytes / GB:.1f} GB" if m.folders else UNKNOWN
+
+
+def _clock(m: Measurement) -> str:
+    return f"{m.clock.skew_s * 1000:+.0f} ms" if m.clock else UNKNOWN
+
+
+def _ports(m: Measurement) -> str:
+    if m.listening is not None:
+        return "listens" if m.listening.error is None else "taken"
+    if m.reached is None:
+        return UNKNOWN
+    whole = [answer for answer in m.reached.answers if not any(answer.ports.values())]
+    if not whole:
+        return "no way"
+    best = min(whole, key=lambda answer: answer.round_trip_ms or 0.0)
+    more = f" +{len(whole) - 1}" if len(whole) > 1 else ""
+    return f"{best.address}{more} {best.round_trip_ms or 0.0:.1f} ms"
+
+
+def _curve(m: Measurement) -> str:
+    if m.curve is None:
+        return UNKNOWN
+    return f"{m.curve.mb_per_s:.0f} MB/s" if m.curve.mb_per_s else "none"
+
+
+def _store(m: Measurement) -> str:
+    if m.store is None:
+        return UNKNOWN
+    if not m.store.seen:
+        return "not seen"
+    return f"{m.store.visible_s * 1000:.0f} ms" if m.store.visible_s is not None else "seen"
+
+
+def _env(m: Measurement) -> str:
+    if m.env is None:
+        return UNKNOWN
+    if m.env.error is not None:
+        return "fails"
+    return f"{m.env.steps_per_s:.0f}/s" if m.env.steps_per_s else m.env.stage
+
+
+def _repeats(m: Measurement) -> str:
+    words = {True: "yes", False: "no", None: UNKNOWN}
+    return words[m.env.repeats if m.env else None]
+
+
+def _lock(m: Measurement) -> str:
+    if m.locks is None:
+        return UNKNOWN
+    return ", ".join(f"{lock.user} {lock.run_id}" for lock in m.locks.held) or "free"
+
+
+COLUMNS: tuple[tuple[str, Callable[[Measurement], str]], ...] = (
+    ("python", _python),
+    ("zmqrl", _zmqrl),
+    ("cores (load)", _cores),
+    ("memory", _memory),
+    ("disk", _disk),
+    ("clock", _clock),
+    ("learner's ports", _ports),
+    ("CURVE", _curve),
+    ("store", _store),
+    ("env", _env),
+    ("repeats", _repeats),
+    ("used by", _lock),
+)
