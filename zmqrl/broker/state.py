@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zmqrl.broker import events as ev
 from zmqrl.broker.limiter import LeaseLimiter
 from zmqrl.broker.membership import Membership
-from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.orders import RESUMED_SHIFT, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.broker.slots import Slots
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
@@ -16,8 +16,6 @@ from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
 from zmqrl.types import Notice, SegmentMeta, SlotRef, Version
 
 MOST_WORKERS = 1 << 16
-RESUMED_SHIFT = 16
-"""Incarnations of a resumed run begin at the learner's incarnation shifted by this: none is used twice."""
 
 
 @dataclass
