@@ -65,6 +65,9 @@ class BusMachine(RuleBasedStateMachine):
         self.workers = [Worker(0) for _ in range(WORKERS)]
         self.rows: dict[SegmentId, int] = {}
         self.taken: list[SegmentId] = []
+        self.learner = 0
+        self.gone_back: list[tuple[int, int]] = []
+        self.back: tuple[int, ...] | None = None
         self.held: list[SlotRef] = []
         self.seen: set[SlotRef] = set()
         self.held_here: tuple[int, ...] = (0, 1)
@@ -235,7 +238,9 @@ class BusMachine(RuleBasedStateMachine):
     def learner_answers(self, fuse: int | None = None) -> None:
         self.learner_takes()
         for r in self.state.requests:
-            done = {id.index for id in self.taken if id.vector_env == r.vector_env}
+            done = {id.index for id in self.counted() if id.vector_env == r.vector_env}
+            if len(done) < r.next_index:
+                continue  # asked before the broker knew that the learner went back
             assert done == set(range(r.next_index)), "asked before everything below was booked"
             self.tell(ev.Answered(TakeUp(r.vector_env, r.incarnation, r.next_index, ())), fuse)
             fuse = None
@@ -262,10 +267,29 @@ class BusMachine(RuleBasedStateMachine):
     def learner_announces(self, fuse: int | None = None) -> None:
         """The next version, once the quota of this one is there; else the same again."""
         self.learner_takes()
-        here = {id.vector_env for id in self.taken if id.index == self.version}
+        here = {id.vector_env for id in self.counted() if id.index == self.version}
         if self.sync and len(here) == self.plan.config.env.vector_envs:
-            self.version += 1
-        self.tell(ev.Announced(Notice(Version(0, self.version), "k", 1, "s", 0)), fuse)
+            self.version, self.back = self.version + 1, None
+        self.tell(ev.Announced(Notice(Version(self.learner, self.version), "k", 1, "s", 0), self.back), fuse)
+
+    @rule(rounds=st.integers(0, 3), fuse=FUSES)
+    def learner_goes_back(self, rounds: int, fuse: int | None = None) -> None:
+        """It died, and FULL is some rounds old: what it held from there on is released, and announced again."""
+        if not self.sync:
+            return
+        self.learner_takes()
+        self.learner, self.version = self.learner + 1, max(0, self.version - rounds)
+        self.gone_back.append((self.learner << 16, self.version))
+        self.back = tuple(
+            sum(self.rows[id] for id in self.counted() if id.vector_env == v)
+            for v in range(self.plan.config.env.vector_envs)
+        )
+        self.learner_releases(SLOTS)
+        self.learner_announces(fuse)
+
+    def counted(self) -> list[SegmentId]:
+        """What was taken and not given up by going back."""
+        return [i for i in self.taken if all(i.incarnation >= inc or i.index < n for inc, n in self.gone_back)]
 
     # what always holds
     @invariant()
@@ -318,7 +342,7 @@ class BusMachine(RuleBasedStateMachine):
     def goes_well(self) -> None:
         self.quiet(1)
 
-    def quiet(self, rounds: int = 4) -> None:
+    def quiet(self, rounds: int = 6) -> None:
         """Everything that is under way arrives."""
         self.held_here = (0, 1)
         for _ in range(rounds):
@@ -343,7 +367,9 @@ class BusMachine(RuleBasedStateMachine):
         open_rows = sum(sum(w.open_rows.values()) for w in self.workers)
         assert ledger.balanced, ledger
         assert ledger.in_flight == 0
-        assert ledger.stored == sum(self.rows[id] for id in self.taken)
+        counted = sum(self.rows[id] for id in self.counted())
+        assert ledger.stored == counted
+        assert ledger.dropped["rolled_back"] == sum(self.rows[id] for id in self.taken) - counted
         assert ledger.dropped["unsealed"] == self.unsealed
         assert ledger.produced == sum(self.rows.values()) + self.unsealed, (ledger, open_rows)
         self._no_slot_is_lost()

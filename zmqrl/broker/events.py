@@ -87,6 +87,8 @@ class Announced:
     """The learner's current version."""
 
     notice: Notice
+    back: Sequence[int] | None = None
+    """A learner that had to go back to this version: the rows stored before it, in this arena, of each vector env."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class LeaseLimiter:
 
     def report(self, updates: int) -> None:
         """Where the learner is."""
-        self._updates = max(self._updates, updates)
+        self._updates = updates  # also less than before: a learner that went on from FULL is behind its predecessor
 
     def allows(self, stored: int, outstanding: int) -> bool:
         """Whether one more lease may go out: `stored` rows of the whole run, `outstanding` leases."""

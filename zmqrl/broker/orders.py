@@ -14,6 +14,9 @@ from zmqrl.errors import WireError
 from zmqrl.types import Array
 
 PLAIN_DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
+RESUMED_SHIFT = 16
+"""After a resume, and after a learner went back, the incarnations of vector envs begin at the learner's incarnation
+shifted by this: none is used twice."""
 
 
 @dataclass(frozen=True)

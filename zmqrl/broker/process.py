@@ -207,7 +207,7 @@ class Broker:
         if kind == "learner":
             self._incoming.append(ev.LearnerIs(f["updates"]))
         elif kind == "announce":
-            self._incoming.append(ev.Announced(from_json(Notice, f["notice"])))
+            self._incoming.append(ev.Announced(from_json(Notice, f["notice"]), f["back"]))
         else:
             order = order_from_data(f["order"])
             take_up = TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ())

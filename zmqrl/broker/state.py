@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.limiter import LeaseLimiter
 from zmqrl.broker.membership import Membership
-from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.orders import RESUMED_SHIFT, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.broker.slots import Slots
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
-from zmqrl.types import Notice, SegmentMeta, SlotRef
+from zmqrl.types import Notice, SegmentMeta, SlotRef, Version
 
 MOST_WORKERS = 1 << 16
-RESUMED_SHIFT = 16
-"""Incarnations of a resumed run begin at the learner's incarnation shifted by this: none is used twice."""
 
 
 @dataclass
@@ -36,6 +34,19 @@ class _Worker:
     listed: bool = False
     """An agent has named it alive: absent from now on means dead."""
     remote: bool = False
+
+
+@dataclass(frozen=True)
+class _GoneBack:
+    """Where a learner went back to, with the rows of each vector env that were stored until there."""
+
+    version: Version
+    rows: Sequence[int]
+
+    @property
+    def incarnation(self) -> int:
+        """Of the vector envs from there on; each is taken up under a later one."""
+        return self.version.incarnation << RESUMED_SHIFT
 
 
 class BrokerState:
@@ -60,6 +71,7 @@ class BrokerState:
         self._asked: dict[int, TakeUpRequest] = {}
         self._base: int | None = arena.base_env_steps()
         self.notice: Notice | None = None
+        self._back: _GoneBack | None = None
         self._actions: list[ev.Action] = []
         self._members_changed = self._released = True
         self._ending = False
@@ -85,7 +97,7 @@ class BrokerState:
             self._limiter.report(event.updates)
             self._released = True
         elif isinstance(event, ev.Announced):
-            self._announced(event.notice)
+            self._announced(event)
         elif isinstance(event, ev.HostIs):
             self._host_is(event)
         elif isinstance(event, ev.Delivered):
@@ -306,7 +318,8 @@ class BrokerState:
             self._slots.free(ref.slot)
         self._forward(booked)
 
-    def _announced(self, notice: Notice) -> None:
+    def _announced(self, event: ev.Announced) -> None:
+        notice = event.notice
         if self.notice is not None and notice.version <= self.notice.version:
             return
         if self._base is None:
@@ -315,13 +328,29 @@ class BrokerState:
                 self._adopt_slots()
             self._arena.set_base_env_steps(self._base)
         ahead = [r for r in self.streams.records if r.incarnation >= 0 and r.next_index > notice.version.n + 1]
-        if self._sync and ahead:
+        if self._sync and event.back is not None:
+            self._go_back(_GoneBack(notice.version, event.back))
+        elif self._sync and ahead:
             self._actions.append(
                 ev.Fail(f"the learner went back to {notice.version}, before what was stored: resume the run")
             )
         self._members_changed = self._members_changed or self.notice is None
         self.notice = notice
         self._actions.append(ev.Publish(notice))
+
+    def _go_back(self, back: _GoneBack) -> None:
+        """Positions from there on are open again: every vector env is taken off its holder, then taken up anew."""
+        if len(back.rows) != self._plan.config.env.vector_envs:
+            self._actions.append(ev.Refuse("value"))
+            return
+        self._back, self._members_changed = back, True
+        for vector_env in range(len(back.rows)):
+            if self._is_behind(vector_env):
+                self._asked.pop(vector_env, None)
+
+    def _is_behind(self, vector_env: int) -> bool:
+        """Whether its books still have what the learner went back from."""
+        return self._back is not None and 0 <= self.streams.records[vector_env].incarnation < self._back.incarnation
 
     def _adopt_slots(self) -> None:
         """Before its first notice the learner of a resumed run put back what replay held."""
@@ -400,7 +429,7 @@ class BrokerState:
         self._membership.balance()
         for vector_env in range(self._plan.config.env.vector_envs if self._sync else self._plan.streams):
             owner, holder = self._membership.owner(vector_env), self._holders.get(vector_env)
-            if holder is not None and holder != owner:
+            if holder is not None and (holder != owner or self._is_behind(vector_env)):
                 self._take_off(holder, vector_env)
             elif holder is None and owner in self._workers:
                 self._hand_over(vector_env)
@@ -425,10 +454,15 @@ class BrokerState:
         if vector_env in self._asked or (self._plan.resume and self.notice is None):
             return
         if record.incarnation < 0 and not self._plan.resume:
-            self._begin(StreamOrder(vector_env, 0, 0, None))
+            self._begin(StreamOrder(vector_env, 0 if self._back is None else self._back.incarnation, 0, None))
             return
         if record.incarnation >= 0:
             self.streams.sweep(vector_env)
+        if self._back is not None and self._is_behind(vector_env):
+            back = self._back
+            if not self.streams.roll_back(vector_env, back.incarnation, back.version.n, back.rows[vector_env]):
+                self._actions.append(ev.Fail(f"the learner went back to {back.version}, beyond what was stored"))
+                return
         first = self.notice.version.incarnation << RESUMED_SHIFT if self._plan.resume and self.notice else 0
         incarnation = max(record.incarnation + 1, first)
         if not self._sync:

@@ -10,6 +10,7 @@ from zmqrl.shared_memory.stream_table import MAX_INDEX, MAX_ROWS, ProducerRecord
 from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
+ROLLED_BACK = DROP_REASONS.index("rolled_back")
 
 
 class Streams:
@@ -112,3 +113,17 @@ class Streams:
         record = self.records[vector_env]
         record.incarnation, record.next_index = incarnation, next_index
         self._arena.streams.write(vector_env, record)
+
+    def roll_back(self, vector_env: int, incarnation: int, next_index: int, stored: int) -> bool:
+        """The learner went back: of a swept stream only the first `stored` rows count, the rest are given up.
+
+        One store, so it is done once. False when fewer are booked than it says.
+        """
+        record = self.records[vector_env]
+        lost = record.stored - stored
+        if lost < 0:
+            return False
+        record.stored, self.stored = stored, self.stored - lost
+        record.dropped[ROLLED_BACK] += lost
+        self.take_up(vector_env, incarnation, next_index)
+        return True

@@ -7,7 +7,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from zmqrl.broker.events import Standing
-from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, SegmentSource, StreamOrder, TakenSegment
+from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.errors import ArenaError
+from zmqrl.memory_backends.base import (
+    Booked,
+    LearnerWord,
+    OpenSegment,
+    Orders,
+    Reattached,
+    SegmentSink,
+    SegmentSource,
+    StreamOrder,
+    TakenSegment,
+)
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
@@ -24,6 +36,8 @@ class ArenaSource(SegmentSource):
         self._taken_generation = [0] * arena.layout.slots
         self._expected: dict[int, tuple[int, int]] = {}
         self._fresh: deque[TakenSegment] = deque()
+        self._back: list[int] | None = None
+        """Goes with the first version that is announced after a `reattach` that went back."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -41,6 +55,48 @@ class ArenaSource(SegmentSource):
             self._taken_generation[slot] = ref.generation
             restored.append(TakenSegment(ref, meta))
         return restored
+
+    def leave_word(self, word: LearnerWord) -> None:
+        self._arena.write_learner(word)
+
+    def left_word(self) -> LearnerWord | None:
+        return self._arena.read_learner()
+
+    def booked(self) -> list[Booked]:
+        records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
+        return [Booked(r.incarnation, r.next_index, r.stored) for r in records]
+
+    def reattach(
+        self, at: Version, stored: Sequence[int], metas: Sequence[SegmentMeta], columns: Mapping[str, Array]
+    ) -> Reattached:
+        back = self._has_gone_past(at.n)
+        indexed = [(self._arena.meta(ref.slot).id.index, ref) for ref in self._arena.held()]
+        # First those that are past anyway: a death in the middle of this changes nothing of what comes out.
+        past = [ref for index, ref in indexed if index < at.n]
+        past += [ref for index, ref in indexed if index >= at.n and back]
+        if len(past) < len(metas):
+            raise ArenaError(f"{len(past)} slots are held for the {len(metas)} segments of FULL: resume the run")
+        for place, (ref, meta) in enumerate(zip(past, metas, strict=False)):
+            for name, column in columns.items():
+                self._arena.columns[name][ref.slot] = column[place]
+            self._arena.write_meta(ref.slot, meta)
+            self._taken_generation[ref.slot] = ref.generation
+        self.release(past[len(metas) :])
+        self._back = list(stored) if back else None
+        replay = [TakenSegment(ref, meta) for ref, meta in zip(past, metas, strict=False)]
+        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0)
+
+    def _has_gone_past(self, n: int) -> bool:
+        """Whether version n + 1 may have been seen, or a segment of version n is no longer here."""
+        word = self._arena.read_learner()
+        if word is not None and word.version.n > n:
+            return True
+        held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
+        for vector_env, (incarnation, next_index, _) in enumerate(self.booked()):
+            here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
+            if incarnation >= 0 and next_index > n and not here:
+                return True
+        return False
 
     def release(self, refs: Sequence[SlotRef]) -> None:
         for ref in refs:

@@ -13,13 +13,17 @@ from typing import NamedTuple
 from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.config.plan import Boot
 from zmqrl.replay.base import SegmentMeta
+from zmqrl.shared_memory.arena import LearnerWord
 from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
+    "Booked",
+    "LearnerWord",
     "LedgerView",
     "MemoryBackend",
     "OpenSegment",
     "Orders",
+    "Reattached",
     "SegmentSink",
     "SegmentSource",
     "StreamOrder",
@@ -34,6 +38,23 @@ class TakenSegment(NamedTuple):
 
     ref: SlotRef
     meta: SegmentMeta
+
+
+class Booked(NamedTuple):
+    """A vector env in the books: segments before (incarnation, next index) are stored, `rows` in all."""
+
+    incarnation: int
+    next_index: int
+    rows: int
+
+
+class Reattached(NamedTuple):
+    """What a learner finds in the arena of one that died."""
+
+    replay: list[TakenSegment]
+    """Held again, in the order asked for."""
+    oldest_incarnation: int
+    """Segments of earlier incarnations of a vector env no longer count: release them. 0: all count."""
 
 
 class SegmentSource(ABC):
@@ -66,6 +87,29 @@ class SegmentSource(ABC):
 
         They are in no book of this leg. ArenaError when a slot was leased before.
         """
+
+    def leave_word(self, word: LearnerWord) -> None:
+        """Keep `word` for a successor, where the stream outlives the learner. Cheap; called often."""
+        del word
+
+    def left_word(self) -> LearnerWord | None:
+        """What the last learner of this stream left; None for the first."""
+        return None
+
+    def booked(self) -> list[Booked]:
+        """Where the books of each vector env stand now."""
+        return []
+
+    def reattach(
+        self, at: Version, stored: Sequence[int], metas: Sequence[SegmentMeta], columns: Mapping[str, Array]
+    ) -> Reattached:
+        """sync, on a restart, before the first `announce`: hold what replay held at version `at`, and only that.
+
+        `columns [k, T, N, ...]` are its segments, `stored` the rows of each vector env until then in this stream.
+        Where the predecessor got further than `at`, positions from there on are opened again. ArenaError when fewer
+        slots are held than segments are given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not outlive a learner")
 
     @abstractmethod
     def announce(self, notice: Notice) -> None:

@@ -83,8 +83,10 @@ class ZmqSource(ArenaSource):
             self._poller.poll(math.ceil(max(0.0, min(deadline, self._heartbeat_at) - now) * 1000))
 
     def announce(self, notice: Notice) -> None:
+        if self._notice is not None and self._notice.version != notice.version:
+            self._back = None
         self._notice, self._known, self._owes_report = notice, False, False
-        send(self._control, messages.pack("announce", notice=to_json(notice)))
+        send(self._control, messages.pack("announce", notice=to_json(notice), back=self._back))
 
     def report(self, env_steps: int, updates: int) -> None:
         if self._owes_report or (env_steps, updates) != self._progress:

@@ -23,6 +23,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +38,8 @@ HEADER_BYTES = 4096
 MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
 LINE = 8
 """Words of a cache line; words of different writers never share one."""
+LEARNER_AT = 2 * LINE
+"""The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost."""
 SLOT_WORDS = 4 * LINE
 LEASE, SEAL, ACCEPT, RELEASE = 0, LINE, 2 * LINE, 3 * LINE
 META = SEAL + 1
@@ -67,6 +70,17 @@ class Layout:
         """Tells layouts apart: 60 bits."""
         text = repr((self.columns, self.slots, self.streams))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+
+
+@dataclass(frozen=True)
+class LearnerWord:
+    """What a learner leaves for its successor."""
+
+    version: Version
+    """The last that it announced, or was about to."""
+    updates: int
+    updates_lost: int
+    """By those before it."""
 
 
 def layout_of(plan: RunPlan) -> Layout:
@@ -162,13 +176,31 @@ class Arena:
         """Learner: the slot may be overwritten."""
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
 
+    def write_learner(self, word: LearnerWord) -> None:
+        """Learner: before it announces a version, and as it gets on."""
+        first = self.words[LEARNER_AT]
+        second = self.words[LEARNER_AT + LINE]
+        older, sequence = (LEARNER_AT + LINE, first + 1) if first >= second else (LEARNER_AT, second + 1)
+        w = self.words
+        w[older + 1], w[older + 2] = word.version
+        w[older + 3], w[older + 4] = word.updates, word.updates_lost
+        w[older] = sequence
+
+    def read_learner(self) -> LearnerWord | None:
+        """The last learner's word; None before the first. For its successor: nobody writes meanwhile."""
+        at = LEARNER_AT if self.words[LEARNER_AT] >= self.words[LEARNER_AT + LINE] else LEARNER_AT + LINE
+        if not self.words[at]:
+            return None
+        incarnation, n, updates, lost = self.words[at + 1 : at + 5].tolist()
+        return LearnerWord(Version(incarnation, n), updates, lost)
+
     def restore(self, slot: int, meta: SegmentMeta) -> SlotRef:
         """Learner of a resumed run, before its first notice: until then no broker leases, and every word is its own.
 
-        The payload must be there. `ArenaError` when the slot was used before.
+        The payload must be there. `ArenaError` when the slot was leased before.
         """
         at = self.layout.slots_at + slot * SLOT_WORDS
-        if self.words[at + LEASE]:
+        if self.words[at + LEASE] > 1:
             raise ArenaError(f"slot {slot} was leased before the resumed replay was put back")
         self.write_meta(slot, meta)
         for word in (LEASE, SEAL, ACCEPT):

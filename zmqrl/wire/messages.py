@@ -123,7 +123,7 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
     "fetch": {"version": lambda v: _is_counts(2)([v])},
     "weights": {"notice": _is_notice, "parts": lambda v: _is_count(v) and v <= MOST_PARTS},
     "learner": {"env_steps": _is_count, "updates": _is_count},
-    "announce": {"notice": _is_notice},
+    "announce": {"notice": _is_notice, "back": lambda v: v is None or _is_list_of_counts(v)},
     "answer": {"order": lambda v: _is_orders([v])},
     "orders": {
         "spawn": _is_count,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.gather import gather
@@ -45,10 +47,10 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
     due = 0
     while True:
         taken = learning.take(0.0 if due > 0 else TAKE_S)
+        if not replay.segments:  # all that a predecessor held, in the order of vector envs
+            taken.sort(key=lambda segment: (segment.meta.version, segment.meta.id))
         if taken:
-            batch = gather(learning.source.columns, [s.ref for s in taken], [s.meta for s in taken])
-            learning.note(batch)
-            learner.observe(batch)
+            _observe(learning, learner, [s for s in taken if not learning.was_used(s.meta)])
             learning.source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
         counters = learning.counters
         due = updates_due(
@@ -69,6 +71,13 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
             learning.save_full(durable=True)
         if reason is not None:
             return reason
+
+
+def _observe(learning: Learning, learner: OffPolicyLearner, segments: Sequence[TakenSegment]) -> None:
+    if segments:
+        batch = gather(learning.source.columns, [s.ref for s in segments], [s.meta for s in segments])
+        learning.note(batch)
+        learner.observe(batch)
 
 
 def _stopped(learning: Learning) -> str:

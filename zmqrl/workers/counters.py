@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,29 @@ from zmqrl.types import Array, Weights
 RATE_AFTER_FRACTION = 0.25
 """Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
 SAMPLE_EVERY_S = 0.1
+
+
+@dataclass
+class Counters:
+    """Where the run stands; the part of FULL that is plain numbers."""
+
+    incarnation: int = 0
+    n: int = 0
+    env_steps: int = 0
+    env_steps_before: int = 0
+    """Those of earlier arenas: together with what this one has stored they are the run's."""
+    updates: int = 0
+    schedule_env_steps: int = 1
+    solved_at_env_steps: int | None = None
+    solved_at_wall_s: float | None = None
+    updates_lost: int = 0
+    """Done after a FULL by learners that died before the next one."""
+    leg: float = 0.0
+    """When the command was started in whose arena `rows` and `positions` are."""
+    rows: list[int] = field(default_factory=list)
+    """Of each vector env, stored in this arena and used."""
+    positions: Sequence[Sequence[int]] = ()
+    """(incarnation, index) of the next segment of each vector env that was not used."""
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from zmqrl.acting.spec import NetworkSpec
@@ -19,10 +18,11 @@ from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
 from zmqrl.replay.uniform import UniformReplay
-from zmqrl.types import Version, Weights
+from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.workers.learning import Counters, Learning, publish
-from zmqrl.workers.replay_checkpoint import refill, restore_segments
+from zmqrl.workers.beginning import begin
+from zmqrl.workers.learning import Learning, publish
+from zmqrl.workers.replay_checkpoint import refill
 from zmqrl.workers.single import single_stream
 from zmqrl.workers.sync_loop import run_sync
 
@@ -32,11 +32,11 @@ def main(boot: Boot) -> int:
     plan, events = boot.plan, EventPipe(boot.fds.get("events"))
     algorithm = make_algorithm(plan.config, plan.env)
     store = make_store(plan)
-    full = store.newest_full() if plan.resume or boot.spawn > 0 else None
-    counters = _counters(boot, store, full)
     source, ledger = _source(boot, store, events)
-    held = restore_segments(full.arrays, source) if full is not None and _arena_is_new(boot) else []
-    learning = Learning(plan, algorithm, store, source, events, counters, ledger)
+    beginning = begin(boot, store, source)
+    full = beginning.full
+    learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
+    learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
     weights = _first_weights(learning, full)
     events.send("ready")
@@ -44,15 +44,10 @@ def main(boot: Boot) -> int:
     if full is not None:
         learning.restore(full)
     try:
-        learning.ended(_run(learning, full, held))
+        learning.ended(_run(learning, full, beginning.held))
     finally:
         source.close()
     return 0
-
-
-def _arena_is_new(boot: Boot) -> bool:
-    """Whether what replay held is gone from memory: single mode keeps it in the process, the others outside."""
-    return boot.plan.config.run.mode == "single" or boot.spawn == 0
 
 
 def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> str:
@@ -93,20 +88,6 @@ def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and torch.cuda.is_available() else "cpu"
     return algorithm.learner(weights, device)
-
-
-def _counters(boot: Boot, store: DataStore, full: Full | None) -> Counters:
-    """Those of FULL under the next incarnation, else fresh ones."""
-    run = boot.plan.config.run
-    fresh = Counters(schedule_env_steps=run.schedule_env_steps or run.total_env_steps)
-    if full is None and boot.spawn == 0:
-        return fresh
-    newest = store.newest()
-    seen = max(newest[0] if newest else Version(0, 0), full.version if full else Version(0, 0))
-    stored: Any = full.meta["counters"] if full else {}
-    counters = replace(fresh, **{**stored, "incarnation": seen.incarnation + 1})
-    new_arena = boot.spawn == 0 or run.mode == "single"
-    return replace(counters, env_steps_before=counters.env_steps) if new_arena else counters
 
 
 def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:

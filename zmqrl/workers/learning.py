@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,31 +12,16 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LedgerView, SegmentSource, TakenSegment, TakeUp
+from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
-from zmqrl.types import Array, Notice, Version
-from zmqrl.workers.counters import LagHistogram, Rates, prefixed, unprefixed, weights_sha256
+from zmqrl.types import Array, Notice, SegmentMeta, Version
+from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 from zmqrl.workers.replay_checkpoint import replay_arrays
 
 METRICS_EVERY_S = 1.0
 SOLVED_EPISODES = 100
-
-
-@dataclass
-class Counters:
-    """Where the run stands; the part of FULL that is plain numbers."""
-
-    incarnation: int = 0
-    n: int = 0
-    env_steps: int = 0
-    env_steps_before: int = 0
-    """Those of earlier arenas: together with what this one has stored they are the run's."""
-    updates: int = 0
-    schedule_env_steps: int = 1
-    solved_at_env_steps: int | None = None
-    solved_at_wall_s: float | None = None
 
 
 class Learning:
@@ -67,6 +51,10 @@ class Learning:
         self.rates = Rates()
         self.waited_s = self._saved_s = 0.0
         self.stop_requested = False
+        self.oldest_incarnation = 0
+        """Segments of earlier ones are given up."""
+        self.counted: Sequence[tuple[int, int]] = ()
+        """Segments before these (incarnation, index) are in the counters already."""
         self.learner: OnPolicyLearner | OffPolicyLearner
         self._metrics_at_s = self._full_at_s = time.monotonic()
         self._result: dict[str, float] = {}
@@ -105,13 +93,27 @@ class Learning:
 
     def note(self, batch: SegmentBatch) -> None:
         """Count a batch that is about to be used."""
-        self.lags.observe(max(0, self.counters.n - meta.version.n) for meta in batch.metas)
-        self.counters.env_steps += sum(meta.rows for meta in batch.metas)
+        c = self.counters
+        self.lags.observe(max(0, c.n - meta.version.n) for meta in batch.metas)
+        positions = [tuple(position) for position in c.positions]
+        for meta in batch.metas:
+            vector_env, incarnation, index = meta.id
+            c.rows[vector_env] += meta.rows
+            positions[vector_env] = (incarnation, index + 1)
+            if not self.counted or (incarnation, index) >= self.counted[vector_env]:
+                c.env_steps += meta.rows
+        c.positions = positions
         self.episodes.observe(batch)
+
+    def was_used(self, meta: SegmentMeta) -> bool:
+        """Whether `note` has seen the segment, here or before the FULL that this learner began from."""
+        return meta.id[1:] < tuple(self.counters.positions[meta.id.vector_env])
 
     def learned(self, result: LearnResult) -> None:
         """Count what the algorithm did."""
         self.counters.updates += result.updates
+        if self.config.run.mode == "async":
+            self._leave_word()
         if result.metrics:
             self._result = dict(result.metrics)
 
@@ -152,9 +154,13 @@ class Learning:
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
+        self._leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
             self.events.send("notice", notice=to_json(notice))
+
+    def _leave_word(self) -> None:
+        self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
     def full_due(self, every_round: bool) -> bool:
         """Whether FULL is to be written at this boundary."""
@@ -191,7 +197,7 @@ class Learning:
             env_steps=c.env_steps,
             env_steps_before=c.env_steps_before,
             updates=c.updates,
-            updates_lost=0,
+            updates_lost=c.updates_lost,
             episodes=self.episodes.total,
             train_return_mean_100=self.episodes.mean_return,
             solved_at_env_steps=c.solved_at_env_steps,

@@ -26,10 +26,17 @@ def replay_arrays(replay: UniformReplay, columns: Mapping[str, Array]) -> dict[s
 
 def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegment]:
     """Put the segments of FULL back into slots; none when FULL has no replay."""
+    metas, columns = held_segments(arrays)
+    return source.restore(metas, columns) if metas else []
+
+
+def held_segments(arrays: Weights) -> tuple[list[SegmentMeta], dict[str, Array]]:
+    """What replay held, oldest first; nothing when FULL has no replay."""
     if "held_metas" not in arrays:
-        return []
-    metas = [SegmentMeta(SegmentId(*row[:3]), Version(*row[3:5]), row[5]) for row in arrays["held_metas"].tolist()]
-    return source.restore(metas, unprefixed("held", arrays))
+        return [], {}
+    rows = arrays["held_metas"].tolist()
+    metas = [SegmentMeta(SegmentId(*row[:3]), Version(*row[3:5]), row[5]) for row in rows]
+    return metas, unprefixed("held", arrays)
 
 
 def refill(replay: UniformReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:

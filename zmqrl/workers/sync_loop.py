@@ -46,10 +46,11 @@ class _SyncLoop:
         quota = learning.config.env.vector_envs
         while len(self._round) < quota:
             for segment in learning.take(TAKE_S):
-                if segment.meta.id.index == n:
+                id = segment.meta.id
+                if id.index == n and id.incarnation >= learning.oldest_incarnation:
                     self._round[segment.meta.id.vector_env] = segment
                     learning.advance(segment)
-                else:  # a round that FULL already covers: we died between FULL and release
+                else:  # of a round that FULL covers, or that we went back from
                     learning.source.release([segment.ref])
             learning.answer_take_ups()
             if learning.stop_requested and self._gave_up_waiting():

@@ -1,0 +1,107 @@
+"""The learner dies after a FULL that is older than what the workers have filled since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from system_runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import StoreSection
+from zmqrl.data_stores import tensors
+from zmqrl.types import Mode
+from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
+
+Begin = Callable[[RunPlan], Run]
+SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
+
+
+def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
+    """FULL on the clock alone."""
+    plan = system_plan(
+        run_dir, mode, 2, algorithm, CARTPOLE, steps=steps, schedule_steps=steps, checkpoint_every_s=every_s
+    )
+    return replace(plan, config=replace(plan.config, store=StoreSection(sync_full_max_mb=0.0)))
+
+
+def _versions(run: Run, kind: str) -> list[tuple[int, int]]:
+    names = [path.name for path in Path(run.plan.store_path).glob(f"{kind}[0-9]*-*.safetensors")]
+    parts = [name.removeprefix(kind).removesuffix(".safetensors").split("-") for name in names]
+    return [(int(incarnation), int(n)) for incarnation, n in parts]
+
+
+def _kill_beyond_full(run: Run, incarnation: int, rounds: int) -> int:
+    """Once the learner of that incarnation has written FULL and published `rounds` versions after it.
+
+    Returns the updates between the last FULL and the last version.
+    """
+
+    def is_beyond() -> bool:
+        fulls = [n for i, n in _versions(run, "full-") if i == incarnation]
+        newest = [n for i, n in _versions(run, "v") if i == incarnation]
+        return bool(fulls and newest) and max(newest) >= max(fulls) + rounds
+
+    run.wait_for(is_beyond)
+    before = run.processes()["learner-0"]
+    run.kill("learner-0")
+    run.wait_for_successor("learner-0", before)
+    full, newest = (max(v for v in _versions(run, kind) if v[0] == incarnation) for kind in ("full-", "v"))
+    counters = json.loads(_metadata(run, "full-", full)["full"])["counters"]
+    return int(_metadata(run, "v", newest)["updates"]) - int(counters["updates"])
+
+
+def _metadata(run: Run, kind: str, version: tuple[int, int]) -> dict[str, str]:
+    name = f"{kind}{version[0]}-{version[1]}.safetensors"
+    return tensors.parse((Path(run.plan.store_path) / name).read_bytes())[1]
+
+
+def _check_ledger(summary: dict[str, Any]) -> None:
+    ledger = summary["ledger"]
+    assert ledger["balanced"], ledger
+    assert ledger["stored"] == summary["env_steps"]
+
+
+@pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
+def test_sync_goes_back_and_comes_to_the_same_bits(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
+    straight = begin(_plan(tmp_path / "straight", "sync", algorithm, 14_000)).done()
+    run = begin(_plan(tmp_path / "killed", "sync", algorithm, 14_000))
+    _kill_beyond_full(run, 0, rounds=3)
+    _kill_beyond_full(run, 1, rounds=3)
+    summary = run.done()
+    _check_ledger(summary)
+    assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
+    assert summary["restarts"] == 2
+    assert summary["ledger"]["dropped"]["rolled_back"] > 0
+
+
+def test_sync_before_the_first_full(tmp_path: Path, begin: Begin) -> None:
+    straight = begin(_plan(tmp_path / "straight", "sync", DQN, 4_000, every_s=1000.0)).done()
+    run = begin(_plan(tmp_path / "killed", "sync", DQN, 4_000, every_s=1000.0))
+    run.wait_for_updates(5)
+    run.kill("learner-0")
+    summary = run.done()
+    _check_ledger(summary)
+    assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
+
+
+@pytest.mark.parametrize("algorithm", [DQN, PPO], ids=["dqn", "ppo"])
+def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run", "async", algorithm, 30_000, every_s=0.4))
+    seen = sum(_kill_beyond_full(run, incarnation, rounds=4) for incarnation in (0, 1))
+    summary = run.done()
+    _check_ledger(summary)
+    assert summary["restarts"] == 2
+    assert summary["ledger"]["dropped"]["rolled_back"] == 0
+    assert seen > 0
+    assert seen <= summary["updates_lost"] <= seen + 2 * PUBLISH_EVERY_UPDATES  # done and not published, of each
+    if algorithm is DQN:
+        replay = run.plan.config.replay
+        expected = replay.ratio * (summary["env_steps"] - replay.learning_starts)
+        assert summary["updates"] == pytest.approx(expected, abs=PUBLISH_EVERY_UPDATES + 10)
+    assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"

@@ -1,0 +1,89 @@
+"""Where a learner begins: afresh, from FULL in a new arena, or from FULL in the arena of one that died."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.config.plan import Boot
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.types import Version
+from zmqrl.workers.counters import Counters
+from zmqrl.workers.replay_checkpoint import held_segments, restore_segments
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a learner starts from."""
+
+    counters: Counters
+    full: Full | None = None
+    held: Sequence[TakenSegment] = ()
+    """What replay holds, oldest first: the segments of FULL."""
+    oldest_incarnation: int = 0
+    """Segments of earlier incarnations are given up: the learner went back."""
+    counted: Sequence[tuple[int, int]] = ()
+    """async: segments before (incarnation, index) of each vector env are in `counters.env_steps` already."""
+
+
+def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
+    """Call before anything is announced. `TrainingFailed` when there is no way on."""
+    plan = boot.plan
+    if boot.spawn == 0 and not plan.resume:
+        return Beginning(_fresh(boot))
+    full = store.newest_full()
+    counters = _counters(boot, store, source, full)
+    # In single mode the slots died with the learner; and before the first notice nothing was leased.
+    if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
+        held = restore_segments(full.arrays, source) if full is not None else []
+        return Beginning(counters, full, held)
+    if plan.config.run.mode == "async":
+        return _go_on(counters, source, full)
+    metas, columns = held_segments(full.arrays) if full is not None else ([], {})
+    at = Version(counters.incarnation, counters.n)
+    again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
+    return Beginning(counters, full, again.replay, again.oldest_incarnation)
+
+
+def _go_on(counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:
+    """async: the books count, also what the predecessor took and this learner never sees."""
+    booked = source.booked()
+    env_steps = counters.env_steps_before + sum(stream.rows for stream in booked)
+    counted = [(stream.incarnation, stream.next_index) for stream in booked]
+    return Beginning(replace(counters, env_steps=env_steps), full, counted=counted)
+
+
+def _fresh(boot: Boot) -> Counters:
+    run, streams = boot.plan.config.run, boot.plan.streams
+    return Counters(
+        schedule_env_steps=run.schedule_env_steps or run.total_env_steps,
+        leg=boot.plan.started_at,
+        rows=[0] * streams,
+        positions=[(-1, 0)] * streams,
+    )
+
+
+def _counters(boot: Boot, store: DataStore, source: SegmentSource, full: Full | None) -> Counters:
+    """Those of FULL under the next incarnation, else fresh ones."""
+    fresh = _fresh(boot)
+    stored: Any = full.meta["counters"] if full is not None else {}
+    counters = replace(fresh, **stored)
+    newest, word = store.newest(), source.left_word()
+    versions = (full.version if full else None, newest[0] if newest else None, word.version if word else None)
+    seen = max((version for version in versions if version is not None), default=Version(0, 0))
+    lost = counters.updates_lost
+    if word is not None:
+        lost = word.updates_lost + max(0, word.updates - counters.updates)
+    elif newest is not None and full is not None and newest[0] > full.version:
+        lost += max(0, int(tensors.parse(newest[1])[1]["updates"]) - counters.updates)
+    counters = replace(counters, incarnation=seen.incarnation + 1, updates_lost=lost)
+    if full is not None and (counters.leg != fresh.leg or boot.plan.config.run.mode == "single"):
+        # FULL is of an earlier leg, in whose arena all of its segments were.
+        positions = [((full.version.incarnation + 1) << RESUMED_SHIFT, 0)] * len(fresh.rows)
+        before = counters.env_steps
+        counters = replace(counters, leg=fresh.leg, rows=fresh.rows, positions=positions, env_steps_before=before)
+    return counters
