@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from zmqrl.agent.sentinel import physical_cores
+from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.doctor.messages import Folder, Machine
 from zmqrl.shared_memory.memory import available_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zmqrl.agent.sentinel import versions
+from zmqrl.orchestrators.introduction import versions
 from zmqrl.config.hosts import AUTO, LOCAL
 from zmqrl.config.load import Loaded
 from zmqrl.config.plan import RunPlan

@@ -13,7 +13,7 @@ from zmqrl.config.hosts import filled
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import HostFailed, ZmqrlError
 from zmqrl.launch.boots import FAR_RUNS
-from zmqrl.orchestrators.ssh import far, reaper_command
+from zmqrl.orchestrators.ssh_commands import far, reaper_command
 from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
 

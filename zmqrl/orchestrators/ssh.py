@@ -15,6 +15,7 @@ from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
 from zmqrl.orchestrators.base import Teardown
+from zmqrl.orchestrators.code_sync import deliver, pack
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
@@ -35,6 +36,8 @@ class Place(NamedTuple):
     """Its stderr."""
     warn: Callable[[str, str], None]
     """(host, text) for the user."""
+    code: str | None
+    """The far folder of the user's own modules."""
 
 
 class SshAgent(Agent):
@@ -44,8 +47,8 @@ class SshAgent(Agent):
         """Starts it. HostFailed when the connection does not take it."""
         super().__init__(boot)
         self.section, self.connection = section, connection
-        self._ssh, self._log, self._warn = place
-        self._channel = connection.start(agent_command(section, boot.plan.run_id), self._log)
+        self._ssh, self._log, self._warn = place.ssh, place.log, place.warn
+        self._channel = connection.start(agent_command(section, boot.plan.run_id, place.code), self._log)
 
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
@@ -109,7 +112,9 @@ class SshOrchestrator(AgentsOrchestrator):
     """Hosts are connected to side by side; one that fails is named, and the others are unaffected."""
 
     def __init__(self, plan: RunPlan) -> None:
+        """ConfigError when `code.sync` holds too much, or cannot be read."""
         super().__init__()
+        self._pack = pack(plan.config.code)
         config = plan.config
         self._plan, self._ssh = plan, config.ssh
         self._sections = {name: filled(host, config.defaults) for name, host in config.hosts.items() if name != LOCAL}
@@ -145,8 +150,10 @@ class SshOrchestrator(AgentsOrchestrator):
         for accepted in (*connection.accepted, *connection.jump_accepted):
             self._warn(boot.host, accepted)
         try:
-            self._send_ahead(boot, connection)
-            agent = SshAgent(boot, self._sections[boot.host], connection, Place(self._ssh, log, self._warn))
+            self._send_full(boot, connection)
+            section = self._sections[boot.host]
+            code = deliver(connection, self._pack, section.workdir or "~") if self._pack is not None else None
+            agent = SshAgent(boot, section, connection, Place(self._ssh, log, self._warn, code))
         except HostFailed as error:
             connection.close()
             self._failed(error)
@@ -159,7 +166,7 @@ class SshOrchestrator(AgentsOrchestrator):
     def _warn(self, host: str, text: str) -> None:
         self.put(host, "warning", text=text)
 
-    def _send_ahead(self, boot: Boot, connection: Connection) -> None:
+    def _send_full(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of an earlier leg, before its agent starts."""
         learner, kept = self._plan.config.learner.host, self._plan.config.store.path
         if self._plan.resume and boot.host == learner and kept is None:

@@ -11,7 +11,7 @@ import pytest
 
 from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.code_sync import Pack, pack
+from zmqrl.orchestrators.code_sync import Pack, pack
 
 
 @pytest.fixture
