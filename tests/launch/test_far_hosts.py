@@ -17,8 +17,8 @@ from setup_parts import ROOT, parcel
 
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.code_sync import Pack, deliver, pack
 from zmqrl.launch.setup_hosts import Parcel
+from zmqrl.orchestrators.code_sync import Pack, deliver, pack
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
 

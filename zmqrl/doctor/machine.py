@@ -6,8 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.doctor.messages import Folder, Machine
+from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 
 TRIAL_BYTES = 1 << 20

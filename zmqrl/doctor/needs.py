@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zmqrl.orchestrators.introduction import versions
 from zmqrl.config.hosts import AUTO, LOCAL
 from zmqrl.config.load import Loaded
 from zmqrl.config.plan import RunPlan
@@ -15,6 +14,7 @@ from zmqrl.config.sections import Config
 from zmqrl.doctor.questions import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.orchestrators.introduction import versions
 from zmqrl.shared_memory.arena import layout_of
 
 WORKER_MB, TORCH_MB = 60.0, 400.0

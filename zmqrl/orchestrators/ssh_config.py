@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zmqrl.config.sections import DefaultsSection, HostSection
@@ -22,7 +22,7 @@ from zmqrl.orchestrators.ssh_config_fallback import read_without_client
 ASK_S = 10.0
 MOST_JUMPS = 8
 NOT_AN_IDENTITY = "zmqrl-end-of-identities"
-"""Stands last among the identity files asked for: ssh prints its own standard ones only where none is configured."""
+"""An identity file of ours: ssh prints its own standard ones only where none is configured, so they are told apart."""
 STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -96,9 +96,10 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
     Raises:
         HostFailed: ssh refuses its configuration, or a value of hosts.yaml cannot be one.
     """
-    wanted = _Wanted(
-        host, section.ssh or host, section.user, section.port, section.identity, section.jump, fallback=defaults
-    )
+    name = section.ssh or host
+    if defaults.jump and (hop := _HOP.match(defaults.jump)) and name in (hop["host"], defaults.jump):
+        defaults = replace(defaults, jump=None)  # the jump host of all the others is a host itself
+    wanted = _Wanted(host, name, section.user, section.port, section.identity, section.jump, fallback=defaults)
     return _target(wanted, config, depth=0)
 
 
@@ -183,29 +184,27 @@ def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[st
 
 def _layers(fallback: DefaultsSection, config: Path | None) -> str:
     """A configuration for ssh, which takes the first value it meets: the user's, the system's, then our defaults."""
-    files = [str(config.absolute())] if config else [USER_CONFIG, SYSTEM_CONFIG]
-    last = {"User": fallback.user, "Port": fallback.port, "ProxyJump": fallback.jump, "IdentityFile": NOT_AN_IDENTITY}
-    lines = [*(f'Include "{path}"' for path in files), "Match all"]
-    # Not quoted: ssh takes the quotes of a ProxyJump as part of the name. The values have neither blanks nor quotes.
-    return "\n".join([*lines, *(f"{key} {value}" for key, value in last.items() if value), ""])
+    return "\n".join([*(f'Include "{path}"' for path in _files(config)), _block(fallback), ""])
 
 
 def _ask_fallback(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
     """The same without an ssh client."""
-    files = [config] if config else [Path(USER_CONFIG).expanduser(), Path(SYSTEM_CONFIG)]
-    found = read_without_client(wanted.host, wanted.name, files)
-    fallback = wanted.fallback
-    for key, own, last in (
-        ("user", wanted.user, fallback.user),
-        ("port", wanted.port, fallback.port),
-        ("proxyjump", wanted.jump, fallback.jump),
-    ):
-        value = own or found.configured.get(key, (None,))[0] or last or found.standard.get(key)
-        if value:
-            found.configured[key] = [str(value)]
+    asked = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
+    files = [Path(path).expanduser() for path in _files(config)]
+    found = read_without_client(wanted.host, wanted.name, files, _block(asked), _block(wanted.fallback))
     if wanted.jump:
-        found.configured.pop("proxycommand", None)
-    return {**{key: [value] for key, value in found.standard.items()}, **found.configured}
+        found.pop("proxycommand", None)
+    return found
+
+
+def _files(config: Path | None) -> list[str]:
+    return [str(config.absolute())] if config else [USER_CONFIG, SYSTEM_CONFIG]
+
+
+def _block(values: DefaultsSection) -> str:
+    """What holds for every host, where nothing before it says otherwise."""
+    settings = {"User": values.user, "Port": values.port, "ProxyJump": values.jump, "IdentityFile": NOT_AN_IDENTITY}
+    return "\n".join(["Host *", *(f"  {key} {value}" for key, value in settings.items() if value)])
 
 
 def _check(wanted: _Wanted) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,21 @@ from zmqrl.errors import HostFailed
 _INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Found:
-    """Settings by lower-case name, as `ssh -G` names them."""
+STANDARD = {
+    "port": "22",
+    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+}
 
-    configured: dict[str, list[str]]
-    standard: dict[str, str]
 
+def read_without_client(
+    host: str, name: str, files: Sequence[Path], before: str, after: str
+) -> dict[str, Sequence[str]]:
+    """Settings by lower-case name, as `ssh -G` names them; those that may stand often have many values.
 
-def read_without_client(host: str, name: str, files: Sequence[Path]) -> Found:
-    """What the files say of a host, and what ssh does without them. HostFailed when only ssh can read them."""
+    `before` and `after` are blocks of the same form that stand above and below the files. HostFailed when only ssh can
+    read them.
+    """
     import paramiko
 
     texts = []
@@ -38,15 +42,8 @@ def read_without_client(host: str, name: str, files: Sequence[Path]) -> Found:
             why = f"{file} has Include, which only the ssh client understands"
             raise HostFailed(host, why, "install it: apt install openssh-client")
     try:
-        looked_up = paramiko.SSHConfig.from_text("\n".join(texts)).lookup(name)
+        looked_up = paramiko.SSHConfig.from_text("\n".join([before, *texts, after])).lookup(name)
     except paramiko.SSHException as error:
         raise HostFailed(host, f"{files[0]} cannot be understood: {error}", f"correct {files[0]}") from error
-    settings: dict[str, Any] = dict(looked_up)
-    configured = {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
-    standard = {
-        "user": getpass.getuser(),
-        "port": "22",
-        "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
-        "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
-    }
-    return Found(configured, standard)
+    settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
+    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}

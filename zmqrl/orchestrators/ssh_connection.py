@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GREETINGS = 8
 """How often a host is tried that hangs up before it has said hello: a busy sshd drops callers at random."""
-BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
+BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
 KEEPALIVE_S = 5
 END_S = 2.0
 
@@ -59,12 +59,12 @@ class Connection:
         gateways = gateways or Gateways(ssh)
         timeout_s = max(ssh.connect_timeout_s, target.connect_timeout_s)
         for attempt in range(GREETINGS):
+            if attempt:  # apart from the others that were dropped with us
+                time.sleep(min(BACKOFF_MAX_S, BACKOFF_S * 2**attempt) * random.uniform(0.5, 1.5))
             try:
                 return cls._open_once(target, ssh, timeout_s, gateways)
-            except _NoGreeting as error:
+            except _HungUp as error:
                 why = str(error)
-            pause_s = min(BACKOFF_MAX_S, BACKOFF_S * 2**attempt)
-            time.sleep(pause_s * random.uniform(0.5, 1.5))  # apart from the others that were dropped with us
         raise HostFailed(
             target.host,
             f"{target.address} hung up {GREETINGS} times before saying hello: {why}",
@@ -237,7 +237,7 @@ def open_all(
                 result.close()
 
 
-class _NoGreeting(Exception):
+class _HungUp(Exception):
     """The far side hung up before ssh began: worth another try."""
 
 
@@ -277,8 +277,12 @@ def _greet(
         if way.said():
             why = f"ProxyCommand: {way.said()}"
             raise HostFailed(target.host, why, f"try by hand: {target.proxy_command}") from error
+        if isinstance(error.__context__, TimeoutError):
+            why = f"{target.address} took the connection and said no hello within {timeout_s:g} s"
+            mend = f"no sshd there, or a hanging one? see what ssh says: {target.login_command()} true"
+            raise HostFailed(target.host, why, mend) from error
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
-            raise _NoGreeting(str(error) or type(error).__name__) from error
+            raise _HungUp(str(error) or type(error).__name__) from error
         why = f"{target.address} speaks no ssh that we do: {error}"
         raise HostFailed(target.host, why, f"see what ssh says: {target.login_command()} true") from error
     new = check(target, HostKey(shown.get_name(), shown.asbytes()), ssh.host_keys)
