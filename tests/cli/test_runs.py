@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,9 +234,9 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
 def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, RunInfo]) -> None:
     run_dir, info = live
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (40, 160))
+    wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
     command = [sys.executable, "-m", "zmqrl", "status", "-f", str(run_dir)]
-    with subprocess.Popen(command, stdout=theirs, text=True) as status, ended_by_then(status):
+    with subprocess.Popen(command, stdout=theirs, text=True, env=wide) as status, ended_by_then(status):
         os.close(theirs)
         seen = b""
         while b"bottleneck:" not in seen or b"EPISODES" not in seen:
@@ -250,7 +249,7 @@ def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, R
             pass  # EIO: the other end is closed
         assert status.wait(END_S) == 0
     os.close(ours)
-    assert f"zmqrl cartpole [sync] {info.run_id}".encode() in seen
+    assert f"zmqrl cartpole-ppo [sync] {info.run_id}".encode() in seen
     assert b"ended without a summary" in seen
 
 
