@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,7 +58,7 @@ def test_a_live_run_is_found_shown_and_stopped(
         shown = zmqrl("status", *named)
         assert shown.code == 0
         assert shown.out.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
-    assert "local-worker-0" not in zmqrl("logs", info.run_id, "learner").out
+    assert "local/worker-0" not in zmqrl("logs", info.run_id, "learner").out
     ended = zmqrl("clean")
     assert ended.code == 0
     assert (run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()) / info.run_id).is_dir()
@@ -104,10 +106,168 @@ def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path) -> None:
     log = finished / "seed-1" / "logs" / "local-learner-0.log"
     log.write_text("".join(f"line {n}\n" for n in range(30)))
     shown = zmqrl("logs", finished / "seed-1", "learner", "-n", "2")
-    assert shown.out.splitlines() == ["local-learner-0: line 28", "local-learner-0: line 29"]
+    assert shown.out.splitlines() == ["local/learner-0: line 28", "local/learner-0: line 29"]
     missing = zmqrl("logs", finished / "seed-1", "worker-3")
     assert missing.code == 2
-    assert "local-learner-0" in missing.err
+    assert "local/learner-0" in missing.err
+
+
+@pytest.fixture
+def logs(finished: Path, tmp_path: Path) -> Path:
+    """A finished run's directory with logs of our own, the newest run in `runs/`."""
+    directory = tmp_path / "runs" / "two-hosts"
+    shutil.copytree(finished / "seed-2", directory)
+    shutil.rmtree(directory / "logs")
+    (directory / "logs").mkdir()
+    for at, stem in enumerate(("local-learner-0", "node-1-worker-0", "node-1-worker-1", "local-worker-10", "launcher")):
+        log = directory / "logs" / f"{stem}.log"
+        log.write_text(f"first of {stem}\nsecond of {stem}\nbegun")
+        os.utime(log, (at, at))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("who", "shown"),
+    [
+        ("node-1/1", ["node-1/worker-1"]),
+        ("node-1/worker-0", ["node-1/worker-0"]),
+        ("node-1", ["node-1/worker-0", "node-1/worker-1"]),
+        ("worker-1", ["node-1/worker-1"]),
+        ("worker", ["node-1/worker-0", "node-1/worker-1", "local/worker-10"]),
+        ("learner", ["local/learner-0"]),
+        ("local-learner-0", ["local/learner-0"]),
+        ("launcher", ["launcher"]),
+    ],
+)
+def test_one_word_that_is_no_run_is_who_of_the_newest(zmqrl: Command, logs: Path, who: str, shown: list[str]) -> None:
+    for arguments in ((who,), (logs, who)):
+        ended = zmqrl("logs", *arguments, "-n", "1")
+        assert ended.out.splitlines() == [f"{name}: begun" for name in shown]
+
+
+def test_lines_are_picked_by_a_pattern(zmqrl: Command, logs: Path) -> None:
+    del logs
+    shown = zmqrl("logs", "--grep", "^second.*worker-1$|launcher")
+    assert shown.out.splitlines() == [
+        "node-1/worker-1: second of node-1-worker-1",
+        "launcher: first of launcher",
+        "launcher: second of launcher",
+    ]
+    bad = zmqrl("logs", "--grep", "(")
+    assert bad.code == 2
+    assert "no regular expression" in bad.err
+
+
+def test_a_word_that_is_neither_run_nor_who_is_refused(zmqrl: Command, logs: Path) -> None:
+    del logs
+    missing = zmqrl("logs", "node-2/0")
+    assert missing.code == 2
+    assert "'node-2/0'" in missing.err
+
+
+@contextmanager
+def ended_by_then(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A failed test does not wait for it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_following_shows_lines_of_all_logs_as_they_come(live: tuple[Path, RunInfo]) -> None:
+    """Also of a log that was not there, of one that was emptied, and only whole lines until the run has ended."""
+    run_dir, info = live
+    one, two = run_dir / "logs" / "far-worker-7.log", run_dir / "logs" / "far-worker-8.log"
+    one.write_text("there before\n")
+    command = [sys.executable, "-m", "zmqrl", "logs", str(run_dir), "far", "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as logs, ended_by_then(logs):
+        assert logs.stdout is not None
+        lines = iter(logs.stdout.readline, "")
+        assert next(lines) == "far/worker-7: there before\n"
+        two.write_text("new\nhalf")
+        assert next(lines) == "far/worker-8: new\n"
+        one.write_text("emptied\n")
+        assert next(lines) == "far/worker-7: emptied\n"
+        with two.open("a") as log:
+            log.write(" a line\nand no end")
+        assert next(lines) == "far/worker-8: half a line\n"
+        kill(ProcessId(info.pid, info.start_time))
+        assert list(lines) == ["far/worker-8: and no end\n"]
+        assert logs.wait(END_S) == 0
+
+
+def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    status = {
+        "run_id": "r",
+        "phase": "running",
+        "env_steps": 5,
+        "total_env_steps": 10,
+        "wall_s": 3.0,
+        "written_at": time.time() - 60,
+        "metrics": {},
+        "bottleneck": None,
+        "workers": [],
+        "problems": [],
+        "refused": {"curve": 3},
+        "hosts": [
+            {"host": "gpu1", "state": "ready", "workers": 8, "ready": 8, "env_steps_per_s": 6100.0, "last_s": 0.2},
+            {"host": "n07", "state": "lost", "workers": 15, "ready": 0, "cause": "no lease for 34 s\n  mend"},
+        ],
+    }
+    me = identify(os.getpid())
+    assert me is not None
+    info = {"run_id": "r", "pid": me.pid, "start_time": me.start_time, "host": socket.gethostname()}
+    (tmp_path / "run.json").write_text(json.dumps({**info, "started_at": time.time(), "preset": None}))
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    shown = zmqrl("status", tmp_path)
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
+    assert lines[0].endswith("refused curve: 3")
+    assert lines[1] == "the launcher has written nothing for 60 s"
+    assert [line.split() for line in lines[2:]] == [
+        ["HOST", "STATE", "WORKERS", "STEPS/s", "LAST"],
+        ["gpu1", "ready", "8/8", "6,100", "0"],
+        ["n07", "lost", "0/15", "-", "-", "no", "lease", "for", "34", "s"],
+    ]
+
+
+def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, RunInfo]) -> None:
+    run_dir, info = live
+    ours, theirs = pty.openpty()
+    wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
+    command = [sys.executable, "-m", "zmqrl", "status", "-f", str(run_dir)]
+    with subprocess.Popen(command, stdout=theirs, text=True, env=wide) as status, ended_by_then(status):
+        os.close(theirs)
+        seen = b""
+        while b"bottleneck:" not in seen or b"EPISODES" not in seen:
+            seen += os.read(ours, 4096)
+        kill(ProcessId(info.pid, info.start_time))
+        try:
+            while more := os.read(ours, 4096):
+                seen += more
+        except OSError:
+            pass  # EIO: the other end is closed
+        assert status.wait(END_S) == 0
+    os.close(ours)
+    assert f"zmqrl cartpole-ppo [sync] {info.run_id}".encode() in seen
+    assert b"ended without a summary" in seen
+
+
+def test_stop_means_the_whole_series(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "series"
+    endless = ["--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--mode", "single", "--plain"]
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *endless, "--seeds", "3"]
+    command += ["--run-dir", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as series, ended_by_then(series):
+        until = time.monotonic() + END_S
+        while not (folder / "seed-1" / "metrics.jsonl").exists() and series.poll() is None:
+            assert time.monotonic() < until
+        assert zmqrl("stop", folder / "seed-1").code == 0
+        _, errors = series.communicate(timeout=END_S)
+    assert series.returncode == 0
+    assert "2 of 3 seeds were not run" in errors
+    assert sorted(path.name for path in folder.iterdir()) == ["seed-1"]
+    assert json.loads((folder / "seed-1" / "summary.json").read_text())["status"] == "stopped"
 
 
 def test_a_run_that_ended_or_is_elsewhere_is_not_stopped(zmqrl: Command, finished: Path, tmp_path: Path) -> None:

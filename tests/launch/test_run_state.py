@@ -14,7 +14,8 @@ from plans import stand_in_plan
 
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
-from zmqrl.launch.live_view import duration, picture, sparkline
+from zmqrl.launch.live_view import picture
+from zmqrl.launch.picture import duration, sparkline
 from zmqrl.launch.plain_view import line_of
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
 from zmqrl.launch.run_state import RunState

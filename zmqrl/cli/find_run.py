@@ -32,6 +32,12 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 
+def is_live(directory: Path, info: RunInfo) -> bool:
+    """Whether the run that was found goes on: not another one that has taken its directory over."""
+    now = read_info(directory)
+    return now is not None and now.run_id == info.run_id and now.live
+
+
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
     """This user's runs of this machine, wherever their directories are, also of launchers that are gone."""
     for pid, run_id in agents():

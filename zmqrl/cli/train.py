@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -102,7 +103,7 @@ def _run(asked: _Asked) -> int:
 
 
 def _run_seeds(asked: _Asked, seeds: int) -> int:
-    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted one is the last."""
+    """Each seed in `DIR/seed-<seed>`; the worst exit code. One that was interrupted or asked to stop is the last."""
     if asked.resume is not None or asked.detach:
         raise click.UsageError("--seeds cannot go with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory
@@ -115,9 +116,19 @@ def _run_seeds(asked: _Asked, seeds: int) -> int:
     codes = []
     for seed, directory in runs.items():
         codes.append(_run_one(asked, directory, seed))
-        if codes[-1] == WORST_FIRST[0]:
+        if codes[-1] == WORST_FIRST[0] or _was_stopped(directory):
             break
+    if len(codes) < len(runs):
+        click.echo(f"{len(runs) - len(codes)} of {len(runs)} seeds were not run", err=True)
     return min(codes, key=WORST_FIRST.index)
+
+
+def _was_stopped(directory: Path) -> bool:
+    """Whether `zmqrl stop` ended the run; it means the whole series."""
+    try:
+        return bool(json.loads((directory / "summary.json").read_text())["status"] == "stopped")
+    except (OSError, ValueError, KeyError):
+        return False  # a dry run writes none
 
 
 def _load(asked: _Asked, seed: int | None) -> Any:

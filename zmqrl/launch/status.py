@@ -9,6 +9,8 @@ from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.view import progress
 
+RETURNS_SHOWN = 30
+
 
 def status_of(state: RunState, now: float) -> dict[str, Any]:
     """JSON data at unix time `now`."""
@@ -26,6 +28,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "env_steps": state.env_steps,
         "total_env_steps": run.total_env_steps,
         "metrics": state.metrics,
+        "returns": list(state.returns)[-RETURNS_SHOWN:],
         "score": state.score,
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,

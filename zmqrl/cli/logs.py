@@ -1,0 +1,144 @@
+"""`logs`: what the processes of a run wrote, of all hosts, as it comes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.launch.run_directory import RunInfo
+
+LOOK_EVERY_S = 0.2
+LINES = 20
+
+
+@click.command("logs")
+@click.argument("run", required=False)
+@click.argument("who", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the run ends.")
+@click.option("-n", "lines", type=click.IntRange(1), default=LINES, show_default=True, help="Last lines of each log.")
+@click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
+def logs_command(run: str | None, who: str | None, follow: bool, lines: int, grep: str | None) -> None:
+    """Show the logs of RUN; WHO narrows them: HOST, HOST/INDEX (a worker), HOST/ROLE-INDEX, worker-0, learner ..."""
+    pattern = _pattern(grep)
+    directory, info, who = _found(run, who)
+    logs = _logs(directory, who)
+    if not logs:
+        there = ", ".join(log.name for log in _logs(directory, None).values()) or "none"
+        raise ConfigError(f"{directory} has no log of {who!r}; there are: {there}")
+    from zmqrl.cli.find_run import is_live
+
+    for log in _oldest_first(logs):
+        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][-lines:])
+    while follow:
+        follow = is_live(directory, info)  # before we look: what it wrote last is still shown
+        logs = {**_logs(directory, who), **logs}
+        for log in _oldest_first(logs):
+            _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)])
+        time.sleep(LOOK_EVERY_S if follow else 0.0)  # a log is a file: there is nothing to wait on
+
+
+@dataclass
+class Log:
+    """One log, read from where the last reading ended."""
+
+    path: Path
+    _at: int = 0
+    _begun: bytes = field(default=b"", repr=False)
+
+    @property
+    def written_at(self) -> float:
+        """Unix time of its last line."""
+        try:
+            return self.path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    @property
+    def name(self) -> str:
+        """`host/role-index`; `launcher` for the launcher's."""
+        host, role, index = _parts(self.path)
+        return f"{host}/{role}-{index}" if index else self.path.stem
+
+    def is_of(self, who: str) -> bool:
+        """Whether `who` names it: its host, role, worker, or all of these."""
+        host, role, index = _parts(self.path)
+        if not index:
+            return who == self.path.stem
+        names = {host, role, f"{role}-{index}", f"{host}/{role}", f"{host}/{role}-{index}", self.path.stem}
+        return who in names or (role == "worker" and who == f"{host}/{index}")
+
+    def read(self, to_the_end: bool) -> list[str]:
+        """Lines since the last call; `to_the_end`: nobody writes any more, and a line that was begun is one, too."""
+        lines = self._new_lines()
+        if to_the_end and self._begun:
+            lines.append(self._begun.decode(errors="replace"))
+            self._begun = b""
+        return lines
+
+    def _new_lines(self) -> list[str]:
+        """Lines that were finished since the last call; of a log that was emptied, from its new beginning."""
+        try:
+            with self.path.open("rb") as file:
+                if self._at > file.seek(0, 2):
+                    self._at, self._begun = 0, b""
+                file.seek(self._at)
+                read = file.read()
+        except FileNotFoundError:
+            return []
+        self._at += len(read)
+        *lines, self._begun = (self._begun + read).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+def _parts(path: Path) -> tuple[str, str, str]:
+    """Host, role, index of `<host>-<role>-<index>.log`; a host's name may have dashes."""
+    parts = path.stem.rsplit("-", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 and parts[2].isdecimal() else ("", path.stem, "")
+
+
+def _logs(directory: Path, who: str | None) -> dict[Path, Log]:
+    logs = [Log(path) for path in sorted((directory / "logs").glob("*.log"))]
+    return {log.path: log for log in logs if who is None or log.is_of(who)}
+
+
+def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
+    """Lines carry no time of their own: the logs come in the order of their last lines."""
+    return sorted(logs.values(), key=lambda log: log.written_at)
+
+
+def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
+    """One word alone may be WHO: it is, when it names no run but logs of the newest."""
+    from zmqrl.cli.find_run import find_run
+
+    try:
+        return (*find_run(run), who)
+    except ConfigError:
+        if run is None or who is not None:
+            raise
+        try:
+            newest = find_run(None)
+        except ConfigError:
+            newest = None
+        if newest is None or not _logs(newest[0], run):
+            raise
+        return (*newest, run)
+
+
+def _pattern(grep: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(grep or "")
+    except re.error as error:
+        raise ConfigError(f"--grep {grep!r} is no regular expression: {error}") from error
+
+
+def _show(log: Log, lines: list[str]) -> None:
+    for line in lines:
+        click.echo(f"{log.name}: {line}")

@@ -1,0 +1,139 @@
+"""`status`: where a run stands, from any shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zmqrl.launch.run_directory import RunInfo
+
+FOLLOW_S = 1.0
+SILENT_S = 5.0
+"""status.json is written every second; a launcher that was stopped, or swaps, writes nothing."""
+HOST_COLUMNS = (
+    ("HOST", "host", ""),
+    ("STATE", "state", ""),
+    ("STEPS/s", "env_steps_per_s", ",.0f"),
+    ("LAG", "lag", ".1f"),
+    ("CPU", "cpu", ".1f"),
+    ("MB", "pss_mb", ",.0f"),
+    ("MS", "ms", ".1f"),
+    ("LAST", "last_s", ".0f"),
+    ("RESTARTS", "restarts", ""),
+)
+"""Head, key in status.json, format; the workers of a host have a column of their own."""
+
+
+@click.command("status")
+@click.argument("run", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, on a terminal with the launcher's view.")
+def status_command(run: str | None, follow: bool) -> None:
+    """Show where RUN stands."""
+    from zmqrl.cli.find_run import find_run, is_live
+
+    directory, info = find_run(run)
+    if follow and sys.stdout.isatty():
+        _watch(directory, info)
+    while is_live(directory, info):
+        click.echo(_live_status(directory, info))
+        if not follow:
+            return
+        time.sleep(FOLLOW_S)  # the pace of the display, as status.json's
+    click.echo(_last_status(directory, info))
+
+
+def _watch(directory: Path, info: RunInfo) -> None:
+    """The launcher's picture, until the run ends."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from zmqrl.cli.find_run import is_live
+    from zmqrl.launch.picture import picture_of
+
+    with Live(Text("starting"), console=Console(), auto_refresh=False) as view:
+        while is_live(directory, info):
+            status = _status(directory, info)
+            if status is not None:
+                notes = [Text(note, style="red") for note in [*_silence(status), *status["problems"]]]
+                view.update(Group(picture_of(status), *notes), refresh=True)
+            time.sleep(FOLLOW_S)  # the pace of status.json
+
+
+def _last_status(directory: Path, info: RunInfo) -> str:
+    """Of a run that has ended: its summary, where it lived to write one."""
+    summary = _read(directory / "summary.json")
+    if summary is None or summary["run_id"] != info.run_id:
+        return f"{info.run_id}: ended without a summary; `--resume {directory}` goes on with it"
+    shown = [f"{info.run_id}: {summary['status']} with exit code {summary['exit_code']}"]
+    if summary["env_steps"] is not None:
+        shown.append(f"{summary['env_steps']:,} env steps in {summary['wall_s']:.1f} s")
+    if summary["train_return_mean_100"] is not None:
+        shown.append(f"return {summary['train_return_mean_100']:.1f}")
+    shown += ["solved"] if summary["solved_at_env_steps"] is not None else []
+    return "\n".join([", ".join(shown), *([summary["error"]] if summary["error"] else [])])
+
+
+def _live_status(directory: Path, info: RunInfo) -> str:
+    status = _status(directory, info)
+    if status is None:
+        return f"{info.run_id}: starting"
+    metrics, shown = status["metrics"], [f"{info.run_id}: {status['phase']}"]
+    shown.append(f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps in {status['wall_s']:.0f} s")
+    for label, name in (("env steps/s", "env_steps_per_s"), ("updates/s", "updates_per_s"), ("lag", "policy_lag_mean")):
+        if name in metrics:
+            shown.append(f"{metrics[name]:,.1f} {label}")
+    if "train_return_mean_100" in metrics:
+        shown.append(f"return {metrics['train_return_mean_100']:.1f}")
+    shown += [f"bottleneck {status['bottleneck']}"] if status["bottleneck"] else []
+    shown += [f"refused {what}: {count}" for what, count in status.get("refused", {}).items()]
+    lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
+    lines += ["  " + "  ".join(f"{key} {value}" for key, value in row.items()) for row in status["workers"]]
+    return "\n".join([*lines, *status["problems"]])
+
+
+def _silence(status: Mapping[str, Any]) -> list[str]:
+    silent_s = time.time() - status["written_at"]
+    return [f"the launcher has written nothing for {silent_s:.0f} s"] if silent_s > SILENT_S else []
+
+
+def _hosts(hosts: list[Mapping[str, Any]]) -> list[str]:
+    """A table as wide as it has to be; columns that no host has anything in are left out."""
+    if not hosts:
+        return []
+    columns = [
+        [head, *(_cell(host.get(key), form) for host in hosts)]
+        for head, key, form in HOST_COLUMNS
+        if any(host.get(key) is not None for host in hosts)
+    ]
+    columns.insert(2, ["WORKERS", *(f"{host['ready']}/{host['workers']}" for host in hosts)])
+    widths = [max(map(len, column)) for column in columns]
+    causes = ["", *((host.get("cause") or "").partition("\n")[0] for host in hosts)]
+    return [
+        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), cause]).rstrip()
+        for *row, cause in zip(*columns, causes, strict=True)
+    ]
+
+
+def _cell(value: object, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
+    status = _read(directory / "status.json")
+    return status if status is not None and status["run_id"] == info.run_id else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        return data
+    except (OSError, ValueError):
+        return None
