@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from zmqrl.launch.setup_hosts import Parcel
 from zmqrl.orchestrators.code_sync import Pack, deliver, pack
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
+
+PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +117,51 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, t
     assert ", already there, " in again.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_path: Path, number: int) -> None:
+    """One host never gets its turn, another never answers."""
+    (lab.hosts[1].tmp / "held").mkdir(exist_ok=True)
+    hosts = {
+        "h1": {**lab.hosts[1].hosts_yaml(), "python": f"{inner_tmp(lab, 1)}/held/venv/bin/python"},
+        "h9": {**lab.hosts[1].hosts_yaml(), "ssh": "10.77.9.9" if lab.isolated else "127.0.0.1", "port": 9},
+    }
+    with (lab.hosts[1].tmp / "held" / "venv.setup-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with started(lab, tmp_path, hosts, goods, **PIPES) as running:
+            until(lambda: lab.hosts[1].processes('"step": "install"'))
+            began = time.monotonic()
+            running.send_signal(number)
+            out, err = running.communicate(timeout=20)
+        until(lambda: not lab.hosts[1].processes('"step": "install"'))
+    assert (running.returncode, out) == (130, "")
+    assert err.endswith("zmqrl: interrupted\n")
+    assert time.monotonic() - began < 10
+    assert os.listdir(lab.hosts[1].tmp / "zmqrl") == []
+    assert os.listdir(lab.hosts[1].tmp / "held") == ["venv.setup-lock"]
+
+
+def until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str) -> subprocess.CompletedProcess[str]:
     """`zmqrl setup` on the laptop."""
+    with started(
+        lab, folder, hosts, goods, *more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        out, err = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def started(
+    lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str, **popen: Any
+) -> subprocess.Popen[str]:
     assert goods.wheels is not None
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"ssh": {"connect_timeout_s": 5}, "hosts": hosts}))
     (folder / "pins.txt").write_bytes(goods.constraints)
     wheels = ["--wheels", str(goods.wheels[0].parent), "--constraints", "pins.txt"]
-    command = lab.here_command([sys.executable, "-m", "zmqrl", "setup", "hosts.yaml", *wheels, *more])
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-m", "zmqrl", "setup", "hosts.yaml", *wheels, *more]
+    return lab.run_here(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, **popen)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.errors import HostFailed
+    from zmqrl.launch.setup_hosts import Installed
 
 
 @click.command("setup")
@@ -37,15 +43,23 @@ def setup_command(
         wheel_files(wheels) if wheels is not None else None,
         tuple(name.strip() for name in extras.split(",") if name.strip()),
     )
+    if sys.stderr.isatty():
+        click.echo(f"zmqrl {parcel.wheel.version} on {len(names)} hosts; the first time takes some minutes", err=True)
     failed = [result for result in set_up(config, names, parcel) if _show(result)]
     return 2 if failed else 0
 
 
-def _show(result: object) -> bool:
+def _show(result: Installed | HostFailed) -> bool:
     """Print a host's line; whether it failed."""
-    failed = isinstance(result, Exception)
-    click.echo(str(result), err=failed)
-    return failed
+    from zmqrl.errors import HostFailed
+
+    if isinstance(result, HostFailed):
+        click.echo(str(result), err=True)
+        return True
+    for line in result.accepted:
+        click.echo(line, err=True)
+    click.echo(str(result))
+    return False
 
 
 def _read(path: Path) -> bytes:

@@ -191,18 +191,20 @@ def _make_venv(venv: str, deadline: float) -> None:
 
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
-    there = os.path.isdir(venv)
-    code, said = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
-    if code != 0:
-        if not there:
+    there, code = os.path.isdir(venv), -1
+    try:
+        code, said = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
+    finally:
+        if code != 0 and not there:
             shutil.rmtree(venv, ignore_errors=True)
+    if code != 0:
         kind = "ensurepip" if "ensurepip" in said else "make"
         detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(said)
         raise Refused(kind, detail)
 
 
 def _install_into(python: str, prefix: str, asked: dict[str, Any], deadline: float) -> None:
-    """First what the wheel needs, then the wheel itself, also over one of the same version with other content."""
+    """The wheel and what it needs."""
     upload = asked["upload"]
     stamp = os.path.join(prefix, STAMP)
     if os.path.lexists(stamp):
@@ -218,13 +220,12 @@ def _install_into(python: str, prefix: str, asked: dict[str, Any], deadline: flo
     where = folder if asked["no_index"] else []
     extras = f"[{','.join(asked['extras'])}]" if asked["extras"] else ""
     pins = ["--constraint", os.path.join(upload, "constraints.txt")]
-    for command in (
-        [*pip, *where, *pins, wheel + extras],
-        [*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel],
-    ):
-        code, said = _run(command, deadline)
-        if code != 0:
-            raise Refused("pip", said[-4000:])
+    code, said = _run([*pip, *where, *pins, wheel + extras], deadline)
+    if code == 0 and _probed(python)["digest"] != asked["digest"]:
+        # pip leaves one of the same version alone, whatever is in it.
+        code, said = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
+    if code != 0:
+        raise Refused("pip", said[-4000:])
     with open(stamp, "w", encoding="utf-8") as file:
         file.write(asked["stamp"] + "\n")
 

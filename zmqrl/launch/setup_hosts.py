@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -80,6 +82,8 @@ class Installed:
     made_venv: bool
     was_there: bool
     took_s: float
+    accepted: tuple[str, ...]
+    """Host keys that were new and are now known: what to tell the user."""
 
     def __str__(self) -> str:
         how = "already there" if self.was_there else "new venv" if self.made_venv else "installed"
@@ -104,16 +108,25 @@ def _needed() -> list[str]:
     return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines]
 
 
-def set_up(config: Config, names: list[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
+def set_up(config: Config, names: Sequence[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
     """Set up the hosts, several at once; gives each as it is done.
+
+    A caller that stops half-way (Ctrl-C) ends what is going on: the far side kills its pip when nobody listens to it.
 
     Args:
         config: The hosts of these names are reached by SSH.
         names: Which of them.
         parcel: What is installed.
     """
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        yield from _results(pool, config, names, parcel)
+    work = _Work(config, parcel)
+    with ThreadPoolExecutor(TOGETHER) as pool, work:
+        connecting = threading.Thread(target=work.connect, args=(names, pool), daemon=True)
+        connecting.start()
+        for _ in names:
+            result = work.results.get()
+            if not isinstance(result, (Installed, HostFailed)):
+                raise result
+            yield result
 
 
 def remote_hosts(config: Config) -> list[str]:
@@ -121,34 +134,66 @@ def remote_hosts(config: Config) -> list[str]:
     return [name for name, host in config.hosts.items() if is_remote(name, host)]
 
 
-def _results(
-    pool: ThreadPoolExecutor, config: Config, names: list[str], parcel: Parcel
-) -> Iterator[Installed | HostFailed]:
-    futures: list[Future[Installed | HostFailed]] = []
-    targets: dict[str, Target] = {}
-    for name in names:
+class _Work:
+    """Connections and results of all hosts."""
+
+    def __init__(self, config: Config, parcel: Parcel) -> None:
+        self.results: queue.SimpleQueue[Installed | HostFailed | BaseException] = queue.SimpleQueue()
+        self._config, self._parcel = config, parcel
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._ended = False
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        """Close what is open: who waits for an answer over it fails."""
+        with self._lock:
+            self._ended = True
+            connections = list(self._open)
+        for connection in connections:
+            connection.close()
+
+    def connect(self, names: Sequence[str], pool: ThreadPoolExecutor) -> None:
+        """In a thread of its own: hosts that answer begin while others do not."""
         try:
-            targets[name] = resolve(name, config.hosts[name], config.defaults)
-        except HostFailed as failed:
-            yield failed
-    for name, connected in open_all(list(targets.values()), config.ssh):
-        if isinstance(connected, HostFailed):
-            yield connected
-        else:
-            section = filled(config.hosts[name], config.defaults)
-            setup = _Setup(name, targets[name].login_command(), connected, section, parcel)
-            futures.append(pool.submit(_result, setup, connected))
-    for future in as_completed(futures):
-        yield future.result()
+            targets = {target.host: target for target in self._targets(names)}
+            for name, connected in open_all(list(targets.values()), self._config.ssh):
+                if isinstance(connected, HostFailed):
+                    self.results.put(connected)
+                elif self._keep(connected):
+                    pool.submit(self._one, targets[name], connected)
+                else:
+                    return
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
+            self.results.put(error)
 
+    def _targets(self, names: Sequence[str]) -> Iterator[Target]:
+        for name in names:
+            try:
+                yield resolve(name, self._config.hosts[name], self._config.defaults)
+            except HostFailed as failed:
+                self.results.put(failed)
 
-def _result(setup: _Setup, connection: Connection) -> Installed | HostFailed:
-    try:
-        return setup.run()
-    except HostFailed as failed:
-        return failed
-    finally:
-        connection.close()
+    def _keep(self, connection: Connection) -> bool:
+        with self._lock:
+            if not self._ended:
+                self._open.add(connection)
+        if self._ended:
+            connection.close()
+        return not self._ended
+
+    def _one(self, target: Target, connection: Connection) -> None:
+        section = filled(self._config.hosts[target.host], self._config.defaults)
+        try:
+            self.results.put(_Setup(target.host, target.login_command(), connection, section, self._parcel).run())
+        except BaseException as error:  # noqa: BLE001  # HostFailed is a result, the rest is raised by the caller
+            self.results.put(error)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
 
 
 class _Setup:
@@ -200,8 +245,11 @@ class _Setup:
 
     def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
         state, took_s = answer["state"], time.monotonic() - self._began
+        accepted = (*self._connection.jump_accepted, *self._connection.accepted)
         python = answer["python"]
-        return Installed(self._host, python, state["version"], state["zmqrl"], made, answer["current"], took_s)
+        return Installed(
+            self._host, python, state["version"], state["zmqrl"], made, answer["current"], took_s, accepted
+        )
 
     def _failed(self, kind: str, detail: str) -> HostFailed:
         at = Host(self._host, self._login, str(self._section.python), self._parcel.wheels is not None)
