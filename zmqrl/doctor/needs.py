@@ -89,7 +89,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
     found = {}
     for name, host in examined_hosts(config).items():
         learner = name == config.learner.host
-        user, port = f"{host.user}@" if host.user else "", f"-p {host.port} " if host.port else ""
+        user, port = f"{host.user}@" if host.user else "", f"-p {host.port} " if host.port not in (None, 22) else ""
         found[name] = HostNeed(
             learner=learner,
             workers=None if host.workers == AUTO else int(host.workers or 0),

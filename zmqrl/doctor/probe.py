@@ -65,8 +65,10 @@ class Probe:
         self._out.write(word_line(word) + "\n")
         self._out.flush()
 
-    def answer(self, order: Order) -> bool:
-        """Whether there is more to come."""
+    def answer(self, order: Order | Exception) -> bool:
+        """Whether there is more to come. An order that was none is raised."""
+        if isinstance(order, Exception):
+            raise order
         from zmqrl.doctor import reach, store_check
 
         if isinstance(order, Echo):
@@ -152,9 +154,12 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _read_orders(orders: queue.Queue[Order], scratch: str) -> None:
+def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
     for line in sys.stdin:
-        orders.put(read_order(line))
+        try:
+            orders.put(read_order(line))
+        except (ValueError, KeyError, TypeError) as error:
+            orders.put(error)
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)  # nobody listens any more; the env process dies with us
 
@@ -164,7 +169,7 @@ def main() -> int:
     signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library's print is no word
-    orders: queue.Queue[Order] = queue.Queue()
+    orders: queue.Queue[Order | Exception] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:
         probe = Probe(out, Path(scratch))
         probe.say(hello())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -66,7 +67,7 @@ class Door:
             try:
                 bound.append(gate.open_tcp(door, Bind(), port))
             except zmq.ZMQError as error:
-                return Listening((), (), f"port {port}: {error.strerror}{_user_of(port)}")
+                return Listening((), (), f"port {port}: {os.strerror(error.errno or 0)}{_user_of(port)}")
         return Listening(tuple(bound), tuple(own_addresses()))
 
     def _answer(self, gate: Gate, doors: Sequence[zmq.Socket[Any]]) -> None:

@@ -1,0 +1,166 @@
+"""Who is asked what, and when, without processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zmqrl.doctor.examination import ECHOES, Examination, Orders, Question
+from zmqrl.doctor.measurement import Failure
+from zmqrl.doctor.messages import (
+    Clock,
+    Echo,
+    EnvFacts,
+    Examine,
+    Examined,
+    Finish,
+    Folder,
+    Folders,
+    Forget,
+    Hello,
+    Listening,
+    Order,
+    Reach,
+    Reached,
+    Seen,
+    Watch,
+    Watching,
+    Write,
+    Written,
+)
+
+ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", 1, 5.0)
+REACH = Reach((), (), "server", "public", "secret")
+HELLO = Hello("n", "rl", "py", {})
+STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
+LISTENING = Listening((1, 2, 3), ("10.0.0.5",))
+LEARNER = Question(ASKED, None, False)
+WORKER = Question(ASKED, REACH, True)
+NOW = 1000.0
+
+
+def begin(exam: Examination, host: str, skew_s: float = 0.0) -> Orders:
+    """Up to the order that follows the last echo."""
+    orders = exam.handle(host, HELLO, NOW)
+    for number in range(ECHOES):
+        assert orders == [(host, Echo())]
+        sent = NOW + number
+        exam._echoed_at[host] = sent
+        orders = exam.handle(host, Clock(sent + 0.05 + skew_s), sent + 0.1)
+    return orders
+
+
+def two() -> Examination:
+    return Examination({"gpu1": LEARNER, "node07": WORKER}, "gpu1")
+
+
+def kinds(orders: Orders) -> list[tuple[str, type[Order]]]:
+    return [(host, type(order)) for host, order in orders]
+
+
+def with_learner(exam: Examination) -> Orders:
+    begin(exam, "gpu1", skew_s=5.0)
+    exam.handle("gpu1", STORE, NOW)
+    exam.handle("gpu1", LISTENING, NOW)
+    return exam.handle("gpu1", Examined(), NOW)
+
+
+def test_the_clock_is_compared_by_half_of_the_round_trip() -> None:
+    exam = two()
+    assert begin(exam, "node07", skew_s=-3600.0) == [("node07", ASKED)]
+    clock = exam.measurements["node07"].clock
+    assert clock is not None
+    assert abs(clock.skew_s + 3600.0) < 1e-6 and abs(clock.round_trip_s - 0.1) < 1e-6
+
+
+def test_a_host_waits_until_the_learners_host_listens() -> None:
+    exam = two()
+    begin(exam, "node07")
+    assert exam.handle("node07", Examined(), NOW) == []
+    assert exam.is_idle("node07")
+    ((host, order),) = with_learner(exam)
+    assert host == "node07" and order == replace(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3))
+    assert not exam.is_idle("node07") and exam.is_idle("gpu1")
+
+
+def test_the_token_is_written_once_it_is_watched_for_and_taken_away_when_seen() -> None:
+    exam = two()
+    begin(exam, "node07", skew_s=-10.0)
+    with_learner(exam)
+    exam.handle("node07", Examined(), NOW)
+    ((host, watch),) = exam.handle("node07", Reached(()), NOW)
+    assert host == "node07" and isinstance(watch, Watch) and (watch.path, watch.up) == ("/nfs/rl/run", 1)
+    ((host, write),) = exam.handle("node07", Watching(None), NOW)
+    assert host == "gpu1" and write == Write("/nfs/rl", watch.name, watch.token)
+    exam.handle("gpu1", Written(watch.name, NOW + 5.0, None), NOW)
+    orders = exam.handle("node07", Seen(watch.name, NOW - 10.0 + 0.25), NOW)
+    assert orders == [("gpu1", Forget("/nfs/rl", watch.name)), ("node07", Finish())]
+    store = exam.measurements["node07"].store
+    assert store is not None and store.seen
+    assert store.visible_s is not None and abs(store.visible_s - 0.25) < 1e-6
+
+
+def test_another_directory_and_none_are_told_apart() -> None:
+    exam = Examination({"gpu1": LEARNER, "a": WORKER, "b": WORKER}, "gpu1")
+    for host in ("a", "b"):
+        begin(exam, host)
+    with_learner(exam)
+    for host in ("a", "b"):
+        exam.handle(host, Examined(), NOW)
+        exam.handle(host, Reached(()), NOW)
+    assert kinds(exam.handle("a", Watching("/nfs/rl: No such file or directory"), NOW)) == [("a", Finish)]
+    ((_, write),) = exam.handle("b", Watching(None), NOW)
+    assert isinstance(write, Write)
+    exam.handle("b", Seen(write.name, None), NOW)
+    causes = [found.cause for host in "ab" if (found := exam.measurements[host].store) is not None]
+    assert causes[0] == "/nfs/rl: No such file or directory" and "another directory" in (causes[1] or "")
+
+
+def test_the_learners_host_is_kept_until_all_others_are_over() -> None:
+    exam = two()
+    begin(exam, "node07")
+    assert kinds(with_learner(exam)) == []
+    exam.handle("node07", Examined(), NOW)
+    assert kinds(exam.handle("node07", EnvFacts("done"), NOW)) == [("gpu1", Finish)]
+    assert not exam.done
+    exam.handle("gpu1", EnvFacts("done"), NOW)
+    assert exam.done
+
+
+def test_without_the_learners_host_the_others_are_examined_all_the_same() -> None:
+    exam = two()
+    begin(exam, "node07")
+    exam.handle("node07", Examined(), NOW)
+    assert exam.fail("gpu1", Failure("ssh", "refused")) == [("node07", Finish())]
+    assert exam.handle("node07", EnvFacts("done"), NOW) == []
+    assert exam.done and exam.measurements["node07"].reached is None
+
+
+def test_a_learners_host_that_dies_later_leaves_no_one_waiting() -> None:
+    exam = Examination({"gpu1": LEARNER, "a": WORKER, "b": WORKER}, "gpu1")
+    for host in ("a", "b"):
+        begin(exam, host)
+    with_learner(exam)
+    exam.handle("a", Examined(), NOW)
+    assert exam.fail("gpu1", Failure("probe", "it ended")) == []
+    assert kinds(exam.handle("a", Reached(()), NOW)) == [("a", Finish)]
+    assert kinds(exam.handle("b", Examined(), NOW)) == [("b", Finish)]
+
+
+def test_a_store_that_cannot_be_written_and_a_port_that_is_taken_are_not_tried() -> None:
+    exam = two()
+    begin(exam, "node07")
+    begin(exam, "gpu1")
+    exam.handle("gpu1", Folders(STORE.workdir, replace(STORE.store or STORE.workdir, error="full")), NOW)
+    exam.handle("gpu1", Listening((), (), "taken"), NOW)
+    exam.handle("gpu1", Examined(), NOW)
+    assert kinds(exam.handle("node07", Examined(), NOW)) == [("node07", Finish)]
+
+
+def test_a_host_that_failed_is_not_heard_any_more() -> None:
+    exam = two()
+    exam.fail("node07", Failure("answer", "silence"))
+    assert exam.handle("node07", HELLO, NOW) == []
+    assert exam.measurements["node07"].hello is None
+    assert exam.fail("node07", Failure("ssh", "later")) == []
+    failure = exam.measurements["node07"].failure
+    assert failure is not None and failure.cause == "silence"

@@ -1,0 +1,249 @@
+"""Judging is pure: a sound measurement, one thing wrong with it at a time, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zmqrl.doctor.endings import why_it_ended
+from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.judge import judge, judge_all
+from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
+from zmqrl.doctor.messages import (
+    Answer,
+    Curve,
+    EnvFacts,
+    Folder,
+    Folders,
+    Hello,
+    Listening,
+    Lock,
+    Locks,
+    Machine,
+    Reached,
+)
+from zmqrl.doctor.needs import HostNeed, Needs
+
+VERSIONS: Mapping[str, str | None] = {
+    "python": "3.11.7",
+    "byteorder": "little",
+    "protocol": "1",
+    "zmqrl": "0.1.0",
+    "pyzmq": "27.3.0",
+    "msgpack": "1.2.4",
+    "numpy": "2.4.6",
+    "gymnasium": "1.4.0",
+    "psutil": "7.2.2",
+    "torch": "2.13.0",
+}
+ROOMY = Folder("/d/zmqrl", "/d", 50_000_000_000, None)
+PORTS: Mapping[str, str | None] = {"47100": None, "47101": None, "47102": None}
+SOUND = Measurement(
+    "node07",
+    Hello("node07", "rl", "/v/python", VERSIONS),
+    ClockFacts(0.002, 0.01),
+    Machine(8, 0.1, 16_000_000_000, False),
+    Locks(()),
+    Folders(ROOMY, None),
+    Curve(True, 800.0),
+    None,
+    Reached((Answer("10.0.0.5", PORTS, 0.2),)),
+    StoreFacts(True, 0.01, None),
+    EnvFacts("done", None, "float32 [4] -> discrete 2", 1e5, True, None, "d1", ""),
+)
+LEARNER = replace(SOUND, host="gpu1", reached=None, store=None, listening=Listening((1, 2, 3), ("10.0.0.5",)))
+NEEDS = Needs(
+    hosts={
+        "gpu1": HostNeed(True, 0, False, False, "~/py", "ssh gpu1"),
+        "node07": HostNeed(False, 6, True, False, "~/py", "ssh rl@node07"),
+    },
+    learner="gpu1",
+    hosts_file="hosts.yaml",
+    versions=VERSIONS,
+    curve=True,
+    learner_mb=1000.0,
+    arena_mb=600.0,
+    worker_mb=60.0,
+    store="/nfs/rl",
+    port=47100,
+    device="auto",
+    mode="sync",
+    refusal=None,
+)
+
+
+def only(found: list[Fault]) -> Fault:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_sound_host_has_nothing() -> None:
+    assert judge(SOUND, NEEDS) == [] and judge(LEARNER, NEEDS) == []
+    assert judge_all({"gpu1": LEARNER, "node07": SOUND}, NEEDS) == []
+
+
+def hello(**changed: str | None) -> dict[str, Any]:
+    return {"hello": Hello("node07", "rl", "/v/python", {**VERSIONS, **changed})}
+
+
+WORKDIR = "name another directory: hosts.node07.workdir"
+GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
+    "another zmqrl": (
+        hello(zmqrl="0.0.9"),
+        "versions",
+        "zmqrl 0.0.9 there, 0.1.0 here",
+        "zmqrl setup hosts.yaml --limit node07",
+    ),
+    "another protocol": (hello(protocol="2"), "versions", "protocol 2 there, 1 here", "zmqrl setup"),
+    "a package missing": (hello(msgpack=None), "packages", "missing in /v/python: msgpack", "zmqrl setup"),
+    "no room": ({"folders": Folders(replace(ROOMY, free_bytes=5_000_000), None)}, "workdir", "has 5 MB left", WORKDIR),
+    "read-only": (
+        {"folders": Folders(replace(ROOMY, error="/d: Read-only file system"), None)},
+        "workdir",
+        "Read-only",
+        WORKDIR,
+    ),
+    "little memory": (
+        {"machine": Machine(8, 0.1, 200_000_000, False)},
+        "memory",
+        "200 MB are available, 6 workers need about 360 MB",
+        "hosts.node07.workers",
+    ),
+    "no encryption": (
+        {"curve": Curve(False, None)},
+        "CURVE",
+        "built without encryption",
+        "pip install --force-reinstall pyzmq",
+    ),
+    "no loopback": ({"curve": Curve(True, None)}, "CURVE", "got no answer", "loopback"),
+    "no port answers": (
+        {"reached": Reached((Answer("10.0.0.5", dict.fromkeys(PORTS, "connection refused"), None),))},
+        "ports",
+        "10.0.0.5 ports 47100, 47101, 47102: connection refused",
+        "open ports 47100-47102 on gpu1, name the right address with learner.address, or set hosts.node07.tunnel: true",
+    ),
+    "one port of three": (
+        {"reached": Reached((Answer("10.0.0.5", {**PORTS, "47101": "filtered"}, 0.2),))},
+        "ports",
+        "10.0.0.5 port 47101: filtered",
+        "open ports",
+    ),
+    "no address": ({"reached": Reached(())}, "ports", "gpu1 has no address but loopback", "learner.address"),
+    "an env that fails": ({"env": EnvFacts(error="no simulator")}, "env", "no simulator", "code.sync"),
+    "another's run": (
+        {"locks": Locks((Lock("6a2b", "anna", False, 77, 7200.0, 15),))},
+        "lock",
+        "busy: run 6a2b (pid 77, since 2 h, 15 workers) of user anna",
+        "--limit",
+    ),
+    "no connection": ({"failure": Failure("ssh", "refused", "ask")}, "ssh", "refused", "ask"),
+    "silence": ({"failure": Failure("answer", "no answer")}, "answer", "no answer", "ssh rl@node07 'uptime; df"),
+}
+
+
+@pytest.mark.parametrize("name", GRAVE)
+def test_what_stands_in_the_way(name: str) -> None:
+    changed, check, cause, mend = GRAVE[name]
+    fault = only(judge(replace(SOUND, **changed), NEEDS))
+    assert fault.grave and fault.host == "node07" and fault.check == check
+    assert cause in fault.cause and mend in fault.mend
+
+
+MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
+    "another numpy": (hello(numpy="1.26.0"), "versions", "numpy 1.26.0 there, 2.4.6 here"),
+    "no torch where only workers are": (hello(torch=None), "versions", "torch none there"),
+    "clock ahead": ({"clock": ClockFacts(3600.0, 0.01)}, "clock", "1 h ahead of this machine (+- 5 ms)"),
+    "clock behind": ({"clock": ClockFacts(-90.0, 0.01)}, "clock", "1.5 min behind"),
+    "own run": ({"locks": Locks((Lock("6a2b", "rl", True, 77, None, None),))}, "lock", "your run 6a2b (pid 77)"),
+    "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
+    "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
+    "little room": ({"folders": Folders(replace(ROOMY, free_bytes=500_000_000), None)}, "workdir", "500 MB left"),
+    "another store": ({"store": StoreFacts(False, None, "/nfs: No such file or directory")}, "store", "No such file"),
+    "a slow store": ({"store": StoreFacts(True, 2.5, None)}, "store", "after 2.5 s"),
+    "slow encryption": ({"curve": Curve(True, 40.0)}, "CURVE", "40 MB/s"),
+    "far away": ({"reached": Reached((Answer("10.0.0.5", PORTS, 180.0),))}, "round trip", "180 ms"),
+    "an env that drifts": (
+        {"env": replace(SOUND.env or EnvFacts(), repeats=False, differing="3 of 8 envs")},
+        "env",
+        "3 of 8 envs",
+    ),
+    "an env that hangs": ({"env": EnvFacts("checker, out of time")}, "env", "checker, out of time"),
+    "the checker": ({"env": replace(SOUND.env or EnvFacts(), checker="no seed in reset")}, "env checker", "no seed"),
+}
+
+
+@pytest.mark.parametrize("name", MILD)
+def test_what_is_worth_knowing(name: str) -> None:
+    changed, check, cause = MILD[name]
+    warning = only(judge(replace(SOUND, **changed), NEEDS))
+    assert not warning.grave and warning.check == check and warning.mend
+    assert cause in warning.cause
+
+
+def test_the_clock_of_the_learners_host_counts_max_wall_s() -> None:
+    fault = only(judge(replace(LEARNER, clock=ClockFacts(3600.0, 0.01)), NEEDS))
+    assert fault.grave and "run.max_wall_s" in fault.cause
+
+
+def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch() -> None:
+    changed = replace(
+        LEARNER,
+        machine=Machine(8, 0.1, 900_000_000, False),
+        folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
+        listening=Listening((), (), "port 47100: Address already in use by pid 5 (redis) of anna"),
+        **hello(torch=None),
+    )
+    found = {fault.check: fault for fault in judge(changed, replace(NEEDS, device="cuda:0")) if fault.grave}
+    assert set(found) == {"memory", "store", "ports", "device", "packages"}
+    assert "(arena 600 MB)" in found["memory"].cause and "replay.capacity" in found["memory"].mend
+    assert "by pid 5 (redis) of anna" in found["ports"].cause and "learner.port" in found["ports"].mend
+    assert found["store"].mend.endswith("store.path") and "torch" in found["packages"].cause
+
+
+def test_one_address_of_several_is_enough_and_no_curve_is_no_fault_on_one_machine() -> None:
+    wrong = Answer("192.168.1.5", dict.fromkeys(PORTS, "no answer"), None)
+    assert judge(replace(SOUND, reached=Reached((wrong, Answer("10.0.0.5", PORTS, 0.2)))), NEEDS) == []
+    assert judge(replace(SOUND, curve=Curve(False, None)), replace(NEEDS, curve=False)) == []
+
+
+def test_envs_are_held_against_that_of_the_learners_host() -> None:
+    env = SOUND.env or EnvFacts()
+    wider = replace(SOUND, env=replace(env, spaces="float32 [5] -> discrete 2"))
+    fault = only(judge_all({"gpu1": LEARNER, "node07": wider}, NEEDS))
+    assert fault.grave and "on gpu1 float32 [4]" in fault.cause
+    other_bits = replace(SOUND, env=replace(env, digest="d2"))
+    assert not only(judge_all({"gpu1": LEARNER, "node07": other_bits}, NEEDS)).grave
+    assert judge_all({"gpu1": LEARNER, "node07": other_bits}, replace(NEEDS, mode="async")) == []
+
+
+def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
+    late = replace(SOUND, clock=ClockFacts(90.0, 0.01))
+    refused = replace(NEEDS, refusal="replay.capacity: too little")
+    first, second = judge_all({"gpu1": LEARNER, "node07": late}, refused)
+    assert first.grave and "replay.capacity" in first.cause and not second.grave
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "check", "says"),
+    [
+        (127, "sh: 1: exec: /opt/py: not found", "python", "/opt/py: not found"),
+        (126, "sh: /opt/py: Permission denied", "python", "Permission denied"),
+        (1, "/usr/bin/python3: No module named zmqrl", "zmqrl", "not installed"),
+        (
+            1,
+            "/v/python: Error while finding module specification (ModuleNotFoundError: No module named 'zmqrl.doctor')",
+            "zmqrl",
+            "another version",
+        ),
+        (1, "Traceback\nModuleNotFoundError: No module named 'numpy'\n", "packages", "'numpy'"),
+        (-1, "", "probe", "without a word"),
+        (None, "Killed\n\n", "probe", "exit unknown): Killed"),
+    ],
+)
+def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, check: str, says: str) -> None:
+    failure = why_it_ended(code, stderr)
+    assert failure.check == check and says in failure.cause
+    assert only(judge(Measurement("node07", failure=failure), NEEDS)).mend

@@ -1,0 +1,220 @@
+"""Real hosts, each with another fault, and one that has none: `zmqrl doctor` names each, and the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lab import Host, Lab, lab_or_skip
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PORT = 47100
+WAIT_S = 60
+GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED = range(5)
+"""Which host of the lab has what."""
+NOBODY = 65534
+METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(5, isolated=True) as lab:
+        lines = [line for line in lab.known_hosts.read_text().splitlines() if lab.hosts[UNKNOWN].address not in line]
+        other_key = lab.hosts[GOOD].host_key
+        changed = lab.hosts[CHANGED]
+        lines = [f"{changed.address} {other_key}" if changed.address in line else line for line in lines]
+        lab.known_hosts.write_text("\n".join(lines) + "\n")
+        yield lab
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """How a run of it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return dict(json.loads(self.out))
+
+    def of(self, kind: str, host: str) -> dict[str, str]:
+        """Check to cause and mend, of the `faults` or `warnings` of a host."""
+        return {f["check"]: f"{f['cause']}\n{f['mend']}" for f in self.data[kind] if f["host"] == host}
+
+
+def doctor(lab: Lab, hosts: Mapping[str, Any], *options: str, **more: Any) -> Doctor:
+    """Run it on the laptop, which is the learner's host; the store is in the folder that all hosts share."""
+    data = {
+        "run": {"name": "doctor", "preset": "cartpole-ppo", "stop_at_return": None},
+        "env": {"id": "odd_env:Env", "vector_envs": 32},
+        "learner": {"host": "local", "port": PORT},
+        "store": {"path": str(lab.shared / "checkpoints")},
+        "hosts": {"local": {"workers": 0}, **hosts},
+        **more,
+    }
+    file = lab.folder / "hosts.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    command = [sys.executable, "-m", "zmqrl", "doctor", str(file), *options]
+    process = lab.run_here(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}"},
+    )
+    with process:
+        out, err = process.communicate(timeout=WAIT_S)
+    return Doctor(process.returncode, out, err)
+
+
+def entry(host: Host, path: str = f"{ROOT}:{HERE}", env: Mapping[str, str] | None = None, **more: Any) -> Any:
+    section = host.hosts_yaml(workers=1, **more)
+    return {**section, "env": {**section["env"], "PYTHONPATH": path, **(env or {})}}
+
+
+def in_front(folder: Path, file: str, text: str) -> str:
+    """A PYTHONPATH with one more file in front."""
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text(text)
+    return f"{folder}:{ROOT}:{HERE}"
+
+
+def occupy(host: Host) -> None:
+    """A process of another user, with the lock file of a host agent."""
+    sleeper = f"setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sleep 600 >/dev/null 2>&1 </dev/null & echo $!"
+    pid = int(host.run("sh", "-c", sleeper).stdout)
+    stat = host.run("cat", f"/proc/{pid}/stat").stdout
+    start_time = int(stat[stat.rindex(")") + 2 :].split()[19])
+    folder = host.tmp / "zmqrl-agents"
+    folder.mkdir()
+    held = {"run_id": "walker-6a2b", "pid": pid, "start_time": start_time, "user": "anna", "uid": NOBODY}
+    (folder / "walker-6a2b.json").write_text(json.dumps({**held, "since": 0, "workers": 15}))
+
+
+@pytest.fixture(scope="module")
+def seen(lab: Lab) -> Doctor:
+    """All faults at once: none may hide another, or touch the sound host."""
+    good, blocked = lab.hosts[GOOD], lab.hosts[BLOCKED]
+    good.run("mkdir", "/tmp/full")
+    assert good.run("mount", "-t", "tmpfs", "-o", "size=256k", "none", "/tmp/full").returncode == 0
+    occupy(lab.hosts[BUSY])
+    assert lab.hosts[BUSY].run("mount", "-t", "tmpfs", "none", str(lab.shared)).returncode == 0
+    drop = f"ip saddr {blocked.address} tcp dport {PORT}-{PORT + 2} drop"
+    rules = ["add table ip t", "add chain ip t in { type filter hook input priority 0; }", f"add rule ip t in {drop}"]
+    assert good.network is not None
+    good.network.run("nft", "-f", "-", text="\n".join([*rules, ""]))
+    shifted = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
+    hosts = {
+        "sound": entry(good),
+        "refused": entry(good, port=2222),
+        "unknown": entry(lab.hosts[UNKNOWN]),
+        "changed": entry(lab.hosts[CHANGED]),
+        "stranger": entry(good, user="nobody"),
+        "no-python": entry(good, python="/opt/none/bin/python"),
+        "no-zmqrl": entry(good, python="/usr/bin/python3", path="/nowhere"),
+        "other-version": entry(good, in_front(lab.folder / "v", "zmqrl-9.9.dist-info/METADATA", METADATA)),
+        "late-clock": entry(good, in_front(lab.folder / "c", "sitecustomize.py", shifted)),
+        "full": entry(good, workdir="/tmp/full/zmqrl"),
+        "busy": entry(lab.hosts[BUSY]),
+        "no-env": entry(good, str(ROOT)),
+        "drifting": entry(good, env={"ODD_ENV": "drift"}),
+        "other-spaces": entry(good, env={"ODD_ENV": "wider"}),
+        "blocked": entry(blocked),
+        "tunnelled": entry(blocked, tunnel=True),
+    }
+    return doctor(lab, hosts, "--json")
+
+
+def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:
+    assert seen.of("faults", "sound") == {}
+    measured = seen.data["hosts"]["sound"]
+    assert abs(measured["clock"]["skew_s"]) < 0.5
+    assert measured["store"]["seen"] and measured["store"]["visible_s"] < 1.0
+    assert measured["env"]["repeats"] is True and measured["env"]["checker"] == ""
+    assert measured["env"]["steps_per_s"] > 1000
+    assert measured["curve"]["mb_per_s"] > 1
+    assert any(set(answer["ports"].values()) == {None} for answer in measured["reached"]["answers"])
+
+
+FAULTS = {
+    "refused": ("ssh", "10.77.0.10:2222 refuses the connection", "systemctl status ssh"),
+    "unknown": ("ssh", "host key is not known: 10.77.0.12:22 shows ssh-ed25519 SHA256:", "ssh-keygen -lf"),
+    "changed": ("ssh", "host key CHANGED", "ssh-keygen -f"),
+    "stranger": ("ssh", "nobody", "ssh"),
+    "no-python": ("python", "there is no such python", "set hosts.no-python.python, or make it: zmqrl setup"),
+    "no-zmqrl": ("zmqrl", "No module named", "zmqrl setup"),
+    "other-version": ("versions", "zmqrl 9.9 there, 0.1.0 here", "--limit other-version"),
+    "full": ("workdir", "/tmp/full/zmqrl cannot be written: /tmp/full: No space left on device", "df -h /tmp/full"),
+    "busy": ("lock", "busy: run walker-6a2b (pid ", "leave the host out with --limit"),
+    "no-env": ("env", "there is no module 'odd_env'", "code.sync"),
+    "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
+    "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
+}
+WARNINGS = {
+    "late-clock": ("clock", "1 h behind this machine", "timedatectl set-ntp true"),
+    "busy": ("store", "is not the learner's host's: it is another directory", "mount it as on local"),
+    "drifting": ("env", "of 8 envs went another way from the same seed and actions", "reset(seed=...)"),
+}
+
+
+@pytest.mark.parametrize("host", FAULTS)
+def test_each_fault_is_named_with_its_mend(seen: Doctor, host: str) -> None:
+    check, cause, mend = FAULTS[host]
+    assert seen.code == 2
+    found = seen.of("faults", host)
+    assert set(found) == {check}
+    assert cause in found[check] and mend in found[check].partition("\n")[2], found
+
+
+@pytest.mark.parametrize("host", WARNINGS)
+def test_what_a_run_survives_is_a_warning(seen: Doctor, host: str) -> None:
+    check, cause, mend = WARNINGS[host]
+    found = seen.of("warnings", host)
+    assert cause in found[check] and mend in found[check], found
+
+
+def test_whose_run_it_is_says_the_kernel_not_the_file(seen: Doctor) -> None:
+    (lock,) = seen.data["hosts"]["busy"]["locks"]["held"]
+    assert (lock["user"], lock["own"], lock["workers"]) == ("nobody", False, 15)
+
+
+def test_a_tunnel_leads_around_a_blocked_port(seen: Doctor) -> None:
+    assert seen.of("faults", "tunnelled") == {}
+    (answer,) = seen.data["hosts"]["tunnelled"]["reached"]["answers"]
+    assert answer["address"] == "127.0.0.1" and set(answer["ports"].values()) == {None}
+
+
+def test_nothing_is_left_on_hosts_or_in_the_store(seen: Doctor, lab: Lab) -> None:
+    del seen
+    assert list(lab.shared.iterdir()) == []
+    for host in lab.hosts:
+        assert not host.processes("zmqrl.doctor"), host.name
+        assert not list(host.tmp.rglob("*zmqrl-doctor*")), host.name
+
+
+def test_no_key_of_the_check_is_shown(seen: Doctor) -> None:
+    assert "secret" not in seen.out and "secret" not in seen.err
+
+
+def test_new_hosts_are_accepted_on_request_and_changed_ones_are_not(lab: Lab, tmp_path: Path) -> None:
+    hosts = {"unknown": entry(lab.hosts[UNKNOWN]), "changed": entry(lab.hosts[CHANGED])}
+    elsewhere = {"path": str(tmp_path / "only-here")}
+    ended = doctor(lab, hosts, "--json", "--accept-new-hosts", store=elsewhere)
+    assert ended.err.startswith("unknown: accepted new host key ssh-ed25519 SHA256:")
+    assert ended.of("faults", "unknown") == {}
+    assert lab.hosts[UNKNOWN].host_key.split()[1] in lab.known_hosts.read_text()
+    assert "host key CHANGED" in ended.of("faults", "changed")["ssh"]
+    assert ended.code == 2
+    assert f"{tmp_path}: No such file or directory" in ended.of("warnings", "unknown")["store"]

@@ -1,0 +1,161 @@
+"""The probe as a real process: what it says, when it ends, and that the user's env cannot take it along."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.sections import CodeSection, EnvSection
+from zmqrl.doctor.check_up import CheckUp
+from zmqrl.doctor.examination import Examination, Question
+from zmqrl.doctor.links import LocalLink
+from zmqrl.doctor.machine import look_at_folder
+from zmqrl.doctor.measurement import Measurement
+from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
+from zmqrl.doctor.pack import packed
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import await_gone, identify
+
+HERE = Path(__file__).parent
+ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
+WAIT_S = 10.0
+
+
+def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
+    """What is found on this machine, as `zmqrl doctor` finds it."""
+    examination = Examination({"local": Question(asked, None, False)}, "local")
+    return CheckUp(examination, print).run([("local", lambda: LocalLink(env))])["local"]
+
+
+def env_of(how: str, asked: Examine = ASKED) -> EnvFacts:
+    facts = examined(asked, {"PYTHONPATH": str(HERE), "ODD_ENV": how}).env
+    assert facts is not None
+    return facts
+
+
+def test_a_host_is_measured_whole() -> None:
+    found = examined(ASKED, {"PYTHONPATH": str(HERE)})
+    assert found.failure is None and found.hello is not None
+    assert found.hello.python == sys.executable and found.hello.versions["protocol"] == "1"
+    assert found.clock is not None and abs(found.clock.skew_s) < 0.1
+    assert found.machine is not None and found.machine.cores >= 1 and found.machine.available_bytes > 1e7
+    assert found.folders is not None and found.folders.workdir.error is None
+    assert found.curve is not None and found.curve.has and (found.curve.mb_per_s or 0) > 1
+    env = found.env
+    assert env is not None and (env.stage, env.error, env.repeats, env.checker) == ("done", None, True, "")
+    assert env.spaces == "float32 [3] -> discrete 3" and (env.steps_per_s or 0) > 1000
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("import", "the simulator's licence has run out"),
+        ("nan", "observation with NaN"),
+        ("crash", "died (SIGABRT) at: steps"),
+    ],
+)
+def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str) -> None:
+    facts = env_of(how)
+    assert facts.error is not None and says in facts.error
+    assert facts.steps_per_s is None
+
+
+def test_an_env_that_hangs_is_given_up_in_time() -> None:
+    begun = time.monotonic()
+    facts = env_of("hang", replace(ASKED, env_limit_s=1.5))
+    assert time.monotonic() - begun < 5.0
+    assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
+
+
+def test_an_env_that_does_not_repeat_itself_is_found() -> None:
+    facts = env_of("drift")
+    assert facts.repeats is False and facts.differing == "8 of 8 envs"
+
+
+@pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
+def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
+    asked = replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)))
+    facts = env_of("", asked)
+    assert (facts.error, facts.repeats) == (None, repeats)
+
+
+def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
+    (tmp_path / "mine" / "weights.pt").write_bytes(b"x")
+    asked = replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
+    assert "no module 'mine'" in (env_of("", asked).error or "")
+    code = CodeSection(sync=(str(tmp_path / "mine"),))
+    assert env_of("", replace(asked, code=packed(code))).stage == "done"
+    with pytest.raises(ConfigError, match=r"code\.max_mb"):
+        packed(replace(code, max_mb=1e-6))
+
+
+@pytest.fixture
+def probe() -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    assert probe.stdin is not None and probe.stdout is not None
+    assert isinstance(read_word(probe.stdout.readline().decode().rstrip()), Hello)
+    (tmp_path / "napping.py").write_text("import time\ntime.sleep(600)\n")
+    code = packed(CodeSection(sync=(str(tmp_path / "napping.py"),)))
+    asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
+    probe.stdin.write(order_line(asked))
+    probe.stdin.flush()
+    until(lambda: len(children(probe.pid)) == 1)
+    (child,) = (identify(pid) for pid in children(probe.pid))
+    assert child is not None
+    probe.stdin.close()
+    assert probe.wait(WAIT_S) == 1
+    assert await_gone([child], WAIT_S) == []
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "Welcome to node07!", 'ZMQRL-PROBE ["Hello", {"node": 1', 'ZMQRL-PROBE ["Pwned", {}]']
+)
+def test_a_shells_greeting_is_no_word(line: str) -> None:
+    assert read_word(line) is None
+    facts = EnvFacts("done", advice=("a", "b"))
+    assert read_word(word_line(facts)) == facts
+
+
+def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> None:
+    found = look_at_folder(str(tmp_path / "a" / "b"))
+    assert (found.there, found.error) == (str(tmp_path), None) and found.free_bytes > 0
+    assert list(tmp_path.iterdir()) == []
+    assert look_at_folder("/proc/none").error == "/proc: No such file or directory"
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
+
+
+def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:
+    assert probe.stdin is not None and probe.stdout is not None
+    probe.stdin.write(b'["Examine", {"workdir": 3}]\n')
+    probe.stdin.flush()
+    words = [read_word(line.decode().rstrip()) for line in probe.stdout]
+    assert isinstance(words[1], Broken) and words[1].cause.startswith("TypeError: ")
+    assert probe.wait(WAIT_S) == 1
