@@ -143,9 +143,12 @@ class BrokerState:
         return index < (MOST_WORKERS if self._sync else self._plan.streams)
 
     def has_work(self, index: int) -> bool:
-        """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is."""
+        """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is.
+
+        Who beats and has not said which leases it has owes that word: a new broker leases nothing to anybody before.
+        """
         worker = self._workers.get(index)
-        return worker is not None and bool(worker.leases) and self._open_positions(worker) > 0
+        return worker is None or (bool(worker.leases) and self._open_positions(worker) > 0)
 
     def accept_all_sealed(self) -> list[SlotRef]:
         """Book whatever is sealed, in order: what dead workers left, and all of it when the broker ends."""

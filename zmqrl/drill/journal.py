@@ -16,8 +16,7 @@ from typing import NamedTuple
 HEADER_BYTES = 64
 CAPACITY_BYTES = 1 << 26
 FIRST = "0"
-"""The serial of a process's first file."""
-_SERIAL = itertools.count()
+"""The serial of a journal's first file."""
 
 
 class Journal:
@@ -25,6 +24,7 @@ class Journal:
 
     def __init__(self, folder: Path, suffix: str, capacity: int = CAPACITY_BYTES) -> None:
         self._folder, self._suffix, self._capacity = folder, suffix, capacity
+        self._serials = itertools.count()
         self._open()
 
     def append(self, content: bytes) -> None:
@@ -46,7 +46,9 @@ class Journal:
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._mapped = mapped_file(new_path(self._folder, self._suffix), HEADER_BYTES + self._capacity)
+        self._mapped = mapped_file(
+            new_path(self._folder, self._suffix, next(self._serials)), HEADER_BYTES + self._capacity
+        )
         self._words = memoryview(self._mapped)[:HEADER_BYTES].cast("q")
         self._length = 0
 
@@ -61,13 +63,13 @@ def mapped_file(path: Path, nbytes: int) -> mmap.mmap:
         os.close(fd)
 
 
-def new_path(folder: Path, suffix: str) -> Path:
+def new_path(folder: Path, suffix: str, serial: int) -> Path:
     """Names sort in the order of their making."""
-    return folder / f"{time.time_ns():020d}-{os.getpid()}-{next(_SERIAL)}.{suffix}"
+    return folder / f"{time.time_ns():020d}-{os.getpid()}-{serial}.{suffix}"
 
 
 class Written(NamedTuple):
-    """What one process wrote into its journals."""
+    """What one process wrote into its journal."""
 
     began_ns: int
     """Unix time."""
@@ -75,7 +77,7 @@ class Written(NamedTuple):
 
 
 def journals(folder: Path, suffix: str) -> Iterator[Written]:
-    """Process by process, in the order in which they began. Each process has one `Journal` at a time."""
+    """Process by process, in the order in which they began. A process has one."""
     begun: Written | None = None
     for path in sorted(folder.glob(f"*.{suffix}")):
         began_ns, _, serial = path.stem.split("-")

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Look
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.errors import TrainingFailed
+from zmqrl.launch.run_directory import read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 from zmqrl.types import Array, Ledger, Version
 
@@ -182,12 +183,6 @@ class Subject:
         except OSError:
             return ""
 
-    def check_running(self) -> None:
-        """Raise `TrainingFailed` when the run has ended by itself."""
-        code = self.exit_code
-        if code is not None:
-            raise TrainingFailed(f"the {self.name} run ended with exit code {code}:\n{self.last_words()}")
-
     def _end_leg(self, killed: bool) -> None:
         view, ended_ns = self._view, time.time_ns()
         if view is None:
@@ -208,6 +203,9 @@ class Subject:
             if process in left:
                 self.left.append(f"{self.name}/{place} (pid {process.pid})")
                 kill(process)
+        info = read_info(self.run_dir)
+        if info is not None and private_folder(info.run_id).exists():
+            self.left.append(f"{self.name}: {private_folder(info.run_id)}")
 
     def _saved_version(self) -> Version | None:
         """Without shared memory (single mode): the newest file in the store."""

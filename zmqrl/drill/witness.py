@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ EPISODES = 1 << 16
 COUNT, STALLED = 0, 1
 """Words of the header: episodes begun; set from outside: the next step never returns."""
 STALL_LOOK_S = 0.1
+_SERIALS = itertools.count()
 
 
 class WitnessEnv(gymnasium.Env[Array, np.int64]):
@@ -68,7 +70,7 @@ class _Steps:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._mapped = mapped_file(new_path(folder, SUFFIX), HEADER_BYTES + 16 * EPISODES)
+        self._mapped = mapped_file(new_path(folder, SUFFIX, next(_SERIALS)), HEADER_BYTES + 16 * EPISODES)
         self._words = memoryview(self._mapped).cast("q")
         self._at = HEADER_BYTES // 8 - 2
 

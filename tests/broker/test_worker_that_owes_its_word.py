@@ -1,0 +1,37 @@
+"""A worker that hangs while its broker dies: the next one waits for its word, and has to notice that none comes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.liveness import Beat, Liveness, Member
+from zmqrl.broker.state import BrokerState
+from zmqrl.config.sections import LimitsSection
+from zmqrl.shared_memory.arena import Arena
+
+WORKER = Member("worker", 0)
+
+
+def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
+    plan = bus_plan("async", 2, 2, slots=9)
+    arena = Arena.private(plan)
+    for index in (0, 1):
+        BrokerState(plan, arena).handle(ev.WorkerIs(index, 0, (), {}))
+    broker = BrokerState(plan, arena)
+    host = plan.config.learner.host
+    broker.handle(ev.HostIs({0: 0, 1: 0}, (), host, (0, 1)))
+    broker.handle(ev.WorkerIs(1, 0, (), {}, broker=broker.incarnation))
+    assert not broker.standing(1).leases  # type: ignore[union-attr]
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, stalled_after_s=5.0))
+    judged = []
+    for second in range(8):
+        liveness.hear(Beat(WORKER, 0, progress=17), second)
+        judged += liveness.judge(lambda member: broker.has_work(member.index), second)
+    assert [judgement.state for judgement in judged] == ["stalled"]
+    broker.handle(ev.HostIs({1: 0}, (), host, (0, 1)))  # killed and reaped
+    assert broker.standing(1).leases  # type: ignore[union-attr]

@@ -1,0 +1,85 @@
+"""`zmqrl drill` as a user runs it: real runs, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+DRILL = (sys.executable, "-m", "zmqrl", "drill")
+START_S = 60.0
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_in_a_drill_of_60_s(tmp_path: Path) -> None:
+    """The seed deals every role, and each way of ending a process."""
+    command = [
+        *DRILL,
+        "cartpole-ppo",
+        "--for",
+        "60s",
+        "--faults",
+        "16",
+        "--seed",
+        "11",
+        "--run-dir",
+        str(tmp_path / "d"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    report = json.loads((tmp_path / "d" / "drill.json").read_text())
+    assert report["verdict"] == "pass"
+    assert len(report["outcomes"]) == 16
+    assert all(outcome["recovered_s"] is not None for outcome in report["outcomes"])
+    assert {"worker", "broker", "learner", "evaluator", "agent", "launcher"} == {o["role"] for o in report["outcomes"]}
+    assert {"kill", "pause", "hang", "damage", "no-space"} <= {o["kind"] for o in report["outcomes"]}
+    assert report["outside"]["rows"] == report["books_rows"][0] > 1000
+    assert "verdict: nothing lost, nothing twice, all recovered" in done.stdout
+
+
+def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
+    """130, and the fixtures find nothing left."""
+    folder = tmp_path / "d"
+    drill = subprocess.Popen([*DRILL, "--for", "60s", "--run-dir", str(folder)], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + START_S
+    while not all(list(folder.glob(f"{run}/checkpoints/v0-*")) for run in ("learning", "witness")):
+        assert time.monotonic() < until and drill.poll() is None
+        time.sleep(0.05)
+    os.kill(drill.pid, signal.SIGINT)
+    _, err = drill.communicate(timeout=START_S)
+    assert drill.returncode == 130
+    assert "its runs were ended" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["cartpole-pppo"], "did you mean 'cartpole-ppo'?"),
+        (["--for", "soon"], "'soon' is no duration: write 60s, 10m or 90"),
+        (["--only", "brokr"], "--only brokr: there is no such fault"),
+        (["--only", "broker", "--mode", "single"], "--only: no process of these runs can have such a fault"),
+        (["--set", "run.seedd=1"], "run.seed"),
+        (["--json", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
+        (["--workers", "9", "--mode", "sync"], "vector_envs"),
+    ],
+)
+def test_what_cannot_be_drilled_is_refused_and_nothing_written(tmp_path: Path, arguments: list[str], says: str) -> None:
+    folder = tmp_path / "d"
+    command = [*DRILL, *arguments, "--run-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert not folder.exists()
+
+
+def test_a_folder_that_holds_anything_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("results")
+    command = [*DRILL, "--run-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "not empty" in done.stderr

@@ -1,0 +1,85 @@
+"""The clock of a recovery: what counts as being back at work, by role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.recovery import Look, Recovery
+from zmqrl.supervision.process_table import ProcessId
+from zmqrl.types import Version
+
+OLD, NEW = ProcessId(10, 1), ProcessId(20, 2)
+PLACES = ("worker-0", "worker-1", "broker-0", "learner-0", "evaluator-0", "agent-0", "launcher-0")
+BEFORE = Look(dict.fromkeys(PLACES, OLD), (100, 100), Version(0, 5))
+
+
+def _recovery(role: str, action: Action = Action.KILL, index: int = 0, own_stream: bool = False) -> Recovery:
+    return Recovery(Fault(0, 0.0, "learning", Kind(role, action), index), BEFORE, 0.0, own_stream)
+
+
+def _without(place: str) -> Look:
+    return replace(BEFORE, processes={p: i for p, i in BEFORE.processes.items() if p != place})
+
+
+def _with(place: str, **changes: object) -> Look:
+    return replace(BEFORE, processes={**BEFORE.processes, place: NEW}, **changes)  # type: ignore[arg-type]
+
+
+def test_a_broker_is_back_when_rows_are_stored_again() -> None:
+    clock = _recovery("broker")
+    assert not clock.is_over(replace(_without("broker-0"), stored=(120, 120)))  # booked by the one that died
+    assert not clock.is_over(_with("broker-0", stored=(120, 120)))
+    assert clock.is_over(_with("broker-0", stored=(120, 121)))
+    assert clock.replaced
+
+
+def test_a_worker_is_back_when_every_vector_env_goes_on_in_sync() -> None:
+    clock = _recovery("worker", index=1)
+    assert not clock.is_over(_without("worker-1"))
+    assert not clock.is_over(_with("worker-1"))
+    assert not clock.is_over(_with("worker-1", stored=(150, 100)))
+    assert clock.is_over(_with("worker-1", stored=(150, 101)))
+
+
+def test_a_worker_is_back_when_its_own_vector_env_goes_on_in_async() -> None:
+    clock = _recovery("worker", index=1, own_stream=True)
+    assert not clock.is_over(_with("worker-1"))
+    assert not clock.is_over(_with("worker-1", stored=(150, 100)))
+    assert clock.is_over(_with("worker-1", stored=(100, 101)))
+
+
+def test_a_learner_is_back_when_it_improves_on_what_it_announced_first() -> None:
+    clock = _recovery("learner")
+    assert not clock.is_over(replace(_without("learner-0"), version=Version(0, 6)))
+    assert not clock.is_over(_with("learner-0", version=Version(0, 7)))  # the dead one's last
+    assert not clock.is_over(_with("learner-0", version=Version(1, 4)))  # from a checkpoint before
+    assert not clock.is_over(_with("learner-0", version=Version(1, 4)))
+    assert clock.is_over(_with("learner-0", version=Version(1, 5)))
+
+
+def test_a_pause_is_over_with_the_next_version_of_the_same_process() -> None:
+    clock = _recovery("learner", Action.PAUSE)
+    assert not clock.is_over(BEFORE)
+    assert clock.is_over(replace(BEFORE, version=Version(0, 6)))
+    assert not clock.replaced
+
+
+def test_a_worker_paused_counts_from_what_was_stored_then() -> None:
+    clock = _recovery("worker", Action.PAUSE)
+    assert not clock.is_over(BEFORE)
+    assert clock.is_over(replace(BEFORE, stored=(101, 101)))
+
+
+def test_an_evaluator_is_back_when_it_is_there() -> None:
+    clock = _recovery("evaluator")
+    assert not clock.is_over(_without("evaluator-0"))
+    assert clock.is_over(_with("evaluator-0"))
+
+
+def test_a_run_whose_agent_died_is_back_with_a_version_of_the_resumed_one() -> None:
+    clock = _recovery("agent")
+    assert not clock.is_over(Look())
+    assert not clock.is_over(_with("agent-0", version=None))
+    assert not clock.is_over(_with("agent-0", version=Version(1, 5)))
+    assert clock.is_over(_with("agent-0", version=Version(1, 6)))

@@ -1,0 +1,86 @@
+"""The verdict: what makes a drill fail, and that nothing else does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zmqrl.drill.check import OutsideCheck
+from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.report import Report, RunReport, Threshold
+from zmqrl.drill.session import Outcome
+
+LEDGER = {"produced": 9, "stored": 8, "in_flight": 0, "dropped": {"unsealed": 1}, "balanced": True}
+RUN = RunReport("learning", "sync", 0, 8, 1, 1, LEDGER, (), ())
+OUTSIDE = OutsideCheck(rows=8, streams=1, lost=0, doubled=0, foreign=0, unstored=1)
+
+
+def _outcome(number: int, role: str, recovered_s: float | None, gone_s: float | None = None) -> Outcome:
+    return Outcome(Fault(number, 1.0, "learning", Kind(role, Action.KILL)), 1.0, recovered_s, gone_s)
+
+
+GOOD = Report(
+    preset="cartpole-ppo",
+    mode="sync",
+    seed=1,
+    for_s=60.0,
+    faults_s=61.0,
+    outcomes=(_outcome(0, "broker", 1.0), _outcome(1, "broker", 3.0), _outcome(2, "agent", 5.0, 0.3)),
+    runs=(RUN, replace(RUN, name="witness")),
+    outside=OUTSIDE,
+    books_rows=(8, 8),
+    threshold=Threshold(475.0, 100, 200, 1000),
+)
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "not recovered": ({"outcomes": (_outcome(0, "broker", None),)}, "broker kill of broker-0 did not recover"),
+    "lost": ({"outside": replace(OUTSIDE, lost=1)}, "1 rows lost"),
+    "doubled": ({"outside": replace(OUTSIDE, doubled=1)}, "1 doubled"),
+    "foreign": ({"outside": replace(OUTSIDE, foreign=1)}, "1 foreign"),
+    "books": ({"books_rows": (9, 9)}, "the books say 9 to 9 rows"),
+    "no check": ({"outside": None}, "no outside check"),
+    "left": ({"runs": (replace(RUN, left=("learning/worker-0 (pid 7)",)),)}, "left behind: learning/worker-0"),
+    "ended": ({"runs": (replace(RUN, failures=("the run ended by itself",)),)}, "learning: the run ended by itself"),
+    "exit code": ({"runs": (replace(RUN, exit_code=3),)}, "exit code 3"),
+    "ledger": ({"runs": (replace(RUN, ledger={**LEDGER, "balanced": False}),)}, "does not balance"),
+    "no ledger": ({"runs": (replace(RUN, ledger=None),)}, "no ledger"),
+    "threshold": ({"threshold": Threshold(475.0, None, 1000, 1000)}, "threshold was not reached"),
+}
+
+
+def test_a_good_drill_passes() -> None:
+    assert (GOOD.exit_code, GOOD.faults) == (0, ())
+    assert "nothing lost, nothing twice" in str(GOOD)
+
+
+@pytest.mark.parametrize(("change", "says"), BAD.values(), ids=BAD)
+def test_each_fault_fails_the_drill_and_is_named(change: dict[str, Any], says: str) -> None:
+    report = replace(GOOD, **change)
+    assert report.exit_code == 1
+    assert len(report.faults) == 1 and says in report.faults[0]
+    assert says in str(report)
+
+
+@pytest.mark.parametrize("threshold", [Threshold(None, None, 1000, 1000), Threshold(475.0, None, 999, 1000)])
+def test_a_threshold_that_could_not_be_reached_fails_nothing(threshold: Threshold) -> None:
+    assert replace(GOOD, threshold=threshold).exit_code == 0
+
+
+def test_the_table_has_each_kind_and_each_role() -> None:
+    lines = {(line.role, line.kind): line for line in GOOD.lines()}
+    assert set(lines) == {("agent", "kill"), ("agent", None), ("broker", "kill"), ("broker", None)}
+    broker = lines["broker", None]
+    assert (broker.injected, broker.recovered, broker.p50_s, broker.max_s, broker.gone_max_s) == (2, 2, 2.0, 3.0, None)
+    assert lines["agent", "kill"].gone_max_s == 0.3
+
+
+def test_the_json_holds_all_of_it() -> None:
+    data = json.loads(json.dumps(GOOD.data()))
+    assert data["verdict"] == "pass" and data["faults"] == []
+    assert [o["recovered_s"] for o in data["outcomes"]] == [1.0, 3.0, 5.0]
+    assert data["outside"]["holds"] is True
+    assert data["threshold"]["reached"] is True
+    assert {line["role"] for line in data["table"]} == {"agent", "broker"}
+    assert [run["name"] for run in data["runs"]] == ["learning", "witness"]
