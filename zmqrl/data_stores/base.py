@@ -50,15 +50,22 @@ class DataStore(ABC):
 
     @abstractmethod
     def newest_full(self) -> Full | None:
-        """The newest FULL that verifies (a truncated or corrupt one is passed over and named in the log)."""
+        """The newest FULL that verifies; a truncated or corrupt one is passed over. None when there never was one.
+
+        StoreError when there are some and none can be loaded: beginning anew would be no resume.
+        """
+
+    def passed_over(self) -> list[str]:
+        """Damaged files that were not loaded since the last call, and why: for the user."""
+        return []
 
     @abstractmethod
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        """Keep `content` (weights as read) as the best so far, fsynced; the one before goes."""
+        """Keep `content` (weights as read) as the best so far, fsynced; the one before stays, should this be damaged."""
 
     @abstractmethod
     def best(self) -> tuple[Version, bytes, float] | None:
-        """The best version's weights and score, or None."""
+        """The best version's weights and score that verify, or None."""
 
     @abstractmethod
     def newest(self) -> tuple[Version, bytes] | None:

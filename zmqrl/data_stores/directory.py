@@ -28,6 +28,8 @@ SUPERSEDED_FOR_S = 2.0
 SPARES = 2
 """Retired files that are kept aside, to be written again under a new name."""
 STALE_TEMPORARY_S = 60.0
+TRANSIENT_S = 5.0
+"""How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
 _NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
 
@@ -45,6 +47,7 @@ class DirectoryStore(DataStore):
         self._versions: deque[tuple[Version, float]] = deque()
         self._fulls: deque[Version] = deque()
         self._spares: list[str] = []
+        self._damaged: list[str] = []
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
@@ -78,18 +81,24 @@ class DirectoryStore(DataStore):
         return len(content)
 
     def newest_full(self) -> Full | None:
+        before = len(self._damaged)
         for version, content in self._verified("full-"):
             arrays, metadata = tensors.parse(content)
             return Full(version, arrays, json.loads(metadata["full"]))
+        if len(self._damaged) > before:
+            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {'; '.join(self._damaged[before:])}")
         return None
 
+    def passed_over(self) -> list[str]:
+        damaged, self._damaged = self._damaged, []
+        return damaged
+
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        before = [name for name, kind, _ in self._list() if kind == "best-"]
+        before = sorted(((v, name) for name, kind, v in self._list() if kind == "best-" and v != version), reverse=True)
         arrays, metadata = tensors.parse(content)
-        key = self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
-        for name in before:
-            if name != key:
-                self._delete(name)
+        self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
+        for _, name in before[1:]:
+            self._delete(name)
 
     def best(self) -> tuple[Version, bytes, float] | None:
         for version, content in self._verified("best-"):
@@ -169,17 +178,30 @@ class DirectoryStore(DataStore):
         with open(os.path.join(self.path, name), "rb") as file:
             return file.read()
 
+    def _read_whole(self, name: str) -> bytes:
+        """As `_content`, with patience for what a network file system gets over."""
+        end, pause_s = time.monotonic() + TRANSIENT_S, 0.01
+        while True:
+            try:
+                return self._content(name)
+            except OSError as error:
+                if error.errno not in RETRIED or isinstance(error, FileNotFoundError) or time.monotonic() >= end:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(0.5, pause_s * 2)
+
     def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
         """Contents of that kind that verify, newest first; the others are named in the log."""
         entries = sorted(((v, n) for n, k, v in self._list() if k == kind), reverse=True)
         for version, name in entries:
             try:
-                content = self._content(name)
+                content = self._read_whole(name)
                 tensors.verify(content)
             except FileNotFoundError:
                 continue  # retired between the listing and the reading
             except (OSError, StoreError) as error:
-                _log.warning("%s in %s is passed over: %s", name, self.path, error)
+                self._damaged.append(f"{name} in {self.path}: {error}")
+                _log.warning("%s is passed over", self._damaged[-1])
                 continue
             yield version, content
 

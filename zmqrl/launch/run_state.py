@@ -211,6 +211,11 @@ class RunState:
             row.state = "given up"
         self._note(event, f"it is given up after {self.plan.config.restart.max} restarts")
 
+    def _on_problem(self, event: HostEvent) -> None:
+        """Something failed that killed nobody."""
+        where = f"{event.host}/{event.data['role']}-{event.data['index']}"
+        self.problems.append(Problem(where, str(event.data["cause"]), {}, "", (), str(event.data["done"])))
+
     def _on_failed(self, event: HostEvent) -> None:
         self.failure = self.failure or str(event.data["cause"])
         if self.problems:

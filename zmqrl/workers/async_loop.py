@@ -35,7 +35,7 @@ def run_async_on_policy(learning: Learning) -> str:
         reason = learning.boundary()
         learning.publish(announce=reason is None)
         if reason is not None or learning.full_due(every_round=False):
-            learning.save_full(durable=True)
+            learning.save_full(last=reason is not None)
         if reason is not None:
             return reason
 
@@ -68,7 +68,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
         reason = learning.boundary()
         learning.publish(announce=reason is None)
         if reason is not None or learning.full_due(every_round=False):
-            learning.save_full(durable=True)
+            learning.save_full(last=reason is not None)
         if reason is not None:
             return reason
 
@@ -82,6 +82,6 @@ def _observe(learning: Learning, learner: OffPolicyLearner, segments: Sequence[T
 
 def _stopped(learning: Learning) -> str:
     """A stop between two batches: the version that is current is the last; FULL goes with it."""
-    learning.save_full(durable=True)
+    learning.save_full(last=True)
     learning.publish(announce=False)
     return "stop"

@@ -18,7 +18,7 @@ from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
-from zmqrl.types import Notice
+from zmqrl.types import Notice, Version
 from zmqrl.workers.evaluation import Evaluation, Score
 
 STDIN = 0
@@ -112,10 +112,10 @@ class Evaluator:
         deadline_s = FINAL_READ_DEADLINE_S if assignment.final else READ_DEADLINE_S
         try:
             content = self._store.read(notice.key, notice.nbytes, notice.sha256, deadline_s)
-        except StoreError:
+        except StoreError as error:
             if assignment.final:
-                raise
-            return  # retention was faster: a newer version has long been announced
+                self._events.send("problem", cause=str(error), done="the final version is not scored")
+            return  # else retention was faster: a newer version has long been announced
         self._policy.load(tensors.parse(content)[0], notice.schedule)
         score = self._evaluation.play(self._policy, lambda: self._abandons(assignment))
         if score is not None:
@@ -129,11 +129,20 @@ class Evaluator:
         newest = self._inbox.newest
         return not assignment.final and (self._inbox.ended or (newest is not None and newest.final))
 
+    def _keep(self, version: Version, content: bytes, score: float) -> bool:
+        """Whether it could be saved as the best; if not, the one before stays."""
+        try:
+            self._store.save_best(version, content, score)
+        except StoreError as error:
+            self._events.send("problem", cause=str(error), done="the best version before it stays")
+            return False
+        self._best = score
+        return True
+
     def _report(self, assignment: Assignment, content: bytes, score: Score) -> None:
         notice, best = assignment.notice, score.mean > self._best
         if best:
-            self._best = score.mean
-            self._store.save_best(notice.version, content, score.mean)
+            best = self._keep(notice.version, content, score.mean)
         self._events.send(
             "score",
             version=list(notice.version),

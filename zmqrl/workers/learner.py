@@ -21,7 +21,7 @@ from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.workers.beginning import begin
-from zmqrl.workers.learning import Learning, publish
+from zmqrl.workers.learning import Learning
 from zmqrl.workers.replay_checkpoint import refill
 from zmqrl.workers.single import single_stream
 from zmqrl.workers.sync_loop import run_sync
@@ -35,6 +35,8 @@ def main(boot: Boot) -> int:
     source, ledger = _source(boot, store, events)
     beginning = begin(boot, store, source)
     full = beginning.full
+    for damaged in store.passed_over():
+        events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
@@ -48,6 +50,10 @@ def main(boot: Boot) -> int:
     finally:
         source.close()
     return 0
+
+
+def _gone_on_from(full: Full | None) -> str:
+    return "the run begins anew" if full is None else f"the run goes on from FULL {full.version}"
 
 
 def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> str:
@@ -75,8 +81,7 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
     else:
         spec: NetworkSpec = algorithm.network()
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
-    notice = publish(learning.store, learning.version, weights, learning.progress, algorithm)
-    learning.announce(notice)
+    learning.announce(learning.save_version(weights))
     return weights
 
 

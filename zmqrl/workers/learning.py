@@ -11,17 +11,21 @@ from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPo
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
-from zmqrl.types import Array, Notice, SegmentMeta, Version
+from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 from zmqrl.workers.replay_checkpoint import replay_arrays
+from zmqrl.workers.saving import Saving
 
 METRICS_EVERY_S = 1.0
 SOLVED_EPISODES = 100
+FULL_AGAIN_S = 1.0
+"""After a FULL that could not be written."""
 
 
 class Learning:
@@ -51,6 +55,8 @@ class Learning:
         self.rates = Rates()
         self.waited_s = self._saved_s = 0.0
         self.stop_requested = False
+        limits = plan.config.limits
+        self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.stop_requested)
         self.oldest_incarnation = 0
         """Segments of earlier ones are given up."""
         self.counted: Sequence[tuple[int, int]] = ()
@@ -143,14 +149,34 @@ class Learning:
         """Save the current version and, with `announce`, make it known to the workers."""
         weights = {**self.learner.weights()}
         begun = time.monotonic()
-        self._notice = publish(self.store, self.version, weights, self.progress, self.algorithm)
+        notice = self.save_version(weights)
         saved = time.monotonic()
         if announce:
-            self.announce(self._notice)
+            self.announce(notice)
         announced = time.monotonic()
         self.store.retire()
         self._saved_s += saved - begun + time.monotonic() - announced
+        return notice
+
+    def save_version(self, weights: Weights) -> Notice:
+        """Have `weights` in the store as the current version, however long the store fails (`store.wait_s`)."""
+        self._notice = self.saving.insist(
+            "the current version",
+            lambda: publish(self.store, self.version, weights, self.progress, self.algorithm),
+            "the run waits, since workers get no weights, and tries again",
+        )
         return self._notice
+
+    def review_published(self) -> None:
+        """Nobody gets on: if the current version was damaged in the store, write it again under its name."""
+        notice = self._notice
+        if notice is None:
+            return
+        try:
+            self.store.read(notice.key, notice.nbytes, notice.sha256, 0.0)
+        except StoreError as error:
+            self.saving.problem(str(error), "it is written and announced again")
+            self.publish()
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
@@ -166,8 +192,11 @@ class Learning:
         """Whether FULL is to be written at this boundary."""
         return every_round or time.monotonic() - self._full_at_s >= self.config.run.checkpoint_every_s
 
-    def save_full(self, durable: bool = False, replay: UniformReplay | None = None) -> int:
-        """Write FULL for the current version, with `replay` when given; returns its bytes."""
+    def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
+        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed.
+
+        The run goes on without, and tries again soon; only with the `last` of a run it waits for the store.
+        """
         arrays = {
             **prefixed("weights", self.learner.weights()),
             **prefixed("state", self.learner.state()),
@@ -176,10 +205,25 @@ class Learning:
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
         begun = time.monotonic()
-        nbytes = self.store.save_full(Full(self.version, arrays, {"counters": vars(self.counters)}), durable)
-        self._full_at_s = time.monotonic()
-        self._saved_s += self._full_at_s - begun
+        full, clocked = Full(self.version, arrays, {"counters": vars(self.counters)}), self.full_due(every_round=False)
+        nbytes = self._written_full(full, durable=last or clocked, last=last)
+        ended = time.monotonic()
+        soon = max(0.0, self.config.run.checkpoint_every_s - FULL_AGAIN_S)
+        self._full_at_s = ended if nbytes is not None else ended - soon
+        self._saved_s += ended - begun
         return nbytes
+
+    def _written_full(self, full: Full, durable: bool, last: bool) -> int | None:
+        def write() -> int:
+            return self.store.save_full(full, durable)
+
+        if not last:
+            return self.saving.attempt("FULL", write, "the FULL before it stays, and the run goes on")
+        try:
+            return self.saving.insist("the last FULL", write, "the end of the run waits, and tries again")
+        except StoreError as error:
+            self.saving.problem(str(error), "the FULL before it stays: a resume goes on from there")
+            return None
 
     def restore(self, full: Full) -> None:
         """Go back to FULL; the counters were read from it before (`counters_of`)."""

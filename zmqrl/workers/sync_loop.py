@@ -13,6 +13,8 @@ from zmqrl.types import SlotRef
 from zmqrl.workers.learning import Learning
 
 TAKE_S = 0.2
+REVIEW_S = 3.0
+"""After so long without a segment the learner looks whether what it published can still be read."""
 NO_LIMIT = 1 << 62
 
 
@@ -25,7 +27,7 @@ def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
             return "stop"
         released = loop.train(segments)
         reason = learning.boundary()
-        loop.write_full(durable=reason is not None)
+        loop.write_full(last=reason is not None)
         learning.source.release(released)
         learning.publish(announce=reason is None)
         if reason is not None:
@@ -44,8 +46,15 @@ class _SyncLoop:
         """One segment per vector env, in their order; None when a stop was asked and no round comes together."""
         learning, n = self._learning, self._learning.counters.n
         quota = learning.config.env.vector_envs
+        review_at = time.monotonic() + REVIEW_S
         while len(self._round) < quota:
-            for segment in learning.take(TAKE_S):
+            taken = learning.take(TAKE_S)
+            if taken:
+                review_at = time.monotonic() + REVIEW_S
+            elif time.monotonic() >= review_at:
+                review_at = time.monotonic() + REVIEW_S
+                learning.review_published()
+            for segment in taken:
                 id = segment.meta.id
                 if id.index == n and id.incarnation >= learning.oldest_incarnation:
                     self._round[segment.meta.id.vector_env] = segment
@@ -83,12 +92,12 @@ class _SyncLoop:
             learning.learned(learner.update(self._replay, due, learning.progress))
         return evicted
 
-    def write_full(self, durable: bool) -> None:
+    def write_full(self, last: bool) -> None:
         """FULL of every round while it is small, else by the clock; with replay always by the clock."""
         learning = self._learning
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
-        if learning.full_due(every_round=small and self._replay is None) or durable:
-            self._full_bytes = learning.save_full(durable, self._replay)
+        if learning.full_due(every_round=small and self._replay is None) or last:
+            self._full_bytes = learning.save_full(last, self._replay) or self._full_bytes
 
     def _gave_up_waiting(self) -> bool:
         """After a stop the round may still come together, for half of the grace."""

@@ -1,0 +1,98 @@
+"""Files that were truncated or changed are never loaded: the one before is, and the user can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.errors import StoreError
+from zmqrl.types import Version
+
+
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _flipped(content: bytes) -> bytes:
+    middle = len(content) - 20
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def _emptied(content: bytes) -> bytes:
+    return content[:0]
+
+
+DAMAGES = pytest.mark.parametrize("damage", [_truncated, _flipped, _emptied])
+Damage = Callable[[bytes], bytes]
+
+
+def _hurt(store: DirectoryStore, name: str, damage: Damage) -> None:
+    path = Path(store.path, name)
+    path.write_bytes(damage(path.read_bytes()))
+
+
+def _store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(str(tmp_path), 3)
+
+
+def _full(n: int) -> Full:
+    return Full(Version(0, n), {"weights/a": np.full(50, n)}, {"counters": {"n": n}})
+
+
+@DAMAGES
+def test_the_full_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
+    store = _store(tmp_path)
+    for n in (4, 5):
+        store.save_full(_full(n), durable=False)
+    _hurt(store, "full-0-5.safetensors", damage)
+    found = store.newest_full()
+    assert found is not None
+    assert (found.version.n, found.arrays["weights/a"][7]) == (4, 4)
+    (told,) = store.passed_over()
+    assert "full-0-5" in told and str(tmp_path) in told
+    assert store.passed_over() == []
+
+
+@DAMAGES
+def test_every_full_damaged_is_an_error_that_names_them(tmp_path: Path, damage: Damage) -> None:
+    store = _store(tmp_path)
+    for n in (4, 5):
+        store.save_full(_full(n), durable=False)
+        _hurt(store, f"full-0-{n}.safetensors", damage)
+    with pytest.raises(StoreError, match=r"full-0-5.*full-0-4"):
+        store.newest_full()
+
+
+@DAMAGES
+def test_the_best_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
+    store = _store(tmp_path)
+    for n in (1, 2, 3):
+        store.save_best(Version(0, n), tensors.dump({"a": np.array(n)}, {}), float(n))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0-2.safetensors", "best-0-3.safetensors"]
+    _hurt(store, "best-0-3.safetensors", damage)
+    found = store.best()
+    assert found is not None
+    assert (found[0], found[2]) == (Version(0, 2), 2.0)
+
+
+def test_a_file_that_can_be_read_at_the_third_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS: EIO and ESTALE pass."""
+    store = _store(tmp_path)
+    store.save_full(_full(4), durable=False)
+    read, failures = store._content, [OSError(5, "EIO"), OSError(116, "ESTALE")]
+
+    def content(name: str) -> bytes:
+        if failures:
+            raise failures.pop()
+        return read(name)
+
+    monkeypatch.setattr(store, "_content", content)
+    found = store.newest_full()
+    assert found is not None and found.version.n == 4
+    assert store.passed_over() == []

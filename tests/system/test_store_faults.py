@@ -1,0 +1,225 @@
+"""The store fails: the run says so, waits or goes on with what is whole, and comes to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_plans import PPO, system_plan
+from system_runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EvaluatorSection
+from zmqrl.supervision.process_table import ProcessId
+
+Begin = Callable[[RunPlan], Run]
+STEPS = 6000
+SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
+FEW_BYTES = 512
+DISK_BYTES = 4 << 20
+
+
+def _plan(run_dir: Path, **more: Any) -> RunPlan:
+    return system_plan(run_dir, "sync", 2, PPO, steps=STEPS, schedule_steps=STEPS, **more)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run")).done()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of `DISK_BYTES`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "zmqrl-test", folder]).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _problems(run: Run) -> str:
+    path = run.run_dir / "status.json"
+    try:
+        return "\n".join(json.loads(path.read_text())["problems"])
+    except (OSError, ValueError):
+        return ""
+
+
+def _same(summary: dict[str, Any], undisturbed: dict[str, Any]) -> None:
+    assert summary["ledger"]["balanced"], summary["ledger"]
+    assert {n: summary[n] for n in SAME} == {n: undisturbed[n] for n in SAME}
+
+
+def _ended_well(run: Run) -> tuple[dict[str, Any], str]:
+    code, out, err = run.end()
+    assert code == 0, f"exit {code}\n{out}\n{err}"
+    return run.summary(), out + err
+
+
+def _limit_files(process: ProcessId, nbytes: int | None) -> None:
+    """What a full disk is to one process: no file may grow beyond `nbytes`."""
+    hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard if nbytes is None else nbytes, hard))
+
+
+def _newest(run: Run, kind: str) -> list[Path]:
+    paths = Path(run.plan.store_path).glob(f"{kind}0-*.safetensors")
+    return sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    plan = replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints"))
+    run = begin(plan)
+    run.wait_for_updates(4)
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    run.wait_for(lambda: "No space left" in _problems(run) and "the run waits" in _problems(run))
+    filler.unlink()
+    summary, told = _ended_well(run)
+    assert "the current version could not be written" in told
+    _same(summary, undisturbed)
+
+
+def test_a_store_that_is_read_only_for_a_while(
+    tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    run = begin(replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints")))
+    run.wait_for_updates(4)
+
+    def remount(how: str) -> bool:  # refused while a file is open for writing
+        command = ["mount", "-o", f"remount,{how}", str(disk)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    run.wait_for(lambda: remount("ro"))
+    run.wait_for(lambda: "Read-only file system" in _problems(run))
+    assert remount("rw")
+    summary, told = _ended_well(run)
+    assert "the current version could not be written" in told
+    _same(summary, undisturbed)
+
+
+def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(4)
+    learner = run.processes()["learner-0"]
+    _limit_files(learner, FEW_BYTES)
+    run.wait_for(lambda: "File too large" in _problems(run) and "the run waits" in _problems(run))
+    _limit_files(learner, None)
+    summary, told = _ended_well(run)
+    assert "the current version could not be written" in told
+    _same(summary, undisturbed)
+
+
+def test_a_full_that_cannot_be_written_does_not_stop_the_run(
+    tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(4)
+    learner = run.processes()["learner-0"]
+    between = (_newest(run, "v")[-1].stat().st_size + _newest(run, "full-")[-1].stat().st_size) // 2
+    _limit_files(learner, between)
+    before = _newest(run, "v")[-1]
+    run.wait_for(lambda: "the FULL before it stays" in _problems(run))
+    run.wait_for(lambda: _newest(run, "v")[-1] not in (before, _newest(run, "v")[0]))
+    _limit_files(learner, None)
+    summary, told = _ended_well(run)
+    _same(summary, undisturbed)
+    assert told.count("can be written again") == 1, "once, not with every version in between"
+    n = int(_newest(run, "v")[-1].stem.rpartition("-")[2])
+    assert _newest(run, "full-")[-1].name == f"full-0-{n}.safetensors", "FULL again when there was room"
+
+
+def test_a_store_that_stays_full_fails_the_run_in_the_end(tmp_path: Path, begin: Begin) -> None:
+    plan = _plan(tmp_path / "run")
+    config = replace(plan.config, store=replace(plan.config.store, wait_s=0.5))
+    run = begin(replace(plan, config=replace(config, restart=replace(config.restart, max=0))))
+    run.wait_for_updates(4)
+    _limit_files(run.processes()["learner-0"], FEW_BYTES)
+    code, _, err = run.end()
+    assert code == 1
+    assert "store.path" in err
+    assert run.summary()["ledger"]["balanced"]
+
+
+def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(6)
+    learner = run.processes()["learner-0"]
+    os.kill(learner.pid, signal.SIGSTOP)
+    newest = _newest(run, "full-")[-1]
+    newest.write_bytes(newest.read_bytes()[:-9])
+    os.kill(learner.pid, signal.SIGKILL)
+    summary, told = _ended_well(run)
+    _same(summary, undisturbed)
+    assert newest.name in told and "it is not loaded" in told
+    assert summary["restarts"] == 1
+
+
+def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
+    plan = _plan(tmp_path / "run")
+    run = begin(plan)
+    run.wait_for_updates(6)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    fulls = _newest(run, "full-")
+    assert len(fulls) >= 2
+    for full in fulls:
+        full.write_bytes(b"")
+    config = replace(plan.config, restart=replace(plan.config.restart, max=0))
+    again = begin(replace(plan, run_id=f"{plan.run_id}-b", resume=True, config=config))
+    code, _, err = again.end()
+    assert code == 1
+    assert "no FULL can be loaded" in err and all(full.name in err for full in fulls)
+
+
+def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    run = begin(_plan(tmp_path / "run"))
+    run.wait_for_updates(4)
+    agent = run.processes()["agent-0"]
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        # nobody can get on to the version after the one that the workers have
+        names: list[str] = []
+
+        def rests() -> bool:
+            names.append(_newest(run, "v")[-1].name)
+            return names[-1:] * 50 == names[-50:]
+
+        run.wait_for(rests)
+        newest = _newest(run, "v")[-1]
+        newest.write_bytes(newest.read_bytes()[:-5] + b"wrong")
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    summary, told = _ended_well(run)
+    assert newest.name in told and "written and announced again" in told
+    _same(summary, undisturbed)
+
+
+def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> None:
+    plan = system_plan(tmp_path / "run", "sync", 2, PPO, steps=30_000, evaluator=EvaluatorSection(episodes=2))
+    run = begin(plan)
+    run.wait_for(lambda: "evaluator-0" in run.processes())
+    evaluator = run.processes()["evaluator-0"]
+    _limit_files(evaluator, FEW_BYTES)
+    run.wait_for(lambda: "the best version before it stays" in _problems(run))
+    _limit_files(evaluator, None)
+    summary, _ = _ended_well(run)
+    assert summary["restarts"] == 0
+    assert _newest(run, "best-")

@@ -1,0 +1,75 @@
+"""Writing to a store that may fail for a while: the user hears of it, and the run waits or goes on without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from zmqrl.errors import StoreError
+from zmqrl.logs.events import EventPipe
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+TELL_AGAIN_S = 30.0
+Result = TypeVar("Result")
+
+
+@dataclass
+class _Failing:
+    since: float
+    told_at: float = -float("inf")
+
+
+class Saving:
+    """One store, one writer. Says what fails and why, at once and again while it goes on, and when it is over."""
+
+    def __init__(self, events: EventPipe, wait_s: float, stop_s: float, stopping: Callable[[], bool]) -> None:
+        """`wait_s`: how long to insist; `stop_s`: how long once a stop was asked for."""
+        self._events, self._stopping = events, stopping
+        self._wait_s, self._stop_s = wait_s, stop_s
+        self._failing: dict[str, _Failing] = {}
+
+    def insist(self, what: str, write: Callable[[], Result], meanwhile: str) -> Result:
+        """Until it is written. StoreError, the last one, when that took too long."""
+        pause_s, begun, stop_at = FIRST_PAUSE_S, time.monotonic(), float("inf")
+        while True:
+            try:
+                return self._written(what, write())
+            except StoreError as error:
+                now = time.monotonic()
+                if self._stopping():
+                    stop_at = min(stop_at, now + self._stop_s)
+                if now >= min(stop_at, begun + self._wait_s):
+                    raise
+                self._failed(what, error, f"{meanwhile}, for {begun + self._wait_s - now:.0f} s at most (store.wait_s)")
+            time.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+    def attempt(self, what: str, write: Callable[[], Result], meanwhile: str) -> Result | None:
+        """Once; None when it failed."""
+        try:
+            return self._written(what, write())
+        except StoreError as error:
+            self._failed(what, error, meanwhile)
+            return None
+
+    def problem(self, cause: str, done: str) -> None:
+        """Tell the user at once."""
+        self._events.send("problem", cause=cause, done=done)
+
+    def _failed(self, what: str, error: StoreError, done: str) -> None:
+        now = time.monotonic()
+        failing = self._failing.setdefault(what, _Failing(now))
+        if now >= failing.told_at + TELL_AGAIN_S:
+            failing.told_at = now
+            self.problem(str(error), done)
+
+    def _written(self, what: str, result: Result) -> Result:
+        failing = self._failing.pop(what, None)
+        if failing is not None:
+            failed_s = time.monotonic() - failing.since
+            self.problem(
+                f"{what} could not be written for {failed_s:.1f} s", "it can be written again, the run goes on"
+            )
+        return result
