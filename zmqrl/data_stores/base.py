@@ -61,7 +61,7 @@ class DataStore(ABC):
 
     @abstractmethod
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        """Keep `content` (weights as read) as the best so far, fsynced; the one before stays, should this be damaged."""
+        """Keep `content` (weights as read) as the best so far, fsynced; the one before stays in case it is damaged."""
 
     @abstractmethod
     def best(self) -> tuple[Version, bytes, float] | None:
