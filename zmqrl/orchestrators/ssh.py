@@ -48,6 +48,7 @@ class SshAgent(Agent):
         super().__init__(boot)
         self.section, self.connection = section, connection
         self._ssh, self._log, self._warn = place.ssh, place.log, place.warn
+        self._is_told = False
         self._channel = connection.start(agent_command(section, boot.plan.run_id, place.code), self._log)
 
     def lines(self) -> Iterable[str]:
@@ -61,6 +62,7 @@ class SshAgent(Agent):
             raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
         for difference in warnings(here, there):
             self._warn(self.host, difference)
+        self._is_told = True
         self.send(to_json(self.boot))
 
     def silent_end(self, code: int | None) -> HostFailed | None:
@@ -74,6 +76,8 @@ class SshAgent(Agent):
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
 
     def send(self, data: Mapping[str, Any]) -> None:
+        if not self._is_told:
+            return  # the boot is the first line that it reads
         try:
             self._channel.write(json_line(data))
         except HostFailed as error:
