@@ -21,7 +21,7 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], Run]
-STEPS = 16_000
+STEPS = 12_000
 
 
 def _plan(run_dir: Path, algorithm: Mapping[str, Any]) -> RunPlan:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.errors import StoreError
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.prioritised import Priorities, PrioritisedReplay
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
@@ -67,9 +69,5 @@ def test_a_store_that_fails_is_told_at_the_end(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "file"), 3)
     beside = BackgroundFull(store, Full(Version(0, 1), {}, {}), [], _columns(1), lambda ref: True)
     beside.wait()
-    try:
+    with pytest.raises(StoreError, match="full-0-1"):
         beside.result()
-    except Exception as error:  # noqa: BLE001
-        assert "full-0-1" in str(error)
-    else:
-        raise AssertionError("it was not written")
