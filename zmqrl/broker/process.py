@@ -186,6 +186,9 @@ class Broker:
         """Always answered: it is how an agent knows that this broker lives."""
         if user is not None and user != f["host"]:
             raise WireError("host", f"{user} speaks for {f['host']}")
+        for index, spawn in f["alive"].items():
+            if self._state.may_be(index):
+                self._liveness.expect(Member("worker", index), spawn, time.monotonic())
         self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"]))
         if f["workers"]:
             if user is not None:

@@ -90,8 +90,9 @@ def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
         role, _, action = word.partition(":")
         meant = {Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)}
         if not meant:
+            known = ", ".join(f"{r}:{a}" for r, a in SHARES)
             raise ConfigError(
-                f"--only {word}: there is {', '.join(f'{r}:{a}' for r, a in SHARES)}, and each role alone"
+                f"--only {word}: there is no such fault; there are {known}, and all of a role by its name"
             )
         found |= meant
     return frozenset(found)
