@@ -91,9 +91,7 @@ def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
         meant = {Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)}
         if not meant:
             known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-            raise ConfigError(
-                f"--only {word}: there is no such fault; there are {known}, and all of a role by its name"
-            )
+            raise ConfigError(f"--only {word}: there is no such fault; there are {known}, or a role for all of its own")
         found |= meant
     return frozenset(found)
 
