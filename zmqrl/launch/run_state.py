@@ -231,6 +231,13 @@ class RunState:
         for role, peak in event.data["peak_pss_mb"].items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
 
+    def _on_joined(self, event: HostEvent) -> None:
+        path = self.plan.config.store.path
+        if path is not None and not event.data["store"]:
+            cause = f"it does not see store.path {path} as the learner's host does"
+            mend = "weights come through the broker instead; mount it there, or leave it at that"
+            self.problems.append(Problem(event.host, cause, {}, "", (), mend))
+
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
         self.problems.append(Problem(host, "it joins by hand", {}, "", (), text))

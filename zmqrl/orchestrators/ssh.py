@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
 from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
-from zmqrl.orchestrators.versions import refusals, warnings
+from zmqrl.orchestrators.versions import clock_warnings, refusals, warnings
 
 REAP_S = 15.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -60,7 +61,7 @@ class SshAgent(Agent):
         if wrong:
             mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
             raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
-        for difference in warnings(here, there):
+        for difference in (*warnings(here, there), *clock_warnings(float(sentinel.get("time", 0.0)), time.time())):
             self._warn(self.host, difference)
         self._is_told = True
         self.send(to_json(self.boot))
