@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import time
@@ -19,8 +20,7 @@ from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
-from zmqrl.doctor.pack import packed
-from zmqrl.errors import ConfigError
+from zmqrl.launch.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 
 HERE = Path(__file__).parent
@@ -32,6 +32,12 @@ def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
     """What is found on this machine, as `zmqrl doctor` finds it."""
     examination = Examination({"local": Question(asked, None, False)}, "local")
     return CheckUp(examination, print).run([("local", lambda: LocalLink(env))])["local"]
+
+
+def packed(path: Path) -> str:
+    modules = pack(CodeSection(sync=(str(path),)))
+    assert modules is not None
+    return base64.b64encode(modules.content).decode()
 
 
 def env_of(how: str, asked: Examine = ASKED) -> EnvFacts:
@@ -89,13 +95,18 @@ def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    (tmp_path / "mine" / "weights.pt").write_bytes(b"x")
     asked = replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
     assert "no module 'mine'" in (env_of("", asked).error or "")
-    code = CodeSection(sync=(str(tmp_path / "mine"),))
-    assert env_of("", replace(asked, code=packed(code))).stage == "done"
-    with pytest.raises(ConfigError, match=r"code\.max_mb"):
-        packed(replace(code, max_mb=1e-6))
+    assert env_of("", replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
+
+
+def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
+    examination = Examination({"local": Question(ASKED, None, False)}, "local")
+    links = [("local", lambda: LocalLink({"PYTHONPATH": str(tmp_path)}))]
+    failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
+    assert failure is not None and failure.check == "answer"
+    assert failure.cause == "connected, but no answer within 0.3 s about its first word"
 
 
 @pytest.fixture
@@ -110,7 +121,7 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     assert probe.stdin is not None and probe.stdout is not None
     assert isinstance(read_word(probe.stdout.readline().decode().rstrip()), Hello)
     (tmp_path / "napping.py").write_text("import time\ntime.sleep(600)\n")
-    code = packed(CodeSection(sync=(str(tmp_path / "napping.py"),)))
+    code = packed(tmp_path / "napping.py")
     asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()

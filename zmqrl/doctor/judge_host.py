@@ -134,9 +134,7 @@ def judge_locks(case: Case) -> None:
 
 
 def _run(lock: Lock) -> str:
-    since = f", since {span(lock.age_s)}" if lock.age_s is not None else ""
-    workers = f", {lock.workers} workers" if lock.workers is not None else ""
-    return f"run {lock.run_id} (pid {lock.pid}{since}{workers})"
+    return f"run {lock.run_id} (pid {lock.pid}, since {span(lock.age_s)}, {lock.workers} workers)"
 
 
 def judge_curve(case: Case) -> None:
