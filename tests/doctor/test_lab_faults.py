@@ -164,7 +164,11 @@ def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:
 
 FAULTS = {
     "refused": ("ssh", "10.77.0.10:2222 refuses the connection", "systemctl status ssh"),
-    "unknown": ("ssh", "host key is not known: 10.77.0.12:22 shows ssh-ed25519 SHA256:", "ssh-keygen -lf"),
+    "unknown": (
+        "ssh",
+        "host key is not known: 10.77.0.12:22 shows ssh-ed25519 SHA256:",
+        "--limit unknown --accept-new-hosts",
+    ),
     "changed": ("ssh", "host key CHANGED", "ssh-keygen -f"),
     "stranger": ("ssh", "nobody", "ssh"),
     "no-python": ("python", "there is no such python", "set hosts.no-python.python, or make it: zmqrl setup"),

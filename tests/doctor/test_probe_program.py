@@ -120,12 +120,13 @@ def probe() -> Iterator[subprocess.Popen[bytes]]:
 def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.Popen[bytes], tmp_path: Path) -> None:
     assert probe.stdin is not None and probe.stdout is not None
     assert isinstance(read_word(probe.stdout.readline().decode().rstrip()), Hello)
-    (tmp_path / "napping.py").write_text("import time\ntime.sleep(600)\n")
+    asleep = tmp_path / "asleep"
+    (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
     asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()
-    until(lambda: len(children(probe.pid)) == 1)
+    until(asleep.exists)
     (child,) = (identify(pid) for pid in children(probe.pid))
     assert child is not None
     probe.stdin.close()

@@ -98,10 +98,9 @@ class Probe:
         from zmqrl.doctor.locks import held_locks
         from zmqrl.doctor.machine import look_at_folder, look_at_machine
 
-        workdir = Path(order.workdir).expanduser()
         if order.env is not None:
             code = self._unpack(order.code) if order.code is not None else None
-            self._env = EnvProcess(order, code, workdir if workdir.is_dir() else None)
+            self._env = EnvProcess(order, code)
         self.say(look_at_machine())
         self.say(Locks(held_locks(HostLock())))
         store = look_at_folder(order.store) if order.store is not None else None
