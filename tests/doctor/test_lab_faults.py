@@ -166,7 +166,7 @@ FAULTS = {
     "refused": ("ssh", "10.77.0.10:2222 refuses the connection", "systemctl status ssh"),
     "unknown": (
         "ssh",
-        "host key is not known: 10.77.0.12:22 shows ssh-ed25519 SHA256:",
+        "host key is not known: 10.77.0.12:22 shows ssh-ed25519",
         "--limit unknown --accept-new-hosts",
     ),
     "changed": ("ssh", "host key CHANGED", "ssh-keygen -f"),

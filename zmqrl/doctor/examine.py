@@ -16,7 +16,7 @@ from zmqrl.doctor.links import Link, LocalLink
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.questions import examined_hosts, questions
 from zmqrl.errors import HostFailed
-from zmqrl.launch.code_sync import pack
+from zmqrl.orchestrators.code_sync import pack
 
 RESOLVERS = 8
 """`ssh -G` at once."""
