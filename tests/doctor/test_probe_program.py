@@ -50,7 +50,7 @@ def test_a_host_is_measured_whole() -> None:
     found = examined(ASKED, {"PYTHONPATH": str(HERE)})
     assert found.failure is None and found.hello is not None
     assert found.hello.python == sys.executable and found.hello.versions["protocol"] == "1"
-    assert found.clock is not None and abs(found.clock.skew_s) < 0.1
+    assert found.clock is not None and abs(found.clock.skew_s) <= found.clock.round_trip_s / 2 + 0.01
     assert found.machine is not None and found.machine.cores >= 1 and found.machine.available_bytes > 1e7
     assert found.folders is not None and found.folders.workdir.error is None
     assert found.curve is not None and found.curve.has and (found.curve.mb_per_s or 0) > 1
@@ -75,8 +75,8 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
 
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
-    facts = env_of("hang", replace(ASKED, env_limit_s=1.5))
-    assert time.monotonic() - begun < 5.0
+    facts = env_of("hang", replace(ASKED, env_limit_s=3.0))
+    assert time.monotonic() - begun < 10.0
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
 

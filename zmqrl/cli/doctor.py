@@ -49,11 +49,14 @@ def doctor_command(
 
 
 def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*heads)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for number, head in enumerate(heads):
+        table.add_column(head, overflow="fold", no_wrap=number < 2)  # host and state stay whole
     styles = {"FAULT": "red", "warning": "yellow", "ok": "green"}
     for row in rows:
         table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
