@@ -67,12 +67,16 @@ class SshAgent(Agent):
         self.send(to_json(self.boot))
 
     def silent_end(self, code: int | None) -> HostFailed | None:
+        self._channel.close()  # so that its last words are in the log
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
         said = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
         if code in (NOT_FOUND, NOT_EXECUTABLE):
             return HostFailed(self.host, f"there is no {python}", f"set hosts.{self.host}.python, or: {setup}")
         if any("No module named" in line and "zmqrl" in line for line in said):
             return HostFailed(self.host, f"{python} has no zmqrl", setup)
+        if any("No space left" in line for line in said):
+            mend = f"free some there, or set hosts.{self.host}.workdir to another disk"
+            return HostFailed(self.host, f"No space left on device for {self.section.workdir}", mend)
         cause = f"its agent ended before it said a word (exit {code})"
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
 
@@ -92,6 +96,9 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
+        if not self._is_told:
+            self.connection.close()
+            return Ended()  # it never began
         command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
             done = self._alive().run(command, REAP_S)
