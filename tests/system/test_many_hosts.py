@@ -22,12 +22,13 @@ from zmqrl.launch.requests import ask
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.types import Mode
 
-STEPS = 16_000
+STEPS = 8_000
 ROOT = Path(__file__).parents[2]
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0)
 SHORT_LEASE = replace(LIMITS, host_lease_s=2.0)
 ANSWER_S = 10.0
 ENDLESS = 10_000_000
+MOST_MAPPED = 32 << 20
 
 
 class HostsRun(Run):
@@ -128,10 +129,6 @@ def _balanced(summary: dict[str, Any]) -> None:
     assert summary["ledger"]["in_flight"] == 0
 
 
-def _secrets_in(text: bytes) -> set[bytes]:
-    return set(re.findall(rb"(?:server_)?secret\W+[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}", text))
-
-
 def test_three_hosts_give_the_bits_of_one_and_leave_nothing(
     tmp_path: Path, begin: Any, one_host: dict[str, Any]
 ) -> None:
@@ -191,6 +188,7 @@ def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any)
         run.process.send_signal(signal.SIGCONT)
     code, _, err = run.end()
     assert code == 1, err
+    assert "local: its agent heard no launcher for limits.host_lease_s (2 s)" in err
 
 
 def test_an_agent_that_is_stopped_is_given_up_and_ends_when_it_wakes(
@@ -202,8 +200,6 @@ def test_an_agent_that_is_stopped_is_given_up_and_ends_when_it_wakes(
     held = [found for pid in run.below(agent) if (found := identify(pid))]
     for process in held:
         os.kill(process.pid, signal.SIGSTOP)
-    before = run.done if False else None
-    assert before is None
     run.wait_for(lambda: "heard nothing of it" in (run.run_dir / "status.json").read_text())
     for process in held:
         os.kill(process.pid, signal.SIGCONT)
@@ -214,5 +210,40 @@ def test_an_agent_that_is_stopped_is_given_up_and_ends_when_it_wakes(
 def test_nothing_secret_is_to_be_seen(tmp_path: Path, begin: Any) -> None:
     run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS))
     run.wait_for_updates(2)
+    run.wait_for(lambda: all(run.has_worker(index) for index in range(3)))
+    held = {host: _memory_of(run.agent(host)) for host in ("local", "b", "c")}
+    secrets = {host: _secrets_in(memory) for host, memory in held.items()}
+    assert all(secrets.values()), "the test itself no longer finds what it looks for"
+    seen = [path for pid in run.below(run.process.pid) for path in _shown_by(pid)]
+    files = [path for folder in ("run", "runs") for path in (tmp_path / folder).glob("**/*") if path.is_file()]
+    assert files
+    for path in (*seen, *files):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        assert not any(secret in content for found in secrets.values() for secret in found), path
     run.process.send_signal(signal.SIGTERM)
-    run.end()
+    assert run.end()[0] == 130
+
+
+def _shown_by(pid: int) -> list[Path]:
+    return [Path(f"/proc/{pid}/{name}") for name in ("cmdline", "environ")]
+
+
+def _secrets_in(memory: bytes) -> set[bytes]:
+    """Those of a boot line; CURVE's public halves may be seen."""
+    return {found for found in re.findall(rb'secret": ?"([^"]{40})"', memory)}
+
+
+def _memory_of(pid: int) -> bytes:
+    """What a process has on its heap."""
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights, *_, inode_or_name = line.split()
+            if rights.startswith("rw") and inode_or_name in ("0", "[heap]"):
+                start, end = (int(word, 16) for word in span.split("-"))
+                memory.seek(start)
+                found.append(memory.read(end - start) if end - start < MOST_MAPPED else b"")
+    return b"".join(found)
