@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ WORDS = st.lists(
 
 
 @given(words=WORDS, vector_envs=st.integers(1, 16))
-def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words, vector_envs) -> None:  # type: ignore[no-untyped-def]
+def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words: list[Any], vector_envs: int) -> None:
     membership = Membership(True, vector_envs)
     before: list[int | None] = [None] * vector_envs
     for host, workers, given_up in words:

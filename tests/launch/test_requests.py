@@ -13,7 +13,12 @@ from zmqrl.errors import ConfigError, DeadlineExceeded
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, ask
 
 WAIT_S = 20.0
-ASK = "import sys; from pathlib import Path; from zmqrl.launch.requests import ask; print(ask(Path(sys.argv[1]), {'n': 7}, 20))"
+ASK = """
+import sys
+from pathlib import Path
+from zmqrl.launch.requests import ask
+print(ask(Path(sys.argv[1]), {"n": 7}, 20))
+"""
 
 
 def test_another_process_is_answered(tmp_path: Path) -> None:
@@ -54,6 +59,6 @@ def test_garbage_is_removed_and_not_served(tmp_path: Path) -> None:
 
 
 def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(DeadlineExceeded, match="did not answer within 0.1 s"):
+    with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"):
         ask(tmp_path, {"scale": {}}, 0.1)
     assert list((tmp_path / FOLDER).iterdir()) == []

@@ -20,7 +20,9 @@ HERE = {
 }
 
 
-@pytest.mark.parametrize(("name", "there"), [("zmqrl", "1.2.1"), ("protocol", "2"), ("byteorder", "big"), ("zmqrl", None)])
+@pytest.mark.parametrize(
+    ("name", "there"), [("zmqrl", "1.2.1"), ("protocol", "2"), ("byteorder", "big"), ("zmqrl", None)]
+)
 def test_refused(name: str, there: str | None) -> None:
     assert refusals(HERE, {**HERE, name: there}) == [f"{name} {there or 'none'} there, {HERE[name]} here"]
 

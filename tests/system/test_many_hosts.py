@@ -233,7 +233,7 @@ def _shown_by(pid: int) -> list[Path]:
 
 def _secrets_in(memory: bytes) -> set[bytes]:
     """Those of a boot line; CURVE's public halves may be seen."""
-    return {found for found in re.findall(rb'secret": ?"([^"]{40})"', memory)}
+    return set(re.findall(rb'secret": ?"([^"]{40})"', memory))
 
 
 def _memory_of(pid: int) -> bytes:
