@@ -272,6 +272,11 @@ class RunState:
         done = f"{loss.mend}; {others}" if loss.mend else others
         self.problems.append(Problem(loss.host, loss.cause, {}, "", (), done))
 
+    def _on_lease_lost(self, event: HostEvent) -> None:
+        """The learner's host ended in good order, and yet not because the run was at its end."""
+        if event.host == self.plan.config.learner.host and not self.hosts.ending:
+            self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}: --resume goes on from there"
+
     def _on_agent_exit(self, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:
             self.agent_exit = 1 if event.data["code"] is None else int(event.data["code"])
