@@ -37,6 +37,7 @@ ANSWER_S = 30.0
 PACE = 1000
 """Messages between two questions to the broker: what is on its way stays bounded."""
 MOST_GROWTH_MB = 64.0
+QUARTERS = 4
 BIG_BYTES = 1 << 20
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """ZMTP 3.0, mechanism NULL, no server."""
@@ -280,9 +281,11 @@ def _fuzz(run: subprocess.Popen[bytes], run_dir: Path, given: argparse.Namespace
     fuzzer = Fuzzer(ipc, given.seed)
     fuzzer.run(10 * PACE)  # so that buffers have grown to what they need
     before_mb, steps, begun = rss_mb(broker), env_steps(), time.monotonic()
-    died = None
+    died, quarters_mb = None, []
     try:
-        fuzzer.run(given.messages)
+        for quarter in range(QUARTERS):
+            fuzzer.run(given.messages * (quarter + 1) // QUARTERS - given.messages * quarter // QUARTERS)
+            quarters_mb.append(round(rss_mb(broker), 1))
         fuzzing_s = time.monotonic() - begun
         fuzzer.connects(given.connects)
         fuzzer.ask()
@@ -299,7 +302,11 @@ def _fuzz(run: subprocess.Popen[bytes], run_dir: Path, given: argparse.Namespace
         "messages": given.messages,
         "messages_per_s": round(given.messages / fuzzing_s),
         "connects": given.connects,
-        "broker_rss_mb": {"before": round(before_mb, 1), "after": round(after_mb, 1)},
+        "broker_rss_mb": {
+            "before": round(before_mb, 1),
+            "by_quarter": quarters_mb,
+            "after_connects": round(after_mb, 1),
+        },
         "slowest_answer_s": round(fuzzer.slowest_answer_s, 3),
         "env_steps_meanwhile": steps_meanwhile,
         "sent": dict(fuzzer.sent),

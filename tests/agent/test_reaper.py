@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 from system_plans import system_plan
 
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.reaper import Reaped, reap
 from zmqrl.agent.run_processes import RUN_VARIABLE, processes_of
 from zmqrl.config.codec import to_json
@@ -129,8 +129,7 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_holds(
 ) -> None:
     stopped = begin(plan("stopped"))
     os.kill(stopped.process.pid, signal.SIGSTOP)
-    folder = run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()) / stopped.run_id
-    folder.mkdir(parents=True)
+    folder = IpcFolder(run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()), stopped.run_id).path
     reaped = reap(stopped.run_id, 0.2)
     assert (reaped.ended, list(reaped.killed), reaped.left) == ((), stopped.named(), ())
     assert not await_gone(stopped.all.values(), 0.0)

@@ -56,12 +56,21 @@ def _check_keys(config: Config) -> None:
 
 
 def _check_local(name: str, host: HostSection) -> None:
-    for key in NOT_LOCAL if name == LOCAL else ():
+    if name != LOCAL:
+        return
+    for key in NOT_LOCAL:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
                 f"hosts.local.{key}: {shown(value)}: local is this machine, it runs the launcher's interpreter and is "
                 "not reached by SSH; give the host another name"
+            )
+    for key in ("env", "nice"):
+        value = getattr(host, key)
+        if value is not None and value != {}:
+            raise ConfigError(
+                f"hosts.local.{key}: {shown(value)}: processes of this machine have the launcher's own; "
+                "start it with them: env NAME=VALUE nice -n 10 zmqrl launch ..."
             )
 
 

@@ -131,7 +131,9 @@ class DirectoryStore(DataStore):
     def _write(self, stem: str, content: bytes, durable: bool) -> str:
         """Write under a temporary name, then rename; returns the key."""
         key = f"{stem}.safetensors"
-        temporary = self._spares.pop() if self._spares else f".{key}.{os.getpid()}.tmp"
+        temporary = f".{key}.{os.getpid()}.tmp"
+        with contextlib.suppress(IndexError):  # FULL may be written in a thread of its own
+            temporary = self._spares.pop()
         try:
             if not self._made:
                 os.makedirs(self.path, exist_ok=True)

@@ -46,6 +46,9 @@ class ArenaSource(SegmentSource):
     def stored(self) -> int:
         return self._arena.streams.stored()
 
+    def is_held(self, ref: SlotRef) -> bool:
+        return self._arena.is_held(ref)
+
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
         restored = []
         for slot, meta in enumerate(metas):

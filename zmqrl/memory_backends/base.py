@@ -81,6 +81,11 @@ class SegmentSource(ABC):
         Workers that wait for a slot hear of it with the next `announce`, `report` or `take`.
         """
 
+    def is_held(self, ref: SlotRef) -> bool:
+        """Whether a slot is still the learner's in this life. From any thread."""
+        del ref
+        return False
+
     @abstractmethod
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
         """On a resume, before the first `announce`: hold again what replay held, `columns [k, T, N, ...]`.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from zmqrl.broker.orders import RESUMED_SHIFT
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
@@ -84,6 +86,17 @@ def _counters(boot: Boot, store: DataStore, source: SegmentSource, full: Full | 
     if full is not None and (counters.leg != fresh.leg or boot.plan.config.run.mode == "single"):
         # FULL is of an earlier leg, in whose arena all of its segments were.
         positions = [((full.version.incarnation + 1) << RESUMED_SHIFT, 0)] * len(fresh.rows)
-        before = counters.env_steps
-        counters = replace(counters, leg=fresh.leg, rows=fresh.rows, positions=positions, env_steps_before=before)
+        before = max(counters.env_steps, _summed_up(boot.plan))
+        counters = replace(counters, leg=fresh.leg, rows=fresh.rows, positions=positions)
+        counters = replace(counters, env_steps=before, env_steps_before=before)
     return counters
+
+
+def _summed_up(plan: RunPlan) -> int:
+    """async: env steps of the leg before, also those stored after its last FULL; 0 when it was not summed up."""
+    if plan.config.run.mode != "async":
+        return 0
+    try:
+        return int(json.loads(Path(plan.run_dir, "summary.json").read_text())["env_steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,7 @@ from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, T
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
+from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 from zmqrl.workers.replay_checkpoint import replay_arrays
@@ -65,6 +67,7 @@ class Learning:
         self._metrics_at_s = self._full_at_s = time.monotonic()
         self._result: dict[str, float] = {}
         self._notice: Notice | None = None
+        self._beside: BackgroundFull | None = None
 
     @property
     def version(self) -> Version:
@@ -197,11 +200,7 @@ class Learning:
 
         The run goes on without, and tries again soon; only with the `last` of a run it waits for the store.
         """
-        arrays = {
-            **prefixed("weights", self.learner.weights()),
-            **prefixed("state", self.learner.state()),
-            **prefixed("episodes", self.episodes.arrays()),
-        }
+        arrays = self._full_arrays()
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
         begun = time.monotonic()
@@ -212,6 +211,35 @@ class Learning:
         self._full_at_s = ended if nbytes is not None else ended - soon
         self._saved_s += ended - begun
         return nbytes
+
+    def save_full_beside(self, replay: UniformReplay) -> None:
+        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
+        if self.is_writing():
+            return
+        # Copies: the thread reads them while we go on.
+        state = {name: np.array(array) for name, array in prefixed("sampler", replay.state()).items()}
+        arrays = {name: np.array(array) for name, array in self._full_arrays().items()} | state
+        full = Full(self.version, arrays, json.loads(json.dumps({"counters": vars(self.counters)})))
+        held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
+        self._beside = BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
+        self._full_at_s = time.monotonic()
+
+    def is_writing(self, wait: bool = False) -> bool:
+        """Whether a FULL is on its way; `wait` for its end. What failed is told here."""
+        beside = self._beside
+        if beside is not None and wait:
+            beside.wait()
+        if beside is not None and beside.is_written:
+            self._beside = None
+            self.saving.attempt("FULL", beside.result, "the FULL before it stays, and the run goes on")
+        return self._beside is not None
+
+    def _full_arrays(self) -> dict[str, Array]:
+        return {
+            **prefixed("weights", self.learner.weights()),
+            **prefixed("state", self.learner.state()),
+            **prefixed("episodes", self.episodes.arrays()),
+        }
 
     def _written_full(self, full: Full, durable: bool, last: bool) -> int | None:
         def write() -> int:

@@ -16,12 +16,16 @@ def replay_arrays(replay: UniformReplay, columns: Mapping[str, Array]) -> dict[s
     """The part of FULL: sampler state, metas `[k, 6]` and a copy of the held rows of each column `[k, T, N, ...]`."""
     held = replay.held()
     slots = np.array([ref.slot for ref, _ in held], np.int64)
-    metas = np.array([(*meta.id, *meta.version, meta.rows) for _, meta in held], np.int64).reshape(-1, 6)
     return {
         **prefixed("sampler", replay.state()),
         **prefixed("held", {name: column[slots] for name, column in columns.items()}),
-        "held_metas": metas,
+        "held_metas": metas_array([meta for _, meta in held]),
     }
+
+
+def metas_array(metas: Sequence[SegmentMeta]) -> Array:
+    """`[k, 6]`, as FULL holds them."""
+    return np.array([(*meta.id, *meta.version, meta.rows) for meta in metas], np.int64).reshape(-1, 6)
 
 
 def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegment]:

@@ -1,0 +1,94 @@
+"""An async run that is resumed goes on: counters, schedules, optimiser, ledger, and replay when asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_plans import CARTPOLE, PPO, PRIORITISED, system_plan
+from system_runs import Run
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import StoreSection
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.supervision.process_table import await_gone
+
+Begin = Callable[[RunPlan], Run]
+STEPS = 12_000
+
+
+def _plan(run_dir: Path, algorithm: Mapping[str, Any]) -> RunPlan:
+    plan = system_plan(
+        run_dir, "async", 2, algorithm, CARTPOLE, steps=STEPS, schedule_steps=STEPS, checkpoint_every_s=0.3
+    )
+    return replace(plan, config=replace(plan.config, store=StoreSection(async_replay=True)))
+
+
+def _full(plan: RunPlan) -> Full:
+    full = DirectoryStore(plan.store_path, 8).newest_full()
+    assert full is not None
+    return full
+
+
+def _second_leg(plan: RunPlan) -> RunPlan:
+    return replace(plan, run_id=f"{plan.run_id}-b", resume=True, started_at=time.time())
+
+
+def _counters(full: Full) -> dict[str, Any]:
+    counters: Any = full.meta["counters"]
+    return dict(counters)
+
+
+@pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
+def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
+    plan = _plan(tmp_path / "run", algorithm)
+    run = begin(plan)
+    run.wait_for_updates(20)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    first, full = run.summary(), _full(plan)
+    assert first["env_steps"] < STEPS
+    second = begin(_second_leg(plan)).done()
+    assert second["ledger"]["balanced"], second["ledger"]
+    assert second["env_steps"] == first["env_steps"] + second["ledger"]["stored"]
+    assert second["episodes"] > first["episodes"]
+    last = _full(plan)
+    assert _counters(last)["updates"] == second["updates"] > _counters(full)["updates"] == first["updates"]
+    assert _counters(last)["schedule_env_steps"] == STEPS
+    assert second["updates_lost"] == 0
+    if algorithm is PRIORITISED:
+        section = plan.config.replay
+        assert second["updates"] == pytest.approx(
+            section.ratio * (second["env_steps"] - section.learning_starts), rel=0.1
+        )
+        assert len(full.arrays["held_metas"]) == section.capacity // (CARTPOLE.num_envs * CARTPOLE.segment_steps) + 1
+
+
+def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_path: Path, begin: Begin) -> None:
+    plan = _plan(tmp_path / "run", PRIORITISED)
+    run = begin(plan)
+    folder = Path(plan.store_path)
+    run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)
+    agent = run.processes()["agent-0"]
+    run.process.kill()
+    run.process.communicate()
+    assert not await_gone([agent], 10.0)
+    full = _full(plan)
+    held = len(full.arrays["held_metas"])
+    assert held > 5
+    assert len(full.arrays["sampler/replay.mass"]) == held
+    resumed = begin(_second_leg(plan))
+    resumed.wait_for_updates(_counters(full)["n"] + 3)
+    after = _full(plan)
+    summary = resumed.done()
+    assert summary["ledger"]["balanced"]
+    kept = {tuple(row) for row in full.arrays["held_metas"].tolist()}
+    assert kept & {tuple(row) for row in after.arrays["held_metas"].tolist()}, "nothing of the replay before"
+    assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"
