@@ -186,6 +186,9 @@ class Broker:
         """Always answered: it is how an agent knows that this broker lives."""
         if user is not None and user != f["host"]:
             raise WireError("host", f"{user} speaks for {f['host']}")
+        if user is not None and self._state.gave_up(f["workers"]):
+            self._to(peer, messages.pack("farewell"))  # it was silent for too long: others have its vector envs
+            return
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
                 self._liveness.expect(Member("worker", index), spawn, time.monotonic())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
@@ -142,6 +142,10 @@ class BrokerState:
         """Whether a worker can have this index."""
         return index < (MOST_WORKERS if self._sync else self._plan.streams)
 
+    def gave_up(self, workers: Collection[int]) -> bool:
+        """Whether these are workers that the run goes on without."""
+        return bool(workers) and self._membership.given_up.issuperset(workers)
+
     def has_work(self, index: int) -> bool:
         """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is.
 
@@ -236,9 +240,11 @@ class BrokerState:
         self._sealed(ev.Sealed(event.index, event.spawn, (ref,)))
 
     def _worker_is(self, event: ev.WorkerIs) -> None:
-        if not self.may_be(event.index) or event.index in self._membership.given_up:
+        if not self.may_be(event.index):
             self._actions.append(ev.Refuse("worker"))
             return
+        if event.index in self._membership.given_up:
+            return  # of a host that was cut off for too long: its agent is told, and ends it
         worker = self._workers.get(event.index)
         if worker is not None and (event.spawn < worker.spawn or (worker.listed and event.spawn != worker.spawn)):
             return

@@ -267,7 +267,8 @@ class LeasedSink(SegmentSink):
         """Seals go out together at the next `poll`, at once when there is nothing left to write into."""
         if self._unpushed:
             refs, self._unpushed = self._unpushed, []
-            self._push(refs)
+            # what was moved to another lease, or booked, since it was sealed is there no more
+            self._push([ref for ref in refs if ref in self._sealed])
 
     def _stand(self, standing: Standing) -> None:
         """Take in the newest word of the broker; only the newest counts."""

@@ -124,6 +124,12 @@ class Connection:
         """Whether the connection holds, as far as the kernel and the far sshd have told."""
         return self._transport.is_active()
 
+    def bear(self, silence_s: float) -> None:
+        """Live through a cut cable of so long; without this a silent peer is soon taken for dead."""
+        self._way.bear(silence_s)
+        if self._gateways is not None and self.target.jump is not None:
+            self._gateways.bear(self.target.jump, silence_s)
+
     def close(self) -> None:
         """End the connection and its share of a jump host; bounded. Far processes end only by their stdin's end."""
         _end(self._transport)
@@ -181,6 +187,12 @@ class Gateways:
                 self.accepted += held.accepted
             self._users[jump] = self._users.get(jump, 0) + 1
             return held._transport
+
+    def bear(self, jump: Target, silence_s: float) -> None:
+        """As `Connection.bear`."""
+        held = self._open.get(jump)
+        if held is not None:
+            held.bear(silence_s)
 
     def release(self, jump: Target) -> None:
         """One user less; the last one's release ends the connection."""

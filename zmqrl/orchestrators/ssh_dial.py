@@ -33,9 +33,15 @@ class Way(ABC):
         """What a helper process had to say, for messages."""
         return ""
 
+    def bear(self, silence_s: float) -> None:
+        """Do not take a peer for dead that acknowledges nothing for so long."""
+        return
+
 
 class Direct(Way):
     """A TCP connection of our own."""
+
+    stream: socket.socket
 
     def __init__(self, target: Target, timeout_s: float) -> None:
         try:
@@ -64,6 +70,9 @@ class Direct(Way):
                 first = first or error
         assert first is not None
         raise _unreachable(target, first, timeout_s) from first
+
+    def bear(self, silence_s: float) -> None:
+        _notice_death(self.stream, max(SILENT_S, silence_s))
 
     def close(self) -> None:
         self.stream.close()
@@ -123,11 +132,11 @@ class Proxied(Way):
         self._errors.close()
 
 
-def _notice_death(connection: socket.socket) -> None:
+def _notice_death(connection: socket.socket, silence_s: float = SILENT_S) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_S * 1e3))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1e3))
 
 
 def _unreachable(target: Target, error: OSError, timeout_s: float) -> HostFailed:

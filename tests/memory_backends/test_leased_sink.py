@@ -1,0 +1,63 @@
+"""A worker of another host keeps its segments while leases come and go under them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import ROWS, bus_plan
+
+from zmqrl.broker.events import Standing
+from zmqrl.memory_backends._arena_ends import LeasedSink
+from zmqrl.memory_backends._remote_writer import RemoteWriter
+from zmqrl.memory_backends.base import Orders, StreamOrder
+from zmqrl.types import SegmentId, SlotRef, Version
+
+ORDER = StreamOrder(0, 0, 0, None)
+
+
+class HandSink(LeasedSink):
+    """The broker's word comes from the test, and what is pushed stays here."""
+
+    def __init__(self) -> None:
+        super().__init__(RemoteWriter(bus_plan()))
+        self.pushed: list[list[SlotRef]] = []
+
+    def _push(self, refs: Sequence[SlotRef]) -> None:
+        self.pushed.append(list(refs))
+
+    def hear(self, leases: Sequence[SlotRef], booked: int) -> None:
+        self._stand(Standing(0, leases, {0: (0, booked)}, (ORDER,), 1))
+
+    def poll(self, timeout_s: float) -> Orders:
+        self._flush()
+        return self._orders()
+
+    def write(self, index: int) -> SlotRef:
+        segment = self.open(0)
+        assert segment is not None
+        self.seal(segment, SegmentId(0, 0, index), Version(0, index), ROWS)
+        return segment.ref
+
+    def close(self) -> None:
+        return
+
+
+def test_a_segment_whose_lease_is_taken_before_it_was_pushed_goes_out_under_another_only() -> None:
+    sink = HandSink()
+    sink.hear([SlotRef(0, 1), SlotRef(1, 1)], booked=0)
+    sink.write(0)
+    sink.hear([SlotRef(2, 1), SlotRef(3, 1)], booked=0)
+    sink.poll(0.0)
+    assert sink.pushed == [[SlotRef(2, 1)]]
+
+
+def test_what_was_booked_before_it_was_pushed_is_not_pushed() -> None:
+    sink = HandSink()
+    sink.hear([SlotRef(0, 1), SlotRef(1, 1)], booked=0)
+    sink.write(0)
+    sink.hear([SlotRef(1, 1)], booked=1)
+    sink.poll(0.0)
+    assert [ref for refs in sink.pushed for ref in refs] == []
