@@ -132,3 +132,10 @@ def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broke
     bus.state.handle(ev.WorkerIs(0, 0, (ref,), {0: 0}, bus.state.incarnation))
     bus.state.handle(ev.HostIs({0: 0}, (), "local", (0,)))
     assert ref not in bus.leases()
+
+
+def test_a_lease_that_is_no_slot_is_not_claimed(bus: Bus) -> None:
+    bus.state = BrokerState(PLAN, bus.arena)
+    nonsense = (SlotRef(1 << 50, 1), SlotRef(99, 1))
+    bus.state.handle(ev.WorkerIs(0, 0, nonsense, {}, bus.state.incarnation))
+    assert not set(nonsense) & set(bus.leases())
