@@ -275,8 +275,9 @@ class BrokerState:
     def _reclaim(self, event: ev.WorkerIs, worker: _Worker) -> None:
         """A worker that outlived a broker: its leases and its streams go on."""
         for ref in event.leases if not self._settled else ():
-            booked = self._arena.word(ref.slot, ACCEPT) >= ref.generation  # and released since
-            if ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation and not booked:
+            leased = ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation
+            # Else it was booked and released since, and the worker has not heard: free, not its own.
+            if leased and self._arena.word(ref.slot, ACCEPT) < ref.generation:
                 self._slots.claim(ref.slot)
                 worker.leases[ref.slot] = ref
         for vector_env, incarnation in event.streams.items():
