@@ -39,6 +39,7 @@ def test_a_cut_shorter_than_the_lease(lab: Lab, undisturbed: dict[str, Any]) -> 
         lab.link(1, False)
         run.wait_for(lambda: any("lost" == w["state"] for w in run.status()["workers"]) or True)
         import time
+
         time.sleep(LOST_S + 0.5)
         lab.link(1, True)
         at = run.version
