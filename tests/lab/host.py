@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 INIT = str(Path(__file__).with_name("init.py"))
 SSHD = "/usr/sbin/sshd"
 START_S = 15.0
-PRIVATE = ("/tmp", "/run")
+HOME = pwd.getpwuid(os.getuid()).pw_dir
+PRIVATE = ("/tmp", "/run", HOME)
+"""The home too: what a user's shell does at each login (a version manager that takes a lock) is no part of the lab."""
 NAMESPACES = ("--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private")
 
 
@@ -46,8 +49,8 @@ class Host:
         """The host's /tmp, as seen from here."""
         self._init: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        for inner in ("tmp", "run"):
-            (folder / inner).mkdir(parents=True)
+        for private in PRIVATE:
+            (folder / private[1:]).mkdir(parents=True)
         self.tmp.chmod(0o1777)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "host_key")]
         subprocess.run(key, check=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)

@@ -24,6 +24,7 @@ from lab import Lab, lab_or_skip
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000
+PORT = 47_400
 Begin = Callable[..., FarRun]
 
 
@@ -192,6 +193,22 @@ def _keys_in_memory(pid: int, run: FarRun) -> set[bytes]:
                 continue
             found |= set(re.findall(rb'"secret":\s?"([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})"', content))
     return found
+
+
+def test_strangers_are_refused_and_counted_while_the_run_goes_on(begin: Begin, lab: Lab, alone: str) -> None:
+    """A plain ZeroMQ client, a key that nobody knows, the wrong server key, and no ZeroMQ at all; from another host."""
+    run = begin("strangers", learner={"port": PORT})
+    run.wait_for_steps(2_000)
+    network = lab.hosts[1].network
+    assert network is not None
+    address = f"tcp://{lab.hosts[0].address}:{PORT + 2}"
+    strange = network.run(sys.executable, str(Path(__file__).with_name("strangers.py")), address)
+    assert strange.split() == ["0"], "answers that strangers got"
+    refused = until(lambda: run.status().get("refused"), "refusals in the status")
+    assert {"unknown key", "wrong handshake"} & set(refused), refused
+    code, _, err = run.end()
+    assert (code, run.summary()["weights_sha256"]) == (0, alone)
+    assert "broker-0: refused: " in err
 
 
 def test_a_cable_that_is_out_for_a_moment_costs_no_bit(begin: Begin, lab: Lab, alone: str) -> None:

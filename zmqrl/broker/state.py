@@ -287,9 +287,9 @@ class BrokerState:
                     self._give(event.index, StreamOrder(vector_env, incarnation, record.next_index, None))
 
     def _host_is(self, event: ev.HostIs) -> None:
-        if self._membership.hear(
-            event.host, *(list(filter(self.may_be, said)) for said in (event.workers, event.given_up))
-        ):
+        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
+        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
+        if self._membership.hear(event.host, held, given_up):
             self._members_changed = True
         for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
             worker = self._workers[index]
