@@ -152,6 +152,7 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
     links: Links, event: str, data: dict[str, Any], state: str, words: tuple[str, ...]
 ) -> None:
     links.tell("b", event, **data)
+    links.tell("local", "host_lost", lost="b")
     links.tell("b", "agent_exit", code=0, introduced=True)
     (problem,) = links.state.problems
     assert links.state.hosts["b"].state == state
