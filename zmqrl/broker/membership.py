@@ -53,6 +53,10 @@ class Membership:
             return self._owner.get(vector_env)
         return vector_env if vector_env in self._members else None
 
+    def leave_with(self, vector_env: int, index: int) -> None:
+        """This worker steps it already: `balance` moves it only if it has to."""
+        self._owner[vector_env] = index
+
     def balance(self) -> None:
         """sync: give every vector env an owner; afterwards no two members differ by more than one."""
         loads: dict[int, list[int]] = {index: [] for index in sorted(self._members)}
