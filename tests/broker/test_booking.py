@@ -120,3 +120,22 @@ def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
         bus.arena.release(ref)
     assert max(ref.generation for ref in seen) > 1
     assert len(seen) == 11
+
+
+def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broker(bus: Bus) -> None:
+    """The worker has not heard of the booking: writing into that life of the slot again would never be booked."""
+    ref = bus.leases()[0]
+    bus.seal(ref, SegmentId(0, 0, 0))
+    bus.push(ref)
+    bus.arena.release(ref)
+    bus.state = BrokerState(PLAN, bus.arena)
+    bus.state.handle(ev.WorkerIs(0, 0, (ref,), {0: 0}, bus.state.incarnation))
+    bus.state.handle(ev.HostIs({0: 0}, (), "local", (0,)))
+    assert ref not in bus.leases()
+
+
+def test_a_lease_that_is_no_slot_is_not_claimed(bus: Bus) -> None:
+    bus.state = BrokerState(PLAN, bus.arena)
+    nonsense = (SlotRef(1 << 50, 1), SlotRef(99, 1))
+    bus.state.handle(ev.WorkerIs(0, 0, nonsense, {}, bus.state.incarnation))
+    assert not set(nonsense) & set(bus.leases())

@@ -392,5 +392,15 @@ class BusMachine(RuleBasedStateMachine):
         assert self.leased == set(range(SLOTS)), "slots lost"
 
 
+def test_a_slot_that_was_booked_and_released_is_no_lease_of_its_worker_any_more() -> None:
+    """Its worker has not heard so, and names it to the next broker."""
+    machine = BusMachine()
+    machine.begin(mode="sync", vector_envs=2)
+    machine.works(fuse=None, i=0, pick=0, rows=1)
+    machine.learner_goes_back(rounds=0)
+    machine.restart_broker()
+    machine.teardown()
+
+
 BusMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBus = BusMachine.TestCase

@@ -25,7 +25,8 @@ def test_a_sound_machine_is_a_table_and_exit_code_0(tmp_path: Path) -> None:
     ended = doctor(tmp_path, "run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}}\n")
     head, row, *_ = ended.stdout.splitlines()
     assert ended.returncode == 0, ended.stdout
-    assert head.split()[:4] == ["host", "state", "python", "zmqrl"] and row.startswith("local ")
+    assert head.split()[:3] == ["host", "state", "python"] and row.startswith("local ")
+    assert "ports" not in head and "store" not in head  # nothing is to be known of them here
     assert ended.stdout.splitlines()[-1].endswith(": nothing stands in the way")
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.yaml"]
 

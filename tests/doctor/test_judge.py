@@ -157,7 +157,11 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "no torch where only workers are": (hello(torch=None), "versions", "torch none there"),
     "clock ahead": ({"clock": ClockFacts(3600.0, 0.01)}, "clock", "1 h ahead of this machine (+- 5 ms)"),
     "clock behind": ({"clock": ClockFacts(-90.0, 0.01)}, "clock", "1.5 min behind"),
-    "own run": ({"locks": Locks((Lock("6a2b", "rl", True, 77, None, None),))}, "lock", "your run 6a2b (pid 77)"),
+    "own run": (
+        {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2),))},
+        "lock",
+        "your run 6a2b (pid 77, since 1 min, 2 workers)",
+    ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
     "little room": ({"folders": Folders(replace(ROOMY, free_bytes=500_000_000), None)}, "workdir", "500 MB left"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class Doctor:
 
     @property
     def data(self) -> Mapping[str, Any]:
+        assert self.out, self.err
         return dict(json.loads(self.out))
 
     def of(self, kind: str, host: str) -> dict[str, str]:
@@ -65,7 +67,7 @@ def doctor(lab: Lab, hosts: Mapping[str, Any], *options: str, **more: Any) -> Do
     }
     file = lab.folder / "hosts.yaml"
     file.write_text(yaml.safe_dump(data, sort_keys=False))
-    command = [sys.executable, "-m", "zmqrl", "doctor", str(file), *options]
+    command = [sys.executable, "-m", "zmqrl", "doctor", str(file), "--env-limit", "30", *options]
     process = lab.run_here(
         command,
         stdout=subprocess.PIPE,
@@ -99,8 +101,20 @@ def occupy(host: Host) -> None:
     start_time = int(stat[stat.rindex(")") + 2 :].split()[19])
     folder = host.tmp / "zmqrl-agents"
     folder.mkdir()
-    held = {"run_id": "walker-6a2b", "pid": pid, "start_time": start_time, "user": "anna", "uid": NOBODY}
-    (folder / "walker-6a2b.json").write_text(json.dumps({**held, "since": 0, "workers": 15}))
+    held = {
+        "run_id": "walker-6a2b",
+        "pid": pid,
+        "start_time": start_time,
+        "user": "anna",
+        "uid": NOBODY,
+        "host": "busy",
+    }
+    folder.chmod(0o1777)
+    file = folder / "walker-6a2b-busy.json"
+    file.write_text(
+        json.dumps({**held, "since": time.time() - 7200, "workers": 15, "host": "h1", "launcher": "anna-pc"})
+    )
+    os.chown(file, NOBODY, NOBODY)
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +164,18 @@ def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:
 
 FAULTS = {
     "refused": ("ssh", "10.77.0.10:2222 refuses the connection", "systemctl status ssh"),
-    "unknown": ("ssh", "host key is not known: 10.77.0.12:22 shows ssh-ed25519 SHA256:", "ssh-keygen -lf"),
+    "unknown": (
+        "ssh",
+        "host key is not known: 10.77.0.12:22 shows ssh-ed25519",
+        "--limit unknown --accept-new-hosts",
+    ),
     "changed": ("ssh", "host key CHANGED", "ssh-keygen -f"),
     "stranger": ("ssh", "nobody", "ssh"),
     "no-python": ("python", "there is no such python", "set hosts.no-python.python, or make it: zmqrl setup"),
     "no-zmqrl": ("zmqrl", "No module named", "zmqrl setup"),
     "other-version": ("versions", "zmqrl 9.9 there, 0.1.0 here", "--limit other-version"),
     "full": ("workdir", "/tmp/full/zmqrl cannot be written: /tmp/full: No space left on device", "df -h /tmp/full"),
-    "busy": ("lock", "busy: run walker-6a2b (pid ", "leave the host out with --limit"),
+    "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "leave the host out with --limit"),
     "no-env": ("env", "there is no module 'odd_env'", "code.sync"),
     "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
     "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
@@ -218,3 +236,16 @@ def test_new_hosts_are_accepted_on_request_and_changed_ones_are_not(lab: Lab, tm
     assert "host key CHANGED" in ended.of("faults", "changed")["ssh"]
     assert ended.code == 2
     assert f"{tmp_path}: No such file or directory" in ended.of("warnings", "unknown")["store"]
+
+
+def test_the_learners_host_may_be_another_one(lab: Lab) -> None:
+    learner, worker = lab.hosts[GOOD], lab.hosts[BLOCKED]
+    hosts = {"gpu": {**entry(learner), "workers": 0}, "node": entry(worker), "local": {"workers": 1}}
+    ended = doctor(lab, hosts, "--json", learner={"host": "gpu", "port": PORT + 10}, store={"path": None})
+    assert ended.code == 0, ended.out
+    measured = ended.data["hosts"]
+    assert measured["gpu"]["listening"]["ports"] == [PORT + 10, PORT + 11, PORT + 12]
+    assert measured["gpu"]["folders"]["store"]["path"] == "/tmp/zmqrl/runs"
+    for host in ("node", "local"):
+        answers = {answer["address"]: set(answer["ports"].values()) for answer in measured[host]["reached"]["answers"]}
+        assert answers[learner.address] == {None} and measured[host]["store"] is None

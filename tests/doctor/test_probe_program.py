@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import time
@@ -19,8 +20,7 @@ from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
-from zmqrl.doctor.pack import packed
-from zmqrl.errors import ConfigError
+from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 
 HERE = Path(__file__).parent
@@ -34,6 +34,12 @@ def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
     return CheckUp(examination, print).run([("local", lambda: LocalLink(env))])["local"]
 
 
+def packed(path: Path) -> str:
+    modules = pack(CodeSection(sync=(str(path),)))
+    assert modules is not None
+    return base64.b64encode(modules.content).decode()
+
+
 def env_of(how: str, asked: Examine = ASKED) -> EnvFacts:
     facts = examined(asked, {"PYTHONPATH": str(HERE), "ODD_ENV": how}).env
     assert facts is not None
@@ -44,7 +50,7 @@ def test_a_host_is_measured_whole() -> None:
     found = examined(ASKED, {"PYTHONPATH": str(HERE)})
     assert found.failure is None and found.hello is not None
     assert found.hello.python == sys.executable and found.hello.versions["protocol"] == "1"
-    assert found.clock is not None and abs(found.clock.skew_s) < 0.1
+    assert found.clock is not None and abs(found.clock.skew_s) <= found.clock.round_trip_s / 2 + 0.01
     assert found.machine is not None and found.machine.cores >= 1 and found.machine.available_bytes > 1e7
     assert found.folders is not None and found.folders.workdir.error is None
     assert found.curve is not None and found.curve.has and (found.curve.mb_per_s or 0) > 1
@@ -69,8 +75,8 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
 
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
-    facts = env_of("hang", replace(ASKED, env_limit_s=1.5))
-    assert time.monotonic() - begun < 5.0
+    facts = env_of("hang", replace(ASKED, env_limit_s=3.0))
+    assert time.monotonic() - begun < 10.0
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
 
@@ -89,13 +95,18 @@ def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    (tmp_path / "mine" / "weights.pt").write_bytes(b"x")
     asked = replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
     assert "no module 'mine'" in (env_of("", asked).error or "")
-    code = CodeSection(sync=(str(tmp_path / "mine"),))
-    assert env_of("", replace(asked, code=packed(code))).stage == "done"
-    with pytest.raises(ConfigError, match=r"code\.max_mb"):
-        packed(replace(code, max_mb=1e-6))
+    assert env_of("", replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
+
+
+def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
+    examination = Examination({"local": Question(ASKED, None, False)}, "local")
+    links = [("local", lambda: LocalLink({"PYTHONPATH": str(tmp_path)}))]
+    failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
+    assert failure is not None and failure.check == "answer"
+    assert failure.cause == "connected, but no answer within 0.3 s about its first word"
 
 
 @pytest.fixture
@@ -109,12 +120,13 @@ def probe() -> Iterator[subprocess.Popen[bytes]]:
 def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.Popen[bytes], tmp_path: Path) -> None:
     assert probe.stdin is not None and probe.stdout is not None
     assert isinstance(read_word(probe.stdout.readline().decode().rstrip()), Hello)
-    (tmp_path / "napping.py").write_text("import time\ntime.sleep(600)\n")
-    code = packed(CodeSection(sync=(str(tmp_path / "napping.py"),)))
+    asleep = tmp_path / "asleep"
+    (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
+    code = packed(tmp_path / "napping.py")
     asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()
-    until(lambda: len(children(probe.pid)) == 1)
+    until(asleep.exists)
     (child,) = (identify(pid) for pid in children(probe.pid))
     assert child is not None
     probe.stdin.close()

@@ -23,8 +23,8 @@ def door() -> Iterator[Door]:
     door.close()
 
 
-def order(door: Door, **changed: object) -> Reach:
-    asked = Reach(("127.0.0.1",), door.listening().ports, SERVER[0], HOST[0], HOST[1], limit_s=1.0)
+def order(door: Door, limit_s: float = 5.0, **changed: object) -> Reach:
+    asked = Reach(("127.0.0.1",), door.listening().ports, SERVER[0], HOST[0], HOST[1], limit_s)
     return replace(asked, **changed)  # type: ignore[arg-type]
 
 
@@ -41,7 +41,7 @@ def test_all_ports_answer_who_has_a_key(door: Door) -> None:
     ids=["no key", "no server"],
 )
 def test_without_the_right_keys_nothing_answers(door: Door, keys: dict[str, str]) -> None:
-    (answer,) = reach(order(door, **keys)).answers
+    (answer,) = reach(order(door, 1.0, **keys)).answers
     assert set(answer.ports.values()) == {"connects, but something else than the check answers there"}
     assert answer.round_trip_ms is None
 
@@ -51,7 +51,7 @@ def test_each_port_of_each_address_is_told_apart(door: Door) -> None:
         closed.bind(("127.0.0.1", 0))  # bound, not listening: refused
         free = closed.getsockname()[1]
         ports = (*door.listening().ports[:2], free)
-        asked = order(door, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
+        asked = order(door, 2.0, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
         here, nowhere = reach(asked).answers
     assert here.ports == {str(ports[0]): None, str(ports[1]): None, str(free): "connection refused"}
     assert None not in nowhere.ports.values() and nowhere.round_trip_ms is None

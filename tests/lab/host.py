@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 INIT = str(Path(__file__).with_name("init.py"))
 SSHD = "/usr/sbin/sshd"
 START_S = 15.0
-PRIVATE = ("/tmp", "/run")
+HOME = pwd.getpwuid(os.getuid()).pw_dir
+PRIVATE = {"tmp": "/tmp", "run": "/run", "home": HOME}
+"""Folders of the host's own. The home too: a shell's start-up files there may wait for a lock (pyenv's do)."""
 NAMESPACES = ("--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private")
 
 
@@ -46,7 +49,7 @@ class Host:
         """The host's /tmp, as seen from here."""
         self._init: subprocess.Popen[bytes] | None = None
         self._pid = 0
-        for inner in ("tmp", "run"):
+        for inner in PRIVATE:
             (folder / inner).mkdir(parents=True)
         self.tmp.chmod(0o1777)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "host_key")]
@@ -190,10 +193,10 @@ class Host:
         }
 
     def _mounts(self) -> list[list[str]]:
-        """Commands for process 1: its own /tmp, /run, /dev/shm and /proc, without hiding Python or the repository."""
+        """Commands for process 1: its own folders and /proc, without hiding Python or the repository."""
         commands = []
-        for private in PRIVATE:
-            inner = self.folder / private[1:]
+        for name, private in PRIVATE.items():
+            inner = self.folder / name
             for needed in sorted(_needed()):
                 if needed.is_relative_to(private):
                     place = inner / needed.relative_to(private)

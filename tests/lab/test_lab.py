@@ -60,6 +60,8 @@ def test_hosts_have_names_processes_and_tmp_of_their_own(lab: Lab) -> None:
     assert hostname == "h1" and "mine" in files
     assert (lab.hosts[1].tmp / "mine").exists()
     assert "mine" not in ssh(lab, 2, "ls /tmp /dev/shm").split()
+    assert ssh(lab, 1, "touch ~/mine; ls -A ~; pwd").split()[-2:] == ["mine", str(Path.home())]
+    assert not (Path.home() / "mine").exists()
     assert not [process for process in lab.hosts[2].processes() if "sshd" not in process.argv[0]]
 
 

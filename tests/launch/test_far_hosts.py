@@ -92,6 +92,7 @@ def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: Pack) -
     assert failed.value.mend.startswith("look at it: ssh ") and "set hosts.h1.workdir" in failed.value.mend
 
 
+@pytest.mark.timeout(400)
 def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, tmp_path: Path) -> None:
     """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third."""
     ready = lab.hosts[0]
@@ -152,7 +153,7 @@ def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: s
     with started(
         lab, folder, hosts, goods, *more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=200)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

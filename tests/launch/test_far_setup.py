@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import http.server
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -44,7 +47,9 @@ class Shell:
 
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Done:
         env = {"HOME": str(self.home), "PATH": self.path, "PIP_CONFIG_FILE": os.devnull}
-        done = subprocess.run(command, shell=True, input=input, capture_output=True, env=env, cwd=self.home, timeout=90)
+        done = subprocess.run(
+            command, shell=True, input=input, capture_output=True, env=env, cwd=self.home, timeout=200
+        )
         return Done(done.returncode, b"Welcome!\n" + done.stdout, done.stderr)
 
     def put(self, content: bytes | Path, path: str) -> None:
@@ -66,6 +71,20 @@ def shell(tmp_path: Path) -> Shell:
     (tmp_path / "home").mkdir()
     (tmp_path / "programs" / "python3").symlink_to(os.path.realpath(sys.executable))
     return Shell(tmp_path / "home", f"{tmp_path}/programs:/usr/sbin:/sbin:{only_tools(tmp_path)}")
+
+
+@pytest.fixture(scope="module")
+def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With pip alone: making one is slow."""
+    folder = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def with_venv(shell: Shell, empty_venv: Path) -> None:
+    """The host has one that is empty."""
+    shutil.copytree(empty_venv, shell.home / "venvs" / "zmqrl", symlinks=True)
 
 
 def only_tools(tmp_path: Path) -> Path:
@@ -91,6 +110,7 @@ def refused(shell: Shell, goods: Parcel, python: str = str(HOST.python)) -> str:
     return str(failed.value)
 
 
+@pytest.mark.timeout(400)
 def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Parcel) -> None:
     done = set_up(shell, goods)
     python = shell.home / "venvs" / "zmqrl" / "bin" / "python"
@@ -123,15 +143,39 @@ def changed_later(shell: Shell, goods: Parcel, python: Path) -> None:
     assert not _Setup("node7", "ssh", cast(Connection, shell), HOST, other_pins)._ask("look", 30.0)["current"]
 
 
-def test_an_index_that_cannot_be_reached(shell: Shell, goods: Parcel) -> None:
-    env = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "0"}  # the discard port: nothing listens there
+@pytest.fixture
+def index() -> Iterator[tuple[str, list[str]]]:
+    """The address of a package index that has nothing, and what it was asked for."""
+    asked: list[str] = []
+
+    class Empty(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.usefixtures("with_venv")
+def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: Parcel, index: tuple[str, list[str]]) -> None:
+    address, asked = index
     with pytest.raises(HostFailed) as failed:
-        set_up(shell, replace(goods, wheels=None), env=env)
+        set_up(shell, replace(goods, wheels=None), env={"PIP_INDEX_URL": address})
+    assert asked[0] == f"/simple/{requirements()[0]}/"
     assert f"pip finds no {requirements()[0]}==" in str(failed.value)
     assert "it asked the host's own index" in str(failed.value)
     assert "zmqrl setup hosts.yaml --limit node7 --wheels DIR" in str(failed.value)
 
 
+@pytest.mark.usefixtures("with_venv")
 def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods: Parcel) -> None:
     assert goods.wheels is not None
     without = replace(goods, wheels=tuple(w for w in goods.wheels if not w.name.startswith("torch-")))
@@ -283,6 +327,7 @@ def test_a_venv_half_made_is_removed(shell: Shell, monkeypatch: pytest.MonkeyPat
     assert not venv.exists()
 
 
+@pytest.mark.usefixtures("with_venv")
 def test_what_an_interrupted_setup_left_is_swept(shell: Shell, goods: Parcel) -> None:
     for name, age_s in (("setup-old", 100_000), ("setup-new", 60), ("runs", 100_000)):
         (shell.home / "zmqrl" / name).mkdir(parents=True)

@@ -29,10 +29,10 @@ def planned(tmp_path: Path, preset: str, mode: Mode | None = None, workers: int 
     [
         ("cartpole-ppo", "single", 4 + 2, 4, 0, 4),
         ("cartpole-ppo", "sync", 4 + 4, 4, 2, 4),
-        ("cartpole-ppo", "async", 4 + 2, 2, 2, 1),
+        ("cartpole-ppo", "async", 4 + 2, 2 + 64, 2, 1),
         ("cartpole-dqn", "single", 313 + 4 + 2, 4, 0, 4),
         ("cartpole-dqn", "sync", 313 + 4 + 4, 4, 2, 4),
-        ("cartpole-dqn", "async", 313 + 8 + 2, 2, 2, 0),
+        ("cartpole-dqn", "async", 313 + 8 + 2, 2 + 64, 2, 0),
     ],
 )
 def test_sizes(tmp_path: Path, preset: str, mode: Mode, slots: int, streams: int, workers: int, batch: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,8 @@ def test_a_broken_configuration_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host *\n  NoSuchKeyword yes\n")
     with pytest.raises(HostFailed, match=r"(?s)node: ssh refuses .*nosuchkeyword.*ssh -G node"):
         target(tmp_path / "config", "node")
+
+
+def test_paramiko_is_imported_only_when_a_host_is_connected_to() -> None:
+    code = "import sys, zmqrl.orchestrators.ssh_connection; sys.exit('paramiko' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -37,8 +37,9 @@ def test_a_cut_shorter_than_the_lease(lab: Lab, undisturbed: dict[str, Any]) -> 
     with lab_run(lab, "short", small_run(lab.hosts_yaml(1, 2, workers=1), STEPS)) as run:
         run.wait_for_version(10)
         lab.link(1, False)
-        run.wait_for(lambda: any("lost" == w["state"] for w in run.status()["workers"]) or True)
+        run.wait_for(lambda: any(w["state"] == "lost" for w in run.status()["workers"]) or True)
         import time
+
         time.sleep(LOST_S + 0.5)
         lab.link(1, True)
         at = run.version

@@ -144,7 +144,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(SOUND), st.data())
+@given(st.sampled_from([(kind, fields) for kind, fields in SOUND if fields]), st.data())
 def test_any_value_in_any_field_is_a_message_or_a_wire_error(sound: tuple[str, dict[str, Any]], data: Any) -> None:
     kind, fields = sound
     field = data.draw(st.sampled_from(sorted(fields)))

@@ -151,7 +151,7 @@ def test_events() -> None:
     worker.close()
     os.close(write)
     with os.fdopen(read) as lines:
-        assert [json.loads(line)["event"] for line in lines] == ["ready", "first_step"]
+        assert [json.loads(line)["event"] for line in lines] == ["ready", "first_step", "left"]
 
 
 def test_peak_pss_of_what_a_worker_imports_and_runs() -> None:

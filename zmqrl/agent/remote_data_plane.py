@@ -70,12 +70,12 @@ class RemoteDataPlane(DataPlane):
         return taken
 
     def _take_fetched(self, link: AgentLink) -> Notice | None:
-        taken = None
-        for fetched in link.fetched:
+        taken, came = None, list(link.fetched)
+        link.fetched.clear()  # first: what is damaged is not looked at again
+        for fetched in came:
             taken = self._relay.put(fetched.notice, fetched.content) or taken
             if self._wanted is not None and self._wanted <= fetched.notice.version:
                 self._wanted = None
-        link.fetched.clear()
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:

@@ -36,9 +36,12 @@ class Doors:
         """To poll beside the others; readable means `guard`."""
         self.ports: tuple[int, ...] = ()
         if listen is not None:
-            self.ports = tuple(
-                self._open(socket, listen, port) for socket, port in zip(inbound, listen.ports, strict=True)
-            )
+            try:
+                pairs = zip(inbound, listen.ports, strict=True)
+                self.ports = tuple(self._open(socket, listen, port) for socket, port in pairs)
+            except BaseException:
+                self.close()
+                raise
 
     def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
         try:

@@ -11,6 +11,9 @@ from zmqrl.config.sections import LimitsSection
 SLOW_HEARTBEATS = 20
 """A process that has work and makes no progress for so many heartbeats is slow, until it is stalled."""
 
+UNHEARD = -1
+"""The progress of who was expected and not heard."""
+
 State = Literal["well", "slow", "stalled", "lost"]
 
 
@@ -55,6 +58,7 @@ class Liveness:
 
     def __init__(self, limits: LimitsSection) -> None:
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
+        self._start_s = max(0.0, limits.start_s - limits.lost_after_s)
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
         self._members: dict[Member, _Heard] = {}
 
@@ -67,6 +71,12 @@ class Liveness:
             known.at = now
             if known.progress != beat.progress:
                 known.progress, known.moved_at = beat.progress, now
+
+    def expect(self, member: Member, spawn: int, now: float) -> None:
+        """It was started, its agent says: from `limits.start_s` on its silence counts, also if it never says a word."""
+        known = self._members.get(member)
+        if known is None or known.spawn < spawn:
+            self._members[member] = _Heard(spawn, UNHEARD, now + self._start_s, now + self._start_s)
 
     def forget(self, member: Member) -> None:
         """It ended, and was reaped."""

@@ -15,6 +15,8 @@ class Membership:
         self._members: set[int] = set()
         self._owner: dict[int, int] = {}
         self.given_up: set[int] = set()
+        self._told = False
+        """Whether any host has said which workers it holds."""
 
     @property
     def members(self) -> frozenset[int]:
@@ -30,13 +32,16 @@ class Membership:
         return self._host_of.get(index, host) in (host, None)
 
     def greet(self, index: int) -> None:
-        """A worker whose host has not said anything yet."""
-        if index not in self._host_of:
+        """A worker that says it is there. It is believed only where no host says who is."""
+        if not self._told and index not in self._host_of:
             self._host_of[index] = None
             self._members.add(index)
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int]) -> bool:
         """A host's absolute word. True when it changed anything."""
+        if not self._told:
+            self._told = True
+            self._members -= {index for index, of in self._host_of.items() if of is None}
         own = {index for index in workers if self.is_of(index, host)}
         lost = {index for index in given_up if self.is_of(index, host)} - self.given_up
         self.given_up |= lost

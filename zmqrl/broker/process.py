@@ -184,9 +184,15 @@ class Broker:
         elif message.kind == "agent":
             self._heard_agent(peer, f, user)
         elif message.kind == "fetch":
-            self._desk.ask(peer, Version(*f["version"]))
+            self._fetch(peer, Version(*f["version"]))
         else:
             self._heard_learner(peer, message.kind, f)
+
+    def _fetch(self, peer: bytes, version: Version) -> None:
+        """Only what has been announced can be on its way."""
+        if self._state.notice is None or version > self._state.notice.version:
+            raise WireError("version", f"{version} has not been announced")
+        self._desk.ask(peer, version)
 
     def _heard_agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> None:
         """Always answered: it is how an agent knows that this broker lives."""
@@ -195,6 +201,9 @@ class Broker:
         if user is not None and self._state.gave_up(f["workers"]):
             self._to(peer, messages.pack("farewell"))  # it was silent for too long: others have its vector envs
             return
+        for index, spawn in f["alive"].items():
+            if self._state.may_be(index):
+                self._liveness.expect(Member("worker", index), spawn, time.monotonic())
         self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"]))
         if f["workers"]:
             if user is not None:

@@ -285,7 +285,9 @@ class BrokerState:
     def _reclaim(self, event: ev.WorkerIs, worker: _Worker) -> None:
         """A worker that outlived a broker: its leases and its streams go on."""
         for ref in event.leases if not self._settled else ():
-            if ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation:
+            leased = ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation
+            # Else it was booked and released since, and the worker has not heard: free, not its own.
+            if leased and self._arena.word(ref.slot, ACCEPT) < ref.generation:
                 self._slots.claim(ref.slot)
                 worker.leases[ref.slot] = ref
         for vector_env, incarnation in event.streams.items():
@@ -297,7 +299,9 @@ class BrokerState:
                     self._awaited.discard(vector_env)
 
     def _host_is(self, event: ev.HostIs) -> None:
-        if self._membership.hear(event.host, [i for i in event.workers if self.may_be(i)], event.given_up):
+        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
+        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
+        if self._membership.hear(event.host, held, given_up):
             self._members_changed = True
         for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
             worker = self._workers[index]

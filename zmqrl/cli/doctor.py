@@ -17,9 +17,18 @@ IN_THE_WAY = 2
 @click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
 @click.option("--json", "as_data", is_flag=True, help="Everything that was measured, as JSON.")
 @click.option("--plain", is_flag=True, help="Plain columns instead of a table.")
+@click.option(
+    "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Look at the env for at most S seconds."
+)
 @click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; a changed one is refused all the same.")
 def doctor_command(
-    hosts: Path, overrides: tuple[str, ...], limit: tuple[str, ...], as_data: bool, plain: bool, accept_new_hosts: bool
+    hosts: Path,
+    overrides: tuple[str, ...],
+    limit: tuple[str, ...],
+    as_data: bool,
+    plain: bool,
+    env_limit: float,
+    accept_new_hosts: bool,
 ) -> int:
     """Check every host of HOSTS (hosts.yaml), and start nothing. Exit code 2: something stands in the way."""
     from zmqrl.doctor.examine import examine
@@ -29,7 +38,7 @@ def doctor_command(
     from zmqrl.launch.configure import load
 
     loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)
-    measurements = examine(loaded.config, accept_new_hosts, lambda line: click.echo(line, err=True))
+    measurements = examine(loaded.config, accept_new_hosts, env_limit, lambda line: click.echo(line, err=True))
     faults = judge_all(measurements, needs_of(loaded, hosts))
     manual = [name for name, host in loaded.config.hosts.items() if host.manual]
     if as_data:
@@ -40,11 +49,14 @@ def doctor_command(
 
 
 def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*heads)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for number, head in enumerate(heads):
+        table.add_column(head, overflow="fold", no_wrap=number < 2)  # host and state stay whole
     styles = {"FAULT": "red", "warning": "yellow", "ok": "green"}
     for row in rows:
         table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))

@@ -20,8 +20,8 @@ from zmqrl.entry import PARENT_VARIABLE, THREAD_VARIABLES, die_with_parent
 class EnvProcess:
     """Started beside everything else; `result` takes what it found by its limit."""
 
-    def __init__(self, order: Examine, code: Path | None, workdir: Path | None) -> None:
-        """Start it. `code`: where the user's modules lie; `workdir`: where workers will be started."""
+    def __init__(self, order: Examine, code: Path | None) -> None:
+        """Start it, where a worker would be started. `code`: where the user's modules lie."""
         self._until = time.monotonic() + order.env_limit_s
         self._facts = EnvFacts()
         here = {PARENT_VARIABLE: str(os.getpid()), **dict.fromkeys(THREAD_VARIABLES, "1")}
@@ -31,7 +31,6 @@ class EnvProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            cwd=workdir,
             env={**os.environ, **here},
         )
         self._reader = threading.Thread(target=self._read, name="env", daemon=True)

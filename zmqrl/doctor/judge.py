@@ -26,11 +26,11 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 
 
 def judge(measured: Measurement, needs: Needs) -> list[Fault]:
-    """Everything that is wrong with one host, what stands in the way first."""
+    """Everything that is wrong with one host."""
     case = Case(measured, needs.hosts[measured.host], needs, Complaints(measured.host))
     for check in CHECKS:
         check(case)
-    return sorted(case.complaints.found, key=lambda fault: not fault.grave)
+    return case.complaints.found
 
 
 def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:

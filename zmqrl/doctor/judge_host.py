@@ -9,6 +9,7 @@ from zmqrl.orchestrators import versions
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
 SKEW_WARNED_S, SKEW_REFUSED_S = 1.0, 60.0
+UNKNOWN_KEY = "host key is not known"
 BUSY = 0.5
 """Load per core from which the host is called busy."""
 LITTLE_CURVE_MB_PER_S = 100.0
@@ -27,7 +28,10 @@ def judge_failure(case: Case) -> None:
         "probe": f"see what it says: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
         "answer": f"a file server that does not answer, or no memory? look: {case.there('uptime; df; dmesg | tail')}",
     }
-    case.complaints.fault(failure.check, failure.cause, failure.mend or mends[failure.check])
+    mend = failure.mend or mends[failure.check]
+    if failure.cause.startswith(UNKNOWN_KEY):
+        mend += f"\n   or, once it is compared: {case.again('doctor')} --accept-new-hosts"
+    case.complaints.fault(failure.check, failure.cause, mend)
 
 
 def judge_versions(case: Case) -> None:
@@ -134,9 +138,7 @@ def judge_locks(case: Case) -> None:
 
 
 def _run(lock: Lock) -> str:
-    since = f", since {span(lock.age_s)}" if lock.age_s is not None else ""
-    workers = f", {lock.workers} workers" if lock.workers is not None else ""
-    return f"run {lock.run_id} (pid {lock.pid}{since}{workers})"
+    return f"run {lock.run_id} (pid {lock.pid}, since {span(lock.age_s)}, {lock.workers} workers)"
 
 
 def judge_curve(case: Case) -> None:

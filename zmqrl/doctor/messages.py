@@ -47,7 +47,7 @@ class Examine:
     """The env is looked at no longer than this."""
     listen: Listen | None = None
     code: str | None = None
-    """The user's own modules: a tar archive, gzip, base64."""
+    """The user's own modules: a tar archive, base64."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class Lock:
     own: bool
     """It is this user's."""
     pid: int
-    age_s: float | None
-    workers: int | None
+    age_s: float
+    workers: int
 
 
 @dataclass(frozen=True)

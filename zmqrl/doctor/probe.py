@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from zmqrl.doctor.env_process import EnvProcess
     from zmqrl.doctor.reach import Door
 
-MOST_S = 40
+MOST_S = 150
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "gymnasium", "psutil", "torch")
 
 
@@ -92,17 +92,17 @@ class Probe:
         return True
 
     def _examine(self, order: Examine) -> None:
+        from zmqrl.agent.host_lock import HostLock
         from zmqrl.doctor.curve import measure_curve
         from zmqrl.doctor.env_process import EnvProcess
         from zmqrl.doctor.locks import held_locks
         from zmqrl.doctor.machine import look_at_folder, look_at_machine
 
-        workdir = Path(order.workdir).expanduser()
         if order.env is not None:
             code = self._unpack(order.code) if order.code is not None else None
-            self._env = EnvProcess(order, code, workdir if workdir.is_dir() else None)
+            self._env = EnvProcess(order, code)
         self.say(look_at_machine())
-        self.say(Locks(held_locks()))
+        self.say(Locks(held_locks(HostLock())))
         store = look_at_folder(order.store) if order.store is not None else None
         self.say(Folders(look_at_folder(order.workdir), store))
         self.say(measure_curve())
@@ -118,7 +118,7 @@ class Probe:
 
     def _unpack(self, code: str) -> Path:
         folder = self._scratch / "code"
-        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:gz") as archive:
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:") as archive:
             archive.extractall(folder, filter="data")
         return folder
 

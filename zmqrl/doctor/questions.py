@@ -12,7 +12,6 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.examination import Question
 from zmqrl.doctor.messages import Examine, Listen, Reach
 
-ENV_LIMIT_S = 5.0
 PORTS = 3
 """segments, notices, control."""
 
@@ -23,7 +22,7 @@ def examined_hosts(config: Config) -> dict[str, HostSection]:
     return {name: filled(host, config.defaults) for name, host in hosts.items() if not host.manual}
 
 
-def questions(config: Config, code: str | None) -> dict[str, Question]:
+def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str, Question]:
     """`code`: the user's own modules, packed; they are sent to hosts other than this one."""
     hosts, learner = examined_hosts(config), config.learner.host
     server_public, server_secret = _key_pair()
@@ -38,7 +37,7 @@ def questions(config: Config, code: str | None) -> dict[str, Question]:
             env=to_json(config.env),
             mode=config.run.mode,
             seed=config.run.seed,
-            env_limit_s=ENV_LIMIT_S,
+            env_limit_s=env_limit_s,
             listen=listen,
             code=None if name == LOCAL else code,
         )

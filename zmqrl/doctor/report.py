@@ -40,7 +40,7 @@ def print_report(
     """`wide` draws a table on a terminal; None: plain columns."""
     rows = [[host, _state(host, faults), *(cell(m) for _, cell in COLUMNS)] for host, m in measurements.items()]
     rows += [[host, "manual", *([UNKNOWN] * len(COLUMNS))] for host in manual]
-    heads = ["host", "state", *(head for head, _ in COLUMNS)]
+    heads, rows = _without_empty(["host", "state", *(head for head, _ in COLUMNS)], rows)
     if wide is not None:
         wide(heads, rows)
     else:
@@ -54,6 +54,12 @@ def print_report(
     for fault in mild:
         print(fault, file=out)
     print(_verdict(len(measurements), grave, mild), file=out)
+
+
+def _without_empty(heads: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Columns in which nothing is known of any host are left out."""
+    kept = [column for column in range(len(heads)) if any(row[column] != UNKNOWN for row in rows)]
+    return [heads[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
 def _verdict(hosts: int, grave: Sequence[Fault], mild: Sequence[Fault]) -> str:
@@ -75,12 +81,10 @@ def _state(host: str, faults: Sequence[Fault]) -> str:
     return "FAULT" if any(mine) else "warning" if mine else "ok"
 
 
-def _zmqrl(m: Measurement) -> str:
-    return (m.hello.versions.get("zmqrl") or "none") if m.hello else UNKNOWN
-
-
-def _python(m: Measurement) -> str:
-    return (m.hello.versions.get("python") or UNKNOWN) if m.hello else UNKNOWN
+def _versions(m: Measurement) -> str:
+    if m.hello is None:
+        return UNKNOWN
+    return f"{m.hello.versions.get('python')} {m.hello.versions.get('zmqrl') or 'none'}"
 
 
 def _cores(m: Measurement) -> str:
@@ -146,8 +150,7 @@ def _lock(m: Measurement) -> str:
 
 
 COLUMNS: tuple[tuple[str, Callable[[Measurement], str]], ...] = (
-    ("python", _python),
-    ("zmqrl", _zmqrl),
+    ("python zmqrl", _versions),
     ("cores (load)", _cores),
     ("memory", _memory),
     ("disk", _disk),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from zmqrl.config.plan import RunPlan
 from zmqrl.drill import witness, witness_algorithm
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.faults import Target, plan_faults
 from zmqrl.drill.journal import journals
 from zmqrl.drill.report import Report, RunReport, Threshold
-from zmqrl.drill.runs import Asked, learning_run, record_folder, witness_run
+from zmqrl.drill.runs import LEARNING, WITNESS, Asked, learning_run, record_folder, witness_run
 from zmqrl.drill.session import Clock, Session
 from zmqrl.drill.subject import Subject
 from zmqrl.drill.witness_rows import ROW
@@ -31,10 +33,9 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
     learning, budget = learning_run(asked)
+    plan = plan_faults(asked.seed, asked.faults, asked.for_s, _targets(learning.plan, asked))
     asked.folder.mkdir(parents=True, exist_ok=True)
     other = witness_run(asked, learning.plan)
-    targets = [_target(learning, asked), _target(other, asked)]
-    plan = plan_faults(asked.seed, asked.faults, asked.for_s, targets)
     record = record_folder(asked.folder)
     threshold = learning.plan.env.reward_threshold
     sessions = [
@@ -57,6 +58,8 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
         books_rows=_books_rows(other),
         threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
     )
+    if not report.faults:
+        shutil.rmtree(record)  # the evidence is large, and speaks for itself no longer
     return report
 
 
@@ -65,14 +68,14 @@ def write(report: Report, path: Path) -> None:
     path.write_text(json.dumps(report.data(), indent=2) + "\n")
 
 
-def _target(subject: Subject, asked: Asked) -> Target:
-    single = subject.plan.config.run.mode == "single"
-    roles = {"learner"} if single else {"learner", "broker", "worker"}
-    if subject.plan.config.evaluator.episodes:
-        roles.add("evaluator")
-    return Target(
-        subject.name, frozenset(roles), subject.plan.total_workers, subject.witness and not single, asked.only
-    )
+def _targets(plan: RunPlan, asked: Asked) -> list[Target]:
+    single = plan.config.run.mode == "single"
+    roles = frozenset({"learner"} if single else {"learner", "broker", "worker"})
+    evaluator = frozenset({"evaluator"} if plan.config.evaluator.episodes else ())
+    return [
+        Target(LEARNING, roles | evaluator, plan.total_workers, only=asked.only),
+        Target(WITNESS, roles, plan.total_workers, stalls=not single, only=asked.only),
+    ]
 
 
 def _run(sessions: list[Session], for_s: float) -> None:

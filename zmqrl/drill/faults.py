@@ -90,9 +90,8 @@ def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
         role, _, action = word.partition(":")
         meant = {Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)}
         if not meant:
-            raise ConfigError(
-                f"--only {word}: there is {', '.join(f'{r}:{a}' for r, a in SHARES)}, and each role alone"
-            )
+            known = ", ".join(f"{r}:{a}" for r, a in SHARES)
+            raise ConfigError(f"--only {word}: there is no such fault; there are {known}, or a role for all of its own")
         found |= meant
     return frozenset(found)
 

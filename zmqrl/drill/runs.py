@@ -23,7 +23,7 @@ WALL_SLACK_S = 600.0
 """A run whose drill was killed ends by itself, this much later than twice the drill."""
 RESTART: Mapping[str, Any] = {"max": 1000, "window_s": 5.0}
 """A drill kills more often than `restart.max` of any honest run allows; the window keeps the backoff short."""
-LIMITS: Mapping[str, Any] = {"lost_after_s": 6.0, "stalled_after_s": 8.0}
+LIMITS: Mapping[str, Any] = {"lost_after_s": 6.0, "stalled_after_s": 8.0, "start_s": 30.0}
 """So that a hanging worker is found within seconds."""
 LEARNING, WITNESS = "learning", "witness"
 STEP_S = 0.001

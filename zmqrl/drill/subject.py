@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zmqrl.agent.ipc_folder import private_folder
+from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Look
 from zmqrl.drill.shared_view import SharedView
@@ -163,6 +163,9 @@ class Subject:
         self._process.wait(GONE_S)
         await_gone(processes.values(), GONE_S)
         self._drop_view()
+        info = read_info(self.run_dir)
+        if info is not None:
+            remove_left_folder(info.run_id)
 
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, if a launcher came to write it."""

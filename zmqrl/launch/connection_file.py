@@ -16,8 +16,12 @@ FORMAT = 1
 
 
 def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> Path:
-    """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path.
+
+    The folder and the one that it is in are made when they are not there, private both.
+    """
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{boot.host}.connect"
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -231,6 +231,13 @@ class RunState:
         for role, peak in event.data["peak_pss_mb"].items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
 
+    def _on_joined(self, event: HostEvent) -> None:
+        path = self.plan.config.store.path
+        if path is not None and not event.data["store"]:
+            cause = f"it does not see store.path {path} as the learner's host does"
+            mend = "weights come through the broker instead; mount it there, or leave it at that"
+            self.problems.append(Problem(event.host, cause, {}, "", (), mend))
+
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
         self.problems.append(Problem(host, "it joins by hand", {}, "", (), text))
@@ -264,6 +271,11 @@ class RunState:
         others = "the run goes on without it" if self.hosts.can_go_on else "no host with workers is left"
         done = f"{loss.mend}; {others}" if loss.mend else others
         self.problems.append(Problem(loss.host, loss.cause, {}, "", (), done))
+
+    def _on_lease_lost(self, event: HostEvent) -> None:
+        """The learner's host ended in good order, and yet not because the run was at its end."""
+        if event.host == self.plan.config.learner.host and not self.hosts.ending:
+            self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}: --resume goes on from there"
 
     def _on_agent_exit(self, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def introduction() -> str:
         "start_time": None if me is None else me.start_time,
         "node": socket.gethostname(),
         "user": _user(),
+        "time": time.time(),
         "cores": physical_cores(Path("/sys/devices/system/cpu")),
         "versions": versions(),
     }

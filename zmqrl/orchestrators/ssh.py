@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
 from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
-from zmqrl.orchestrators.versions import refusals, warnings
+from zmqrl.orchestrators.versions import clock_warnings, refusals, warnings
 
 REAP_S = 15.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -60,18 +61,22 @@ class SshAgent(Agent):
         if wrong:
             mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
             raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
-        for difference in warnings(here, there):
+        for difference in (*warnings(here, there), *clock_warnings(float(sentinel.get("time", 0.0)), time.time())):
             self._warn(self.host, difference)
         self._is_told = True
         self.send(to_json(self.boot))
 
     def silent_end(self, code: int | None) -> HostFailed | None:
+        self._channel.close()  # so that its last words are in the log
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
         said = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
         if code in (NOT_FOUND, NOT_EXECUTABLE):
             return HostFailed(self.host, f"there is no {python}", f"set hosts.{self.host}.python, or: {setup}")
         if any("No module named" in line and "zmqrl" in line for line in said):
             return HostFailed(self.host, f"{python} has no zmqrl", setup)
+        if any("No space left" in line for line in said):
+            mend = f"free some there, or set hosts.{self.host}.workdir to another disk"
+            return HostFailed(self.host, f"No space left on device for {self.section.workdir}", mend)
         cause = f"its agent ended before it said a word (exit {code})"
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
 
@@ -91,6 +96,9 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
+        if not self._is_told:
+            self.connection.close()
+            return Ended()  # it never began
         command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
             done = self._alive().run(command, REAP_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MOST_SKEW_S = 30.0
 MUST_AGREE = ("zmqrl", "protocol", "byteorder")
 """The boot line and every message depend on these."""
 MAJOR_AGREES = ("numpy", "msgpack", "pyzmq", "torch")
@@ -28,6 +29,15 @@ def warnings(here: Mapping[str, str | None], there: Mapping[str, str | None]) ->
         for name, count in parts
         if _head(there.get(name), count) != _head(here.get(name), count)
     ]
+
+
+def clock_warnings(there: float, here: float) -> list[str]:
+    """What two clocks, in Unix seconds, differ by when it is more than the way between them can explain."""
+    ahead_s = there - here
+    if abs(ahead_s) <= MOST_SKEW_S:
+        return []
+    word = "ahead of" if ahead_s > 0 else "behind"
+    return [f"its clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
 
 
 def _head(version: str | None, count: int) -> list[str]:

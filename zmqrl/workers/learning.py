@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -21,13 +20,12 @@ from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
+from zmqrl.workers.full_writer import FullWriter
 from zmqrl.workers.replay_checkpoint import replay_arrays
 from zmqrl.workers.saving import Saving
 
 METRICS_EVERY_S = 1.0
 SOLVED_EPISODES = 100
-FULL_AGAIN_S = 1.0
-"""After a FULL that could not be written."""
 
 
 class Learning:
@@ -59,15 +57,15 @@ class Learning:
         self.stop_requested = False
         limits = plan.config.limits
         self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.stop_requested)
+        self.fulls = FullWriter(store, self.saving, plan.config.run.checkpoint_every_s)
         self.oldest_incarnation = 0
         """Segments of earlier ones are given up."""
         self.counted: Sequence[tuple[int, int]] = ()
         """Segments before these (incarnation, index) are in the counters already."""
         self.learner: OnPolicyLearner | OffPolicyLearner
-        self._metrics_at_s = self._full_at_s = time.monotonic()
+        self._metrics_at_s = time.monotonic()
         self._result: dict[str, float] = {}
         self._notice: Notice | None = None
-        self._beside: BackgroundFull | None = None
 
     @property
     def version(self) -> Version:
@@ -130,7 +128,7 @@ class Learning:
         """Pass a version boundary: n + 1. Returns the reason to stop here, or None."""
         c, run = self.counters, self.config.run
         c.n += 1
-        self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s)
+        self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s + self.fulls.spent_s)
         self._emit_metrics()
         mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
         threshold = self.plan.env.reward_threshold
@@ -191,48 +189,24 @@ class Learning:
     def _leave_word(self) -> None:
         self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
-    def full_due(self, every_round: bool) -> bool:
-        """Whether FULL is to be written at this boundary."""
-        return every_round or time.monotonic() - self._full_at_s >= self.config.run.checkpoint_every_s
-
     def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
-        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed.
-
-        The run goes on without, and tries again soon; only with the `last` of a run it waits for the store.
-        """
+        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed."""
         arrays = self._full_arrays()
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
-        begun = time.monotonic()
-        full, clocked = Full(self.version, arrays, {"counters": vars(self.counters)}), self.full_due(every_round=False)
-        nbytes = self._written_full(full, durable=last or clocked, last=last)
-        ended = time.monotonic()
-        soon = max(0.0, self.config.run.checkpoint_every_s - FULL_AGAIN_S)
-        self._full_at_s = ended if nbytes is not None else ended - soon
-        self._saved_s += ended - begun
-        return nbytes
+        return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}), last)
 
     def save_full_beside(self, replay: UniformReplay) -> None:
         """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
-        if self.is_writing():
-            return
-        # Copies: the thread reads them while we go on.
-        state = {name: np.array(array) for name, array in prefixed("sampler", replay.state()).items()}
-        arrays = {name: np.array(array) for name, array in self._full_arrays().items()} | state
-        full = Full(self.version, arrays, json.loads(json.dumps({"counters": vars(self.counters)})))
-        held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
-        self._beside = BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
-        self._full_at_s = time.monotonic()
+        self.fulls.write_beside(lambda: self._full_beside(replay))
 
-    def is_writing(self, wait: bool = False) -> bool:
-        """Whether a FULL is on its way; `wait` for its end. What failed is told here."""
-        beside = self._beside
-        if beside is not None and wait:
-            beside.wait()
-        if beside is not None and beside.is_written:
-            self._beside = None
-            self.saving.attempt("FULL", beside.result, "the FULL before it stays, and the run goes on")
-        return self._beside is not None
+    def _full_beside(self, replay: UniformReplay) -> BackgroundFull:
+        # Copies: the thread reads them while we go on.
+        now = {**self._full_arrays(), **prefixed("sampler", replay.state())}
+        arrays = {name: np.array(array) for name, array in now.items()}
+        full = Full(self.version, arrays, {"counters": dict(vars(self.counters), rows=list(self.counters.rows))})
+        held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
+        return BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
 
     def _full_arrays(self) -> dict[str, Array]:
         return {
@@ -240,18 +214,6 @@ class Learning:
             **prefixed("state", self.learner.state()),
             **prefixed("episodes", self.episodes.arrays()),
         }
-
-    def _written_full(self, full: Full, durable: bool, last: bool) -> int | None:
-        def write() -> int:
-            return self.store.save_full(full, durable)
-
-        if not last:
-            return self.saving.attempt("FULL", write, "the FULL before it stays, and the run goes on")
-        try:
-            return self.saving.insist("the last FULL", write, "the end of the run waits, and tries again")
-        except StoreError as error:
-            self.saving.problem(str(error), "the FULL before it stays: a resume goes on from there")
-            return None
 
     def restore(self, full: Full) -> None:
         """Go back to FULL; the counters were read from it before (`counters_of`)."""

@@ -96,7 +96,7 @@ class _SyncLoop:
         """FULL of every round while it is small, else by the clock; with replay always by the clock."""
         learning = self._learning
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
-        if learning.full_due(every_round=small and self._replay is None) or last:
+        if learning.fulls.due(every_round=small and self._replay is None) or last:
             self._full_bytes = learning.save_full(last, self._replay) or self._full_bytes
 
     def _gave_up_waiting(self) -> bool:

@@ -1,0 +1,20 @@
+"""The host lease: one silent source is enough, and a source counts from its first word on."""
+
+from __future__ import annotations
+
+from zmqrl.agent.lease import HostLease
+
+
+def test_nobody_is_silent_before_the_first_word() -> None:
+    assert HostLease(2.0).silent(1e9) is None
+
+
+def test_one_silent_source_ends_it_though_the_other_goes_on() -> None:
+    lease = HostLease(2.0)
+    lease.renew("launcher", 0.0)
+    lease.renew("broker", 1.0)
+    assert lease.silent(1.99) is None
+    assert lease.silent(2.0) == "launcher"
+    lease.renew("launcher", 2.5)
+    assert lease.silent(2.9) is None
+    assert lease.silent(3.0) == "broker"

@@ -1,0 +1,174 @@
+"""Weights to a host without the learner: from a store that it sees, else from the broker, whole or not at all."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plans import stand_in_plan
+
+from zmqrl.agent.data_plane import Join
+from zmqrl.agent.remote_data_plane import RemoteDataPlane
+from zmqrl.agent.store_token import write_token
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.make import make_store
+from zmqrl.errors import StoreError
+from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.types import Notice, Version
+from zmqrl.wire import messages
+
+WAIT_S = 5.0
+
+
+class Broker:
+    """PUB and ROUTER on loopback; `store` is the learner's."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        Path(plan.store_path).mkdir(parents=True)
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.publisher, self.control = self.context.socket(zmq.PUB), self.context.socket(zmq.ROUTER)
+        notices, control = (s.bind_to_random_port("tcp://127.0.0.1") for s in (self.publisher, self.control))
+        self.ports = (1, notices, control)
+        self.store, self.store_path = make_store(plan), Path(plan.store_path)
+        self.peer = b""
+        self.fetches: list[list[int]] = []
+
+    def save(self, n: int) -> Notice:
+        saved = self.store.save(Version(0, n), {"w": np.full(9000, n, np.float32)}, {})
+        return Notice(Version(0, n), saved.key, saved.nbytes, saved.sha256, n)
+
+    def content(self, notice: Notice) -> bytes:
+        return self.store.read(notice.key, notice.nbytes, notice.sha256, WAIT_S)
+
+    def turn(self) -> None:
+        """Hear what came; welcome whoever reports."""
+        while self.control.poll(10):
+            self.peer, said = self.control.recv_multipart()
+            message = messages.unpack(said)
+            if message.kind == "fetch":
+                self.fetches.append(list(message.fields["version"]))
+            else:
+                self.control.send_multipart([self.peer, messages.pack("welcome", broker=1)])
+
+    def tell(self, notice: Notice) -> None:
+        self.control.send_multipart([self.peer, messages.pack("notice", notice=to_json(notice))])
+
+    def send_weights(self, notice: Notice, content: bytes) -> None:
+        parts = [content[:1000], content[1000:]]
+        header = messages.pack("weights", notice=to_json(notice), parts=len(parts))
+        self.control.send_multipart([self.peer, header, *parts])
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    held = Broker(stand_in_plan(tmp_path / "learners"))
+    yield held
+    held.context.destroy(linger=0)
+
+
+Joined = Callable[..., RemoteDataPlane]
+
+
+@pytest.fixture
+def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
+    planes: list[RemoteDataPlane] = []
+
+    def join(store: Path, token: str | None) -> RemoteDataPlane:
+        plan = replace(stand_in_plan(tmp_path / "far"), store_path=str(store), run_id="r")
+        plane = RemoteDataPlane(plan, "b", None)
+        planes.append(plane)
+        asking = threading.Thread(target=lambda: plane.join(Join(("127.0.0.1",), broker.ports, token)))
+        asking.start()
+        until = time.monotonic() + WAIT_S
+        while asking.is_alive() and time.monotonic() < until:
+            broker.turn()
+        asking.join(WAIT_S)
+        plane.report({1: 0}, [], [1])
+        while time.monotonic() < until and plane.heard == 0:
+            broker.turn()
+            assert plane.take_notice() is None
+        return plane
+
+    yield join
+    for plane in planes:
+        plane.close()
+
+
+def taken(plane: RemoteDataPlane, broker: Broker, condition: Callable[[], Any]) -> Notice | None:
+    """Turns of agent and broker until it is true; what was taken last."""
+    found, until = None, time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until
+        broker.turn()
+        found = plane.take_notice() or found
+    return found
+
+
+def held(plane: RemoteDataPlane) -> tuple[Notice, bytes] | None:
+    return WeightsReader(plane.fds_of("worker")["weights"]).read()
+
+
+def test_a_store_that_is_seen_is_read_and_nothing_is_asked_for(broker: Broker, joined: Joined) -> None:
+    plane = joined(broker.store_path, write_token(broker.store_path, "r"))
+    assert plane.sees_store
+    notice = broker.save(3)
+    broker.tell(notice)
+    assert taken(plane, broker, lambda: plane.current == notice) == notice
+    assert held(plane) == (notice, broker.content(notice))
+    assert broker.fetches == []
+
+
+def test_a_version_that_is_missing_there_is_fetched(broker: Broker, joined: Joined) -> None:
+    plane = joined(broker.store_path, write_token(broker.store_path, "r"))
+    notice = broker.save(3)
+    content = broker.content(notice)
+    (broker.store_path / notice.key).unlink()
+    broker.tell(notice)
+    taken(plane, broker, lambda: broker.fetches)
+    broker.send_weights(notice, content)
+    taken(plane, broker, lambda: plane.current == notice)
+    assert held(plane) == (notice, content)
+
+
+@pytest.mark.parametrize("token", [None, "another"])
+def test_another_store_is_not_read_and_the_broker_is_asked_once(
+    broker: Broker, joined: Joined, tmp_path: Path, token: str | None
+) -> None:
+    write_token(tmp_path / "own", "r")
+    plane = joined(tmp_path / "own", token)
+    assert not plane.sees_store
+    notice = broker.save(3)
+    broker.tell(notice)
+    taken(plane, broker, lambda: broker.fetches)
+    heard = plane.heard or 0
+    broker.tell(notice)
+    taken(plane, broker, lambda: (plane.heard or 0) > heard)
+    broker.turn()
+    assert (broker.fetches, plane.current) == ([[0, 3]], None)
+    broker.send_weights(notice, broker.content(notice))
+    taken(plane, broker, lambda: plane.current == notice)
+    assert held(plane) == (notice, broker.content(notice))
+
+
+def test_damaged_weights_are_refused_and_sound_ones_still_taken(broker: Broker, joined: Joined, tmp_path: Path) -> None:
+    plane = joined(tmp_path / "own", None)
+    notice = broker.save(3)
+    content = broker.content(notice)
+    broker.send_weights(notice, content[:-1] + b"\xff")
+    with pytest.raises(StoreError, match="damaged"):
+        taken(plane, broker, lambda: plane.current)
+    assert held(plane) is None
+    broker.send_weights(notice, content)
+    taken(plane, broker, lambda: plane.current == notice)
+    assert held(plane) == (notice, content)

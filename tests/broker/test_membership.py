@@ -1,0 +1,85 @@
+"""Who steps which vector env, whatever hosts say and in whatever order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zmqrl.broker.membership import Membership
+
+HOSTS = ("a", "b", "c")
+WORDS = st.lists(
+    st.tuples(
+        st.sampled_from(HOSTS),
+        st.lists(st.integers(0, 7), unique=True, max_size=5),
+        st.lists(st.integers(0, 7), unique=True, max_size=1),
+    ),
+    max_size=12,
+)
+
+
+@given(words=WORDS, vector_envs=st.integers(1, 16))
+def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words: list[Any], vector_envs: int) -> None:
+    membership = Membership(True, vector_envs)
+    before: list[int | None] = [None] * vector_envs
+    for host, workers, given_up in words:
+        membership.hear(host, workers, given_up)
+        membership.balance()
+        owners = [membership.owner(v) for v in range(vector_envs)]
+        members = sorted(membership.members)
+        if not members:
+            assert owners == [None] * vector_envs
+        else:
+            loads = Counter(owners)
+            assert set(loads) <= set(members)
+            counts = [loads[index] for index in members]
+            assert max(counts) - min(counts) <= 1
+            kept = Counter(o for o in before if o in members)
+            least, more = divmod(vector_envs, len(members))
+            room = sorted((kept[index] for index in members), reverse=True)
+            best = sum(min(has, least + (rank < more)) for rank, has in enumerate(room))
+            assert sum(old == new for old, new in zip(before, owners, strict=True)) == best
+        before = owners
+
+
+def test_async_each_worker_has_its_own() -> None:
+    membership = Membership(False, 8)
+    membership.hear("a", (1, 4), ())
+    membership.balance()
+    assert [membership.owner(v) for v in range(6)] == [None, 1, None, None, 4, None]
+
+
+def test_another_host_cannot_take_or_give_up_what_is_not_its_own() -> None:
+    membership = Membership(True, 4)
+    assert membership.hear("a", (0,), ())
+    assert membership.hear("b", (0, 1), (0,))
+    assert membership.members == {0, 1}
+    assert membership.given_up == set()
+    assert not membership.is_of(0, "b")
+    membership.hear("b", (), ())
+    assert membership.members == {0}
+
+
+def test_a_worker_may_greet_before_its_host_says_anything() -> None:
+    membership = Membership(True, 4)
+    membership.greet(3)
+    assert membership.members == {3}
+    assert membership.is_of(3, "a") and membership.is_of(3, "b")
+    assert not membership.has_left(3)
+    membership.hear("a", (3,), ())
+    assert not membership.is_of(3, "b")
+    membership.hear("a", (), ())
+    assert membership.has_left(3)
+    membership.greet(3)
+    assert membership.has_left(3), "it was told to leave"
+
+
+def test_given_up_is_for_good() -> None:
+    membership = Membership(True, 4)
+    membership.hear("a", (0, 1), (1,))
+    assert membership.members == {0}
+    assert not membership.hear("a", (0, 1), (1,)), "said again"
+    assert membership.members == {0}

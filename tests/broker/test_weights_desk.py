@@ -1,0 +1,82 @@
+"""FETCH: who asked is answered once, when what was asked for is there."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from zmqrl.broker import weights_desk
+from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.types import Notice, Version
+from zmqrl.wire import messages
+
+
+class Buffer:
+    """Holds one version."""
+
+    def __init__(self) -> None:
+        self.held: tuple[Notice, bytes] | None = None
+        self.reads = 0
+
+    def put(self, n: int, content: bytes) -> None:
+        digest = hashlib.sha256(content).hexdigest()
+        self.held = Notice(Version(0, n), f"v{n}", len(content), digest, n), content
+
+    def version(self) -> Version | None:
+        return None if self.held is None else self.held[0].version
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        self.reads += 1
+        return self.held
+
+
+def content_of(frames: list[bytes]) -> tuple[list[int], bytes]:
+    fields = messages.unpack(frames[0]).fields
+    assert fields["parts"] == len(frames) - 1
+    return list(fields["notice"]["version"]), b"".join(frames[1:])
+
+
+def test_a_version_that_is_not_there_yet_is_served_once_when_it_comes() -> None:
+    buffer = Buffer()
+    desk = WeightsDesk(buffer)
+    assert not desk.waiting
+    desk.ask(b"one", Version(0, 2))
+    assert desk.served() == []
+    buffer.put(1, b"old")
+    assert (desk.served(), desk.waiting) == ([], True)
+    buffer.put(2, b"new")
+    ((peer, frames),) = desk.served()
+    assert (peer, content_of(frames)) == (b"one", ([0, 2], b"new"))
+    assert (desk.served(), desk.waiting) == ([], False)
+
+
+def test_the_newest_wins_and_is_copied_once_for_all() -> None:
+    buffer = Buffer()
+    desk = WeightsDesk(buffer)
+    for peer in (b"one", b"two", b"one"):
+        desk.ask(peer, Version(0, 1))
+    buffer.put(5, b"five")
+    served = desk.served()
+    assert sorted(peer for peer, _ in served) == [b"one", b"two"]
+    assert {content_of(frames)[1] for _, frames in served} == {b"five"}
+    desk.ask(b"three", Version(0, 3))
+    assert len(desk.served()) == 1
+    assert buffer.reads == 1
+
+
+def test_big_weights_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_desk, "PART_BYTES", 4)
+    buffer = Buffer()
+    buffer.put(1, b"0123456789")
+    desk = WeightsDesk(buffer)
+    desk.ask(b"one", Version(0, 1))
+    ((_, frames),) = desk.served()
+    assert len(frames) == 4
+    assert content_of(frames) == ([0, 1], b"0123456789")
+
+
+def test_without_a_buffer_nobody_is_served() -> None:
+    desk = WeightsDesk(None)
+    desk.ask(b"one", Version(0, 0))
+    assert desk.served() == []

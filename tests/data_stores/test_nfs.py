@@ -1,0 +1,113 @@
+"""The directory store on a real NFS mount with default options, between two clients with kernels of their own."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab.kernel import LabUnavailable
+from lab.nfs import MOUNT, Guest, NfsServer
+
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.types import Version
+
+ROOT = Path(__file__).parents[2]
+CLIENT = str(Path(__file__).with_name("nfs_client.py"))
+AWAY_S = 5.0
+
+
+class Lab:
+    """A server, a writer and a reader."""
+
+    def __init__(self, server: NfsServer, writer: Guest, reader: Guest) -> None:
+        self.server, self.writer, self.reader = server, writer, reader
+
+    def save(self, number: int, size: int = 20_000) -> str:
+        """A version; what its notice says: key, bytes, sha256."""
+        return self.writer.ask(f"save {number} {size}", "CLIENT").partition(" ")[2]
+
+    def read(self, notice: str) -> tuple[float, str]:
+        """Seconds, and what came of it."""
+        took, _, said = self.reader.ask(f"read {notice}", "CLIENT").partition(" ")
+        return float(took), said
+
+
+@pytest.fixture(scope="module")
+def nfs() -> Iterator[Lab]:
+    folder = Path(tempfile.mkdtemp(prefix="zmqrl-export-", dir="/var/tmp"))
+    guests: list[Guest] = []
+    try:
+        server = NfsServer(folder)
+    except LabUnavailable as reason:
+        folder.rmdir()
+        pytest.skip(f"no NFS here: {reason}")
+    try:
+        command = f"env PYTHONPATH={ROOT} {sys.executable} {CLIENT} {MOUNT}/store"
+        guests += [Guest(server, number, command) for number in (1, 2)]
+        for guest in guests:
+            assert guest.hear("CLIENT") == "up"
+        yield Lab(server, *guests)
+    finally:
+        for guest in guests:
+            guest.close()
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_new_version_is_loaded_within_a_second_of_its_notice(nfs: Lab) -> None:
+    for number in range(5):
+        took, said = nfs.read(nfs.save(number))
+        assert said.startswith("read ") and took < 1.0, (took, said)
+    took, said = nfs.read(nfs.save(5, 2_500_000))
+    assert said.startswith("read 1000") and took < 1.0, (took, said)
+
+
+def test_a_name_that_was_looked_up_too_early_is_seen_soon_all_the_same(nfs: Lab, tmp_path: Path) -> None:
+    """Polling that name would show it half a minute late: the client remembers that it was absent."""
+    same = DirectoryStore(str(tmp_path), 3).save(Version(0, 30), {"w": np.full(20_000, 30, "f4")}, {})
+    notice = f"{same.key} {same.nbytes} {same.sha256}"
+    nfs.reader.say(f"read {notice}")
+    timer = threading.Timer(2.0, nfs.writer.say, ["save 30 20000"])
+    timer.start()
+    took, _, said = nfs.reader.hear("CLIENT").partition(" ")
+    timer.join()
+    assert nfs.writer.hear("CLIENT").partition(" ")[2] == notice
+    assert said.startswith("read ") and float(took) < 3.0, (took, said)
+
+
+def test_a_file_that_was_deleted_meanwhile_breaks_nothing(nfs: Lab) -> None:
+    gone = nfs.save(40)
+    assert nfs.read(gone)[1].startswith("read ")
+    for number in range(41, 46):
+        kept = nfs.save(number)
+        time.sleep(0.6)  # a version stays for some time after it was superseded
+    took, said = nfs.read(gone)
+    assert said.startswith("StoreError"), (took, said)
+    assert nfs.read(kept)[1].startswith("read ")
+
+
+def test_a_server_that_is_away_stalls_a_reader_and_breaks_nothing(nfs: Lab) -> None:
+    notice = nfs.save(60, 500_000)
+    nfs.server.pause()
+    timer = threading.Timer(AWAY_S, nfs.server.go_on)
+    timer.start()
+    took, said = nfs.read(notice)
+    timer.join()
+    assert said.startswith("read "), said
+    assert took > AWAY_S / 2, "it was away"
+    assert nfs.read(nfs.save(61))[1].startswith("read ")
+
+
+def test_a_token_tells_the_same_tree_from_another(nfs: Lab) -> None:
+    token = nfs.writer.ask("token", "CLIENT").partition(" ")[2]
+    assert nfs.reader.ask(f"sees {MOUNT}/store {token}", "CLIENT").partition(" ")[2] == "True"
+    assert nfs.reader.ask(f"sees /tmp {token}", "CLIENT").partition(" ")[2] == "False"

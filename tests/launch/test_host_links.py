@@ -1,0 +1,196 @@
+"""Boots, the table of hosts and what each agent is told, with an orchestrator that only writes down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
+from zmqrl.launch.boots import boots
+from zmqrl.launch.host_links import HostLinks
+from zmqrl.launch.requests import FOLDER
+from zmqrl.launch.run_state import RunState
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+
+LISTENING = {"addresses": ["10.0.0.1"], "ports": [1, 2, 3], "token": "t"}
+
+
+class Notebook(Orchestrator):
+    """Starts nothing."""
+
+    def __init__(self) -> None:
+        self.deployed: list[Mapping[str, Boot]] = []
+        self.told: list[tuple[str | None, Mapping[str, Any]]] = []
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        self.deployed.append(boots)
+
+    def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        return ()
+
+    def command(self, host: str | None, command: Mapping[str, Any]) -> None:
+        self.told.append((host, command))
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        return Teardown(0)
+
+    def commands(self, name: str) -> list[tuple[str | None, Mapping[str, Any]]]:
+        return [(host, command) for host, command in self.told if command["command"] == name]
+
+
+def plan_of(run_dir: Path, **config: Any) -> RunPlan:
+    plan = bus_plan("sync", vector_envs=6, run_dir=run_dir)
+    hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2), "c": HostSection(workers=0)}
+    return replace(
+        plan, config=replace(plan.config, **{"hosts": hosts, **config}), workers={"local": 1, "b": 2, "c": 0}
+    )
+
+
+class Links:
+    """What `Launcher` does with an event."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        (Path(plan.run_dir) / "logs").mkdir(parents=True)
+        self.state, self.orchestrator = RunState(plan), Notebook()
+        self.links = HostLinks(plan, self.state, self.orchestrator, Path(plan.run_dir) / "private")
+        self.links.deploy()
+
+    def tell(self, host: str, name: str, /, **data: Any) -> None:
+        event = HostEvent(host, name, data)
+        self.state.handle(event)
+        self.links.take(event)
+
+    def serve(self, run_dir: Path, text: str, now: float) -> str:
+        folder = run_dir / FOLDER
+        folder.mkdir(exist_ok=True)
+        (folder / "1.json").write_text(text)
+        self.links.renew(now)
+        return (folder / "1.answer").read_text()
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Links:
+    return Links(plan_of(tmp_path))
+
+
+def test_each_host_is_told_its_own_keys_and_only_the_learners_host_listens(tmp_path: Path) -> None:
+    made = boots(plan_of(tmp_path))
+    assert list(made) == ["local", "b"], "c holds nothing"
+    local, b = made["local"], made["b"]
+    assert (local.workers, b.workers, local.remote, b.remote) == ((0,), (1, 2), False, True)
+    assert local.keys is not None and b.keys is not None
+    assert b.keys.server_secret == "" and b.keys.secret and not b.keys.allowed
+    assert local.keys.allowed == {b.keys.public: "b"} and local.keys.server_secret
+    assert local.listen is not None and b.listen is None
+    assert b.plan.run_dir == f"runs/{b.plan.run_id}/b"
+    assert b.keys.secret not in repr(b) and local.keys.server_secret not in repr(local)
+
+
+def test_one_host_needs_neither_keys_nor_ports(tmp_path: Path) -> None:
+    plan = replace(plan_of(tmp_path), workers={"local": 1})
+    (local,) = boots(plan).values()
+    assert (local.keys, local.listen) == (None, None)
+
+
+def test_ports_and_tunnels(tmp_path: Path) -> None:
+    hosts = {"local": HostSection(), "b": HostSection(tunnel=True)}
+    listen = boots(plan_of(tmp_path, hosts=hosts, learner=LearnerSection(port=7000)))["local"].listen
+    assert listen is not None
+    assert (listen.address, listen.ports) == ("127.0.0.1", (7000, 7001, 7002))
+    assert boots(plan_of(tmp_path, security=SecuritySection(curve="off")))["b"].keys is None
+
+
+@pytest.mark.parametrize("first", ["agent", "broker"])
+def test_both_orders_lead_to_one_join(links: Links, first: str) -> None:
+    said = [lambda: links.tell("b", "agent"), lambda: links.tell("local", "listening", **LISTENING)]
+    for tell in said if first == "agent" else reversed(said):
+        assert links.orchestrator.commands("join") == []
+        tell()
+    join = {"command": "join", "addresses": ["10.0.0.1"], "ports": [1, 2, 3], "token": None}
+    assert links.orchestrator.commands("join") == [("b", join)]
+    links.tell("b", "joined", address="10.0.0.1", milliseconds=1.5, store=False)
+    assert (links.state.hosts["b"].state, links.state.hosts["b"].sees_store) == ("ready", False)
+    links.tell("local", "listening", **LISTENING)
+    assert len(links.orchestrator.commands("join")) == 1, "the broker was started again; b is in already"
+
+
+def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
+    links = Links(plan_of(tmp_path, learner=LearnerSection(address="gpu.lab")))
+    links.tell("local", "listening", **LISTENING)
+    links.tell("b", "agent")
+    assert links.orchestrator.commands("join")[0][1]["addresses"] == ["gpu.lab"]
+
+
+def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
+    links.tell("b", "agent")
+    for index in (1, 2):
+        links.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    gone = {"command": "gone", "host": "b", "workers": [1, 2]}
+    assert links.orchestrator.commands("gone") == [("local", gone)]
+    assert links.state.hosts["b"].state == "lost"
+    (problem,) = links.state.problems
+    assert "its agent ended (exit unknown)" in str(problem)
+    assert links.links.nobody() is None, "local has a worker"
+
+
+@pytest.mark.parametrize(("event", "data", "state", "words"), [
+    ("unreachable", {"cause": "port 3 is shut"}, "failed", ("port 3 is shut", "tunnel: true")),
+    ("host_failed", {"cause": "no route", "mend": "plug it in"}, "failed", ("no route", "plug it in")),
+    ("lease_lost", {"source": "broker"}, "lost", ("heard no broker for limits.host_lease_s (60 s)",)),
+])  # fmt: skip
+def test_a_lost_host_is_told_once_and_with_its_cause(
+    links: Links, event: str, data: dict[str, Any], state: str, words: tuple[str, ...]
+) -> None:
+    links.tell("b", event, **data)
+    links.tell("local", "host_lost", lost="b")
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    (problem,) = links.state.problems
+    assert links.state.hosts["b"].state == state
+    for word in (*words, "the run goes on without it"):
+        assert word in str(problem)
+
+
+def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
+    links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
+    assert links.links.nobody() is None
+    links.tell("b", "host_failed", cause="no route", mend="plug it in")
+    assert links.links.nobody() == "no host is left that the run could go on with\nb: no route"
+
+
+def test_leases_are_renewed_about_every_second(links: Links) -> None:
+    for now in (10.0, 10.1, 10.9, 11.0, 11.5):
+        links.links.renew(now)
+    assert links.orchestrator.commands("lease") == [(None, {"command": "lease"})] * 2
+
+
+def test_requests_are_served(links: Links, tmp_path: Path) -> None:
+    assert "local: 2 workers" in links.serve(tmp_path, '{"scale": {"local": 2}}', 1.0)
+    assert links.orchestrator.commands("hold") == [("local", {"command": "hold", "workers": [0, 3]})]
+    assert "there is no host 'x'" in links.serve(tmp_path, '{"scale": {"x": 2}}', 3.0)
+    for number, text in enumerate(('{"scale": 7}', '{"scale": {"b": "many"}}', "{}")):
+        assert "refused" in links.serve(tmp_path, text, 5.0 + 2 * number)
+    assert "leave at the end" in links.serve(tmp_path, '{"scale": {"b": 0}}', 20.0)
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert links.state.hosts["b"].state == "drained"
+    assert links.state.problems == []
+    assert "connected to again" in links.serve(tmp_path, '{"scale": {"b": 1}}', 22.0)
+    assert links.orchestrator.deployed[-1]["b"].workers == (4,)
+    assert links.state.hosts["b"].state == "connecting"
+    assert "connected to again" in links.serve(tmp_path, '{"scale": {"c": 1}}', 24.0)
+    assert links.orchestrator.deployed[-1]["c"].host == "c"
+
+
+def test_a_far_log_is_kept_and_no_path_is_taken_from_its_name(links: Links, tmp_path: Path) -> None:
+    links.tell("b", "log", name="b-worker-1", text="one\n")
+    links.tell("b", "log", name="../../b-worker-1", text="two\n")
+    assert (tmp_path / "logs" / "b-worker-1.log").read_text() == "one\ntwo\n"

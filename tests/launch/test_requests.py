@@ -1,0 +1,64 @@
+"""Requests to a running launcher: files, answered once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zmqrl.errors import ConfigError, DeadlineExceeded
+from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, ask
+
+WAIT_S = 20.0
+ASK = """
+import sys
+from pathlib import Path
+from zmqrl.launch.requests import ask
+print(ask(Path(sys.argv[1]), {"n": 7}, 20))
+"""
+
+
+def test_another_process_is_answered(tmp_path: Path) -> None:
+    asker = subprocess.Popen([sys.executable, "-c", ASK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    requests, served = Requests(tmp_path), 0
+    until = time.monotonic() + WAIT_S
+    while not served:
+        assert time.monotonic() < until
+        for path, request in requests.waiting():
+            requests.answer(path, "done", f"it is {request['n']}")
+            served += 1
+    assert asker.communicate(timeout=WAIT_S)[0] == "it is 7\n"
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_refusal_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = Requests(tmp_path)
+
+    def look(_: float) -> None:
+        for path, _request in requests.waiting():
+            requests.answer(path, "refused", "no such host")
+
+    monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
+    with pytest.raises(ConfigError, match="no such host"):
+        ask(tmp_path, {}, WAIT_S)
+
+
+def test_garbage_is_removed_and_not_served(tmp_path: Path) -> None:
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    assert list(requests.waiting()) == []
+    folder.mkdir()
+    (folder / "1.json").write_bytes(b"\xff\xfe")
+    (folder / "2.json").write_text("[1]")
+    (folder / "3.json").write_text('{"a": "' + "x" * MAX_BYTES + '"}')
+    (folder / "4.json").write_text('{"a": 1}')
+    assert [(path.name, request) for path, request in requests.waiting()] == [("4.json", {"a": 1})]
+    assert list(folder.iterdir()) == []
+
+
+def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"):
+        ask(tmp_path, {"scale": {}}, 0.1)
+    assert list((tmp_path / FOLDER).iterdir()) == []

@@ -1,0 +1,55 @@
+"""Which workers each host is to hold, and every refusal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import ConfigError
+from zmqrl.launch.scaling import Scaling
+from zmqrl.types import Mode
+
+
+def plan_of(mode: Mode = "sync", vector_envs: int = 4) -> RunPlan:
+    plan = bus_plan(mode, vector_envs=vector_envs)
+    config = replace(plan.config, hosts={"local": HostSection(workers=2), "b": HostSection(workers=1)})
+    return replace(plan, config=config, workers={"local": 2, "b": 1})
+
+
+def test_an_index_that_was_given_up_is_never_used_again() -> None:
+    scaling = Scaling(plan_of())
+    assert (scaling.held("local"), scaling.held("b"), scaling.total) == ((0, 1), (2,), 3)
+    assert scaling.scale("b", 2) == (2, 3)
+    assert scaling.scale("b", 0) == ()
+    assert scaling.scale("b", 1) == (4,)
+    scaling.forget("b")
+    assert scaling.scale("b", 2) == (5, 6)
+    assert scaling.total == 4
+
+
+@pytest.mark.parametrize(("mode", "host", "workers", "why"), [
+    ("sync", "x", 1, "there is no host 'x' in this run; there are: local, b"),
+    ("single", "b", 1, "mode single has no workers to scale"),
+    ("sync", "b", 3, "b=3 makes 5 workers, and the run has 4 vector envs: in sync each worker needs one"),
+    ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has room for 1"),
+])  # fmt: skip
+def test_refusals(mode: Mode, host: str, workers: int, why: str) -> None:
+    scaling = Scaling(plan_of(mode))
+    with pytest.raises(ConfigError, match="^" + why.replace("?", r"\?")):
+        scaling.scale(host, workers)
+    assert scaling.held("b") == (2,), "nothing was changed"
+
+
+def test_the_last_worker_stays() -> None:
+    scaling = Scaling(plan_of())
+    scaling.scale("local", 0)
+    with pytest.raises(ConfigError, match="b=0 would leave the run without a worker: `zmqrl stop` ends it"):
+        scaling.scale("b", 0)

@@ -1,0 +1,41 @@
+"""What two hosts must agree on, and what is only said."""
+
+from __future__ import annotations
+
+import pytest
+
+from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.versions import refusals, warnings
+
+HERE = {
+    "zmqrl": "1.2.0",
+    "protocol": "1",
+    "byteorder": "little",
+    "python": "3.11.4",
+    "numpy": "2.1.0",
+    "torch": "2.13.0",
+    "pyzmq": "27.0.1",
+    "msgpack": "1.1.0",
+    "gymnasium": "1.2.3",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("zmqrl", "1.2.1"), ("protocol", "2"), ("byteorder", "big"), ("zmqrl", None)]
+)
+def test_refused(name: str, there: str | None) -> None:
+    assert refusals(HERE, {**HERE, name: there}) == [f"{name} {there or 'none'} there, {HERE[name]} here"]
+
+
+@pytest.mark.parametrize(("name", "there", "said"), [
+    ("numpy", "2.9.0", False), ("numpy", "1.26.4", True), ("python", "3.11.9", False), ("python", "3.12.0", True),
+    ("gymnasium", "1.3.0", True), ("torch", None, True),
+])  # fmt: skip
+def test_said(name: str, there: str | None, said: bool) -> None:
+    far = {**HERE, name: there}
+    assert refusals(HERE, far) == []
+    assert warnings(HERE, far) == ([f"{name} {there or 'none'} there, {HERE[name]} here"] if said else [])
+
+
+def test_a_host_agrees_with_itself() -> None:
+    assert refusals(versions(), versions()) == warnings(versions(), versions()) == []

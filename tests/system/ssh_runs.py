@@ -1,0 +1,125 @@
+"""Whole runs of `zmqrl launch` over the hosts of a lab."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Host, Lab, Process
+
+ROOT = Path(__file__).parents[2]
+RUN_S = 110.0
+WAIT_S = 30.0
+LOOK_EVERY_S = 0.05
+
+
+def until(what: Callable[[], Any], text: str, deadline_s: float = WAIT_S) -> Any:
+    """Wait for `what`; its value."""
+    deadline = time.monotonic() + deadline_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"waited {deadline_s:g} s for {text}"
+        time.sleep(LOOK_EVERY_S)
+    return found
+
+
+class FarRun:
+    """A launcher on the lab's laptop."""
+
+    def __init__(self, lab: Lab, name: str, config: Mapping[str, Any], *options: str) -> None:
+        self.lab, self.run_dir = lab, lab.shared / name
+        file = lab.folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        self.process = self._zmqrl("launch", str(file), "--plain", "--run-dir", str(self.run_dir), *options)
+
+    def _zmqrl(self, *words: str) -> subprocess.Popen[str]:
+        return self.lab.run_here(
+            [sys.executable, "-m", "zmqrl", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    def command(self, *words: str) -> tuple[int, str, str]:
+        """Another `zmqrl` command from the laptop: exit code, stdout, stderr."""
+        with self._zmqrl(*words) as process:
+            out, err = process.communicate(timeout=RUN_S)
+        return process.returncode, out, err
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the launcher: exit code, stdout, stderr."""
+        out, err = self.process.communicate(timeout=RUN_S)
+        return self.process.returncode, out, err
+
+    def done(self) -> dict[str, Any]:
+        """Wait for a good end; the summary."""
+        code, out, err = self.end()
+        assert code == 0, f"exit {code}\n{out}\n{err}"
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """`summary.json`."""
+        loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return loaded
+
+    def status(self) -> dict[str, Any]:
+        """`status.json`; empty before there is one."""
+        try:
+            loaded: dict[str, Any] = json.loads((self.run_dir / "status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return loaded
+
+    def host(self, name: str) -> dict[str, Any]:
+        """A host's row of the status."""
+        rows = [row for row in self.status().get("hosts", ()) if row["host"] == name]
+        return rows[0] if rows else {}
+
+    @property
+    def run_id(self) -> str:
+        """Once it has begun."""
+        return str(json.loads((self.run_dir / "run.json").read_text())["run_id"])
+
+    def wait_for_steps(self, env_steps: int) -> None:
+        """Until so many are stored."""
+        until(lambda: self.status().get("env_steps", 0) >= env_steps, f"{env_steps} env steps")
+
+    def close(self) -> None:
+        """Whatever became of the test: the launcher is killed, and what it started here has 5 s to end by itself."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        if (self.run_dir / "run.json").is_file():
+            until(lambda: not _here(self.run_id), "the agent of this machine to end", 5.0)
+
+
+def _here(run_id: str) -> list[str]:
+    """Processes of the run on the laptop."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            argv = path.read_bytes().decode(errors="replace").split("\0")
+            if run_id in argv and "zmqrl.entry" in argv:
+                found.append(path.parent.name)
+    return found
+
+
+def processes(host: Host, run_id: str) -> list[Process]:
+    """A run's processes on a host."""
+    return [process for process in host.processes() if run_id in process.argv]
+
+
+def role(host: Host, run_id: str, name: str) -> Process:
+    """The first process of that role."""
+    return next(process for process in processes(host, run_id) if f"zmqrl.{name}" in process.argv)

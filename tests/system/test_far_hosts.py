@@ -1,0 +1,86 @@
+"""Hosts that are many, far away, or behind a thin wire: what they cost, measured on real connections."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ssh_runs import FarRun
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Lab, lab_or_skip
+
+AGENTS = 40
+DELAY_MS, LOSS = 50.0, 0.01
+"""Each way."""
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with lab_or_skip(request.param, isolated=True) as lab:
+        yield lab
+
+
+def finish(lab: Lab, hosts: dict[str, Any], run: dict[str, Any], **more: Any) -> tuple[FarRun, str, dict[str, Any]]:
+    """A whole run: it, what was said on stderr, and its summary."""
+    config: dict[str, Any] = {
+        "run": {"preset": "cartpole-ppo", "stop_at_return": None, **run},
+        "evaluator": {"episodes": 0},
+        "hosts": {"local": {"workers": 0}, **hosts},
+        **more,
+    }
+    held = FarRun(lab, "far", config)
+    try:
+        code, out, err = held.end()
+        assert code == 0, (out, err)
+        return held, err, held.summary()
+    finally:
+        held.close()
+
+
+@pytest.mark.parametrize("lab", [1], indirect=True)
+def test_forty_agents_come_in_through_one_sshd(lab: Lab) -> None:
+    """sshd as it comes (MaxStartups 10:30:100) drops callers at random from the eleventh on."""
+    hosts = {f"n{index:02}": lab.hosts[0].hosts_yaml(workers=1) for index in range(AGENTS)}
+    run, err, summary = finish(lab, hosts, {"total_env_steps": 50_000}, env={"vector_envs": AGENTS})
+    assert err == "", "nobody failed, and nobody was warned of 39 agents of the same run"
+    rows = {row["host"]: row["ms"] for row in run.status()["hosts"]}
+    assert sum(ms is not None for ms in rows.values()) == AGENTS
+    assert summary["ledger"]["balanced"] and summary["workers"] == AGENTS
+
+
+@pytest.mark.parametrize("lab", [3], indirect=True)
+def test_ten_megabytes_of_weights_reach_three_hosts_in_less_than_a_second(lab: Lab) -> None:
+    """A sync round holds all of it, for six workers: train, save, notice, fetch, load, step, send; so it is a bound."""
+    more = {
+        "network": {"hidden": [1130, 1130]},
+        "algorithm": {"kind": "ppo", "epochs": 1},
+        "env": {"vector_envs": 6},
+    }
+    run, _, summary = finish(lab, lab.hosts_yaml(workers=2), {"total_env_steps": 8_000}, **more)
+    nbytes = max(path.stat().st_size for path in (run.run_dir / "checkpoints").glob("v*"))
+    assert nbytes > 10_000_000
+    assert not any(row["store"] for row in run.status()["hosts"] if row["host"] != "local"), "all came by the broker"
+    round_s = 6 * 2 * 32 / summary["env_steps_per_s"]
+    assert round_s < 1.0, f"{round_s:.2f} s a round"
+
+
+@pytest.mark.parametrize("lab", [3], indirect=True)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_run_works_over_a_slow_wire_that_loses_frames(lab: Lab, mode: str) -> None:
+    for index in (1, 2):
+        lab.delay(index, DELAY_MS, LOSS)
+    steps = {"sync": 6_000, "async": 30_000}[mode]
+    hosts = lab.hosts_yaml(1, 2, workers=1)
+    run, err, summary = finish(lab, hosts, {"mode": mode, "total_env_steps": steps})
+    assert err == ""
+    assert summary["env_steps"] >= steps and summary["ledger"]["balanced"]
+    assert summary["env_steps_per_s"] > 0 and summary["policy_lag"]["max"] >= (0 if mode == "sync" else 1)
+    rows = {row["host"]: row for row in run.status()["hosts"]}
+    assert rows["h1"]["ms"] > 4 * DELAY_MS, "the way there and back is measured, twice for its greeting"
+    assert rows["h1"]["env_steps_per_s"] > 0 and rows["h2"]["env_steps_per_s"] > 0

@@ -1,0 +1,221 @@
+"""Runs over several hosts with real sshds: the same bits as on one, whatever dies, and nothing left anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ssh_runs import FarRun, processes, role, until
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Lab, lab_or_skip
+
+ROOT = Path(__file__).parents[2]
+LEASE_S = 4.0
+STEPS = 24_000
+PORT = 47_400
+Begin = Callable[..., FarRun]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def begin(lab: Lab) -> Iterator[Begin]:
+    """Start a run over the lab; keys with dots set more of hosts.yaml."""
+    runs: list[FarRun] = []
+
+    hosts = lab
+
+    def start(name: str, *options: str, lab: Lab = hosts, **more: Any) -> FarRun:
+        config: dict[str, Any] = {
+            "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
+            "env": {"vector_envs": 6},
+            "evaluator": {"episodes": 0},
+            "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
+            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
+        }
+        for key, value in more.items():
+            config[key] = {**config.get(key, {}), **value}
+        runs.append(FarRun(lab, name, config, *options))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sha256 of the same run in one process."""
+    run_dir = tmp_path_factory.mktemp("alone") / "run"
+    sets = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0", f"run.total_env_steps={STEPS}")
+    words = [word for pair in sets for word in ("--set", pair)]
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", "--mode", "single", "--run-dir", str(run_dir)]
+    subprocess.run([*command, *words], check=True, cwd=ROOT, capture_output=True, timeout=100)
+    return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
+
+
+def is_gone(lab: Lab, run_id: str) -> bool:
+    return not any(processes(host, run_id) for host in lab.hosts)
+
+
+def test_three_hosts_give_the_bits_of_one_and_are_shown_meanwhile(begin: Begin, lab: Lab, alone: str) -> None:
+    run = begin("three")
+    run.wait_for_steps(3_000)
+    code, out, _ = run.command("status", str(run.run_dir))
+    assert code == 0
+    assert all(word in out for word in ("h0", "h1", "h2", "lag", "env steps/s")), out
+    summary = run.done()
+    assert summary["weights_sha256"] == alone
+    assert summary["ledger"]["balanced"] and summary["ledger"]["stored"] == summary["env_steps"]
+    assert summary["workers"] == 6 and summary["policy_lag"]["max"] == 0
+    assert is_gone(lab, summary["run_id"])
+    assert [path for host in lab.hosts for path in (host.tmp / "zmqrl" / "runs").glob("*")] == []
+
+
+def test_a_killed_agent_costs_its_workers_and_no_bit(begin: Begin, lab: Lab, alone: str) -> None:
+    run = begin("agent")
+    run.wait_for_steps(3_000)
+    os.kill(role(lab.hosts[1], run.run_id, "agent").pid, signal.SIGKILL)
+    until(lambda: not processes(lab.hosts[1], run.run_id), "the workers of a killed agent to die", 5.0)
+    code, _, err = run.end()
+    assert (code, run.summary()["weights_sha256"]) == (0, alone)
+    assert "h1: " in err and "the run goes on without it" in err
+    assert run.summary()["ledger"]["balanced"]
+
+
+def test_a_killed_sshd_ends_its_host_and_no_other(begin: Begin, alone: str) -> None:
+    with lab_or_skip(3, isolated=True) as lab:
+        run = begin("sshd", lab=lab)
+        run.wait_for_steps(3_000)
+        run_id = run.run_id
+        lab.hosts[2].kill_sshd()
+        until(lambda: not processes(lab.hosts[2], run_id), "the host to end without its connection", LEASE_S + 5.0)
+        lab.hosts[2].start_sshd()  # else nobody can look for what is left
+        code, _, err = run.end()
+        assert (code, run.summary()["weights_sha256"]) == (0, alone), err
+        assert "h2: " in err
+
+
+def test_a_killed_launcher_takes_every_host_along(begin: Begin, lab: Lab) -> None:
+    run = begin("launcher", run={"total_env_steps": 10_000_000})
+    run.wait_for_steps(3_000)
+    run_id = run.run_id
+    run.process.kill()
+    until(lambda: is_gone(lab, run_id), "every process of the run to end", 5.0)
+
+
+def test_a_stopped_launcher_costs_every_host_its_lease(begin: Begin, lab: Lab) -> None:
+    run = begin("stopped", run={"total_env_steps": 10_000_000})
+    run.wait_for_steps(3_000)
+    run_id = run.run_id
+    run.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: is_gone(lab, run_id), "every process of the run to end", LEASE_S + 5.0)
+    finally:
+        run.process.send_signal(signal.SIGCONT)
+    assert run.end()[0] == 1, "the learner's host has ended"
+
+
+def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Begin, lab: Lab) -> None:
+    one, other = (begin(name, run={"total_env_steps": 10_000_000}) for name in ("one", "other"))
+    for run in (one, other):
+        run.wait_for_steps(1_000)
+    one.process.send_signal(signal.SIGSTOP)  # it cannot help
+    code, out, err = one.command("down", str(one.run_dir))
+    assert code == 0, (out, err)
+    assert "h1" in out and "0 left" in out, out
+    assert is_gone(lab, one.run_id)
+    before = other.status()["env_steps"]
+    other.wait_for_steps(before + 1_000)
+    assert other.command("stop", str(other.run_dir))[0] == 0
+    assert other.end()[0] == 0
+    assert other.summary()["status"] == "stopped" and other.summary()["ledger"]["balanced"]
+    assert is_gone(lab, other.run_id)
+
+
+def test_a_learner_elsewhere_leaves_its_checkpoints_here_and_goes_on_from_them(
+    begin: Begin, lab: Lab, alone: str
+) -> None:
+    first = begin("far", learner={"host": "h0"}, run={"total_env_steps": STEPS // 2})
+    assert first.done()["env_steps"] >= STEPS // 2
+    kept = {path.name.partition("-")[0] for path in (first.run_dir / "checkpoints").iterdir()}
+    assert "full" in kept and "v0" in kept
+    assert is_gone(lab, first.summary()["run_id"])
+    code, out, err = first.command(
+        "launch", str(lab.folder / "far.yaml"), "--resume", str(first.run_dir), "--plain",
+        "--set", f"run.total_env_steps={STEPS}",
+    )  # fmt: skip
+    assert code == 0, (out, err)
+    assert first.summary()["weights_sha256"] == alone and first.summary()["ledger"]["balanced"]
+
+
+def test_no_key_is_seen_in_commands_environments_or_files(begin: Begin, lab: Lab) -> None:
+    run = begin("secret", run={"total_env_steps": 10_000_000})
+    run.wait_for_steps(1_000)
+    secrets = _keys_in_memory(role(lab.hosts[1], run.run_id, "agent").pid, run)
+    places: list[bytes] = []
+    for host in lab.hosts:
+        for process in processes(host, run.run_id):
+            places += [Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+        places += [path.read_bytes() for path in host.tmp.rglob("*") if path.is_file()]
+    places += [path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()]
+    assert secrets and not any(secret in place for secret in secrets for place in places)
+
+
+def _keys_in_memory(pid: int, run: FarRun) -> set[bytes]:
+    """The secret keys that an agent was given, found where they must be: in its memory, after their names."""
+    found: set[bytes] = set()
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if "rw" not in line.split()[1] or end - start > 64 << 20:
+                continue
+            try:
+                memory.seek(start)
+                content = memory.read(end - start)
+            except OSError:
+                continue
+            found |= set(re.findall(rb'"secret":\s?"([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})"', content))
+    return found
+
+
+def test_strangers_are_refused_and_counted_while_the_run_goes_on(begin: Begin, lab: Lab, alone: str) -> None:
+    """A plain ZeroMQ client, a key that nobody knows, the wrong server key, and no ZeroMQ at all; from another host."""
+    run = begin("strangers", learner={"port": PORT})
+    run.wait_for_steps(2_000)
+    network = lab.hosts[1].network
+    assert network is not None
+    address = f"tcp://{lab.hosts[0].address}:{PORT + 2}"
+    strange = network.run(sys.executable, str(Path(__file__).with_name("strangers.py")), address)
+    assert strange.split() == ["0"], "answers that strangers got"
+    refused = until(lambda: run.status().get("refused"), "refusals in the status")
+    assert {"unknown key", "wrong handshake"} & set(refused), refused
+    code, _, err = run.end()
+    assert (code, run.summary()["weights_sha256"]) == (0, alone)
+    assert "broker-0: refused: " in err
+
+
+def test_a_cable_that_is_out_for_a_moment_costs_no_bit(begin: Begin, lab: Lab, alone: str) -> None:
+    run = begin("cable", limits={"host_lease_s": 30.0, "lost_after_s": 1.0})
+    run.wait_for_steps(3_000)
+    lab.link(1, False)
+    time.sleep(2.0)  # the fault's length
+    lab.link(1, True)
+    assert run.done()["weights_sha256"] == alone
+    assert run.summary()["ledger"]["balanced"]

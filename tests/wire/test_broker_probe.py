@@ -1,0 +1,89 @@
+"""Which address leads to the broker, among ports that are closed, silent, or somebody else's."""
+
+from __future__ import annotations
+
+import socket as plain
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from zmqrl.broker.doors import Doors
+from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.errors import DeadlineExceeded
+from zmqrl.wire import messages
+from zmqrl.wire.probe import first_answering
+
+WAIT_S = 5.0
+
+
+def pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+SERVER, B, STRANGER = pair(), pair(), pair()
+FAR = Keys(SERVER[0], *B)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """Of a broker on 127.0.0.1 that answers every report, in a thread of its own."""
+    found: list[int] = []
+    bound, end = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        names = ("segments", "descriptors", "notices", "control")
+        ends = Endpoints(**{name: f"ipc://{tmp_path}/{name}" for name in names})
+        doors = Doors(ends, Listen("127.0.0.1"), Keys(SERVER[0], server_secret=SERVER[1], allowed={B[0]: "b"}))
+        found.append(doors.ports[2])
+        bound.set()
+        poller = zmq.Poller()
+        for source in (*doors.guards, doors.control):
+            poller.register(source, zmq.POLLIN)
+        while not end.is_set():
+            poller.poll(20)
+            doors.guard()
+            while doors.control.poll(0):
+                peer, said = doors.control.recv_multipart()
+                assert messages.unpack(said).fields["host"] == "b"
+                doors.control.send_multipart([peer, messages.pack("welcome", broker=1)])
+        doors.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert bound.wait(WAIT_S)
+    yield found[0]
+    end.set()
+    thread.join(WAIT_S)
+
+
+def test_the_right_one_of_several_answers(port: int) -> None:
+    with plain.create_server(("127.0.0.3", port)):  # takes connections, and never says a word
+        reached = first_answering(("127.0.0.2", "127.0.0.3", "127.0.0.1"), (1, 2, port), "b", FAR, WAIT_S)
+    assert reached.address == "127.0.0.1"
+    assert 0 < reached.milliseconds < WAIT_S * 1000
+
+
+def test_none_answers_and_each_is_named(port: int) -> None:
+    begun = time.monotonic()
+    with plain.create_server(("127.0.0.3", port)), pytest.raises(DeadlineExceeded) as failed:
+        first_answering(("127.0.0.2", "127.0.0.3"), (1, 2, port), "b", FAR, 0.5)
+    assert time.monotonic() - begun < WAIT_S
+    said = str(failed.value)
+    assert f"port {port}" in said
+    assert "127.0.0.2: Connection refused" in said
+    assert "127.0.0.3: connects, but is no broker of this run" in said
+
+
+def test_a_broker_that_does_not_know_our_key_is_none(port: int) -> None:
+    with pytest.raises(DeadlineExceeded, match="refuses our key"):
+        first_answering(("127.0.0.1",), (1, 2, port), "b", Keys(SERVER[0], *STRANGER), 0.5)
+
+
+def test_no_address_at_all() -> None:
+    with pytest.raises(DeadlineExceeded, match="it has no address"):
+        first_answering((), (1, 2, 3), "b", None, 0.05)
