@@ -1,4 +1,4 @@
-"""What a network does to a run over several hosts: cables are out, two hosts do not hear each other, all is far away."""
+"""What a network does to a run over several hosts: cables are out, hosts do not hear each other, all is far away."""
 
 from __future__ import annotations
 

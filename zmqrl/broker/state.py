@@ -116,7 +116,7 @@ class BrokerState:
                 self._bury(event.index)
 
     def await_claims(self) -> None:
-        """A successor of a broker with other hosts: until `WaitedEnough` it lets those who step vector envs claim them."""
+        """After another broker, with other hosts: until `WaitedEnough` those who step vector envs may claim them."""
         if self._sync:
             self._awaited = {v for v, record in enumerate(self.streams.records) if record.incarnation >= 0}
 
