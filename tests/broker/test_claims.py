@@ -1,4 +1,4 @@
-"""A broker after another: workers of other hosts come back one by one, and go on with what they step."""
+"""Who steps what, when workers and hosts say so in any order: at the start, and to a broker after another."""
 
 from __future__ import annotations
 
@@ -62,3 +62,14 @@ def test_who_was_given_up_is_known() -> None:
     assert not broker.gave_up((1,))
     broker.handle(ev.HostIs({}, (1,), "far1"))
     assert broker.gave_up((1,)) and not broker.gave_up(()) and not broker.gave_up((0, 1))
+
+
+def test_a_worker_whose_host_speaks_last_is_not_sent_away() -> None:
+    plan = bus_plan("sync", 2, 2, slots=9)
+    broker = BrokerState(plan, Arena.private(plan))
+    near = plan.config.learner.host
+    broker.handle_all([ev.WorkerIs(0, 0, (), {}), ev.HostIs({}, (), "far", ())])
+    standing = broker.standing(0)
+    assert standing is not None and not standing.stop
+    broker.handle(ev.HostIs({0: 0}, (), near, (0,)))
+    assert streams_of(broker, 0) == {0: 0, 1: 0}

@@ -300,7 +300,6 @@ class BrokerState:
 
     def _host_is(self, event: ev.HostIs) -> None:
         held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
-        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
         if self._membership.hear(event.host, held, given_up):
             self._members_changed = True
         for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
