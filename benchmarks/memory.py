@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.supervision.process_table import pss_mb
-
 EVERY_S = 2.0
 WARM_S = 60.0
 STOPPED_S = 30.0
@@ -38,6 +36,15 @@ def processes(run_id: str) -> dict[str, int]:
         if run_id in argv and "zmqrl.entry" in argv:
             found[f"{argv[3].removeprefix('zmqrl.')}-{argv[5]}"] = int(path.parent.name)
     return found
+
+
+def own_mb(pid: int) -> float | None:
+    """Anonymous memory in 10^6 bytes; what is shared with others changes as they come and go. None when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Anonymous:")), None)
 
 
 def fitted(samples: list[tuple[float, float]]) -> dict[str, float]:
@@ -75,7 +82,7 @@ def watch(launcher: subprocess.Popen[bytes], run_dir: Path, seconds: float) -> d
             time.sleep(STOPPED_S)
             os.kill(held["learner-0"], signal.SIGCONT)
         for name, pid in held.items():
-            size = pss_mb(pid)
+            size = own_mb(pid)
             if at > WARM_S and size is not None and at < seconds:
                 samples.setdefault(name, []).append((at, size))
     return samples
