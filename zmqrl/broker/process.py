@@ -212,9 +212,9 @@ class Broker:
                 self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
             self._hosts.forget(f["host"])
-        notice = self._state.notice
-        welcome = messages.pack("welcome", broker=self._state.incarnation)
-        self._to(peer, welcome if notice is None else messages.pack_notice(notice))
+        self._to(peer, messages.pack("welcome", broker=self._state.incarnation))
+        if self._state.notice is not None:
+            self._to(peer, messages.pack_notice(self._state.notice))
 
     def _heard_learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> None:
         if kind not in ("learner", "announce", "answer"):
