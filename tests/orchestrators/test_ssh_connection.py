@@ -235,3 +235,20 @@ def test_open_all_left_half_way_closes_what_nobody_was_given(lab: Lab) -> None:
     results.close()  # type: ignore[attr-defined]
     first.close()
     until(lambda: not sessions(lab.hosts[2]))
+
+
+def test_a_cut_cable_ends_it_only_after_the_silence_that_it_bears(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lab.isolated:
+        pytest.skip(lab.why_not_isolated)
+    monkeypatch.setattr("zmqrl.orchestrators.ssh_dial.SILENT_S", 0.5)
+    with connected(target_of(lab, 2)) as hasty, connected(target_of(lab, 2)) as patient:
+        hasty.bear(1.0)
+        patient.bear(60.0)
+        lab.link(2, False)
+        try:
+            for connection in (hasty, patient):
+                connection._transport.send_ignore()  # what is not acknowledged is what it waits for
+            until(lambda: not hasty.is_alive())
+        finally:
+            lab.link(2, True)
+        assert patient.run("echo there", WAIT_S).stdout == b"there\n"

@@ -101,17 +101,17 @@ class FarRun:
             self.process.kill()
         self.process.communicate()
         if (self.run_dir / "run.json").is_file():
-            until(lambda: not _here(self.run_id), "the agent of this machine to end", 5.0)
+            until(lambda: not here(self.run_id), "the agent of this machine to end", 5.0)
 
 
-def _here(run_id: str) -> list[str]:
-    """Processes of the run on the laptop."""
+def here(run_id: str, role: str = "zmqrl.entry") -> list[int]:
+    """Pids of the run's processes on the laptop: all, or those of a role."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             argv = path.read_bytes().decode(errors="replace").split("\0")
-            if run_id in argv and "zmqrl.entry" in argv:
-                found.append(path.parent.name)
+            if run_id in argv and role in argv and "zmqrl.entry" in argv:
+                found.append(int(path.parent.name))
     return found
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane, Join
+from zmqrl.agent.fetching import Fetching
 from zmqrl.agent.store_token import sees_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
-from zmqrl.types import Ledger, Notice, Version
+from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached, first_answering
 
@@ -22,7 +23,6 @@ LOG = logging.getLogger(__name__)
 PROBE_S = 8.0
 STORE_S = 1.0
 """How long a version may take to be seen in the store; then the broker is asked for it."""
-ASK_AGAIN_S = 2.0
 
 
 class RemoteDataPlane(DataPlane):
@@ -33,8 +33,7 @@ class RemoteDataPlane(DataPlane):
         self._link: AgentLink | None = None
         self._relay = WeightsRelay(None)
         self.sees_store = False
-        self._wanted: Version | None = None
-        self._asked_at = 0.0
+        self._fetching = Fetching()
 
     @property
     def sockets(self) -> Sequence[Any]:
@@ -65,6 +64,7 @@ class RemoteDataPlane(DataPlane):
         taken = self._take_fetched(self._link)
         if newest is not None and self._relay.newest([newest]) is not None:
             taken = self._take(newest) or taken
+        self._ask_when_due(self._link)
         if taken is not None:
             self.current = taken
         return taken
@@ -74,8 +74,7 @@ class RemoteDataPlane(DataPlane):
         link.fetched.clear()  # first: what is damaged is not looked at again
         for fetched in came:
             taken = self._relay.put(fetched.notice, fetched.content) or taken
-            if self._wanted is not None and self._wanted <= fetched.notice.version:
-                self._wanted = None
+            self._fetching.came(fetched.notice.version)
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:
@@ -85,14 +84,13 @@ class RemoteDataPlane(DataPlane):
                 return self._relay.take([notice])
             except StoreError as error:
                 LOG.warning("version %s is fetched from the broker: %s", notice.version, error)
-        if self._wanted is None or self._wanted < notice.version:
-            self._ask(notice.version)
+        self._fetching.want(notice.version)
         return None
 
-    def _ask(self, version: Version) -> None:
-        assert self._link is not None, "joined"
-        self._wanted, self._asked_at = version, time.monotonic()
-        self._link.fetch(version)
+    def _ask_when_due(self, link: AgentLink) -> None:
+        version = self._fetching.due(link.broker, time.monotonic())
+        if version is not None:
+            link.fetch(version)
 
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {"weights": self._relay.fd} if role == "worker" else {}
@@ -101,8 +99,7 @@ class RemoteDataPlane(DataPlane):
         if self._link is None:
             return
         self._link.report(alive, given_up, workers)
-        if self._wanted is not None and time.monotonic() - self._asked_at > ASK_AGAIN_S:
-            self._ask(self._wanted)
+        self._ask_when_due(self._link)
 
     def ledger(self) -> Ledger | None:
         return None

@@ -98,7 +98,12 @@ class Answered:
     take_up: TakeUp
 
 
-Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | Announced | Answered
+@dataclass(frozen=True)
+class WaitedEnough:
+    """Whoever has not claimed the vector envs that it stepped under the broker before this one is gone."""
+
+
+Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | Announced | Answered | WaitedEnough
 
 
 @dataclass(frozen=True)

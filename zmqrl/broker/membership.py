@@ -39,13 +39,15 @@ class Membership:
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int]) -> bool:
         """A host's absolute word. True when it changed anything."""
+        before = set(self._members)
         if not self._told:
             self._told = True
-            self._members -= {index for index, of in self._host_of.items() if of is None}
+            for index in [index for index, of in self._host_of.items() if of is None]:
+                del self._host_of[index]  # its host may speak after this one: it has not left
+                self._members.discard(index)
         own = {index for index in workers if self.is_of(index, host)}
         lost = {index for index in given_up if self.is_of(index, host)} - self.given_up
         self.given_up |= lost
-        before = set(self._members)
         self._members -= {index for index, of in self._host_of.items() if of == host}
         self._members |= own
         self._members -= self.given_up
@@ -57,6 +59,10 @@ class Membership:
         if self._sync:
             return self._owner.get(vector_env)
         return vector_env if vector_env in self._members else None
+
+    def leave_with(self, vector_env: int, index: int) -> None:
+        """This worker steps it already: `balance` moves it only if it has to."""
+        self._owner[vector_env] = index
 
     def balance(self) -> None:
         """sync: give every vector env an owner; afterwards no two members differ by more than one."""

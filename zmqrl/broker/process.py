@@ -34,6 +34,8 @@ POLL_MS = 500
 SEE_OFF_S = 3.0
 FETCH_POLL_MS = 2
 """While somebody waits for a version that is on its way through this host's agent."""
+CLAIM_S = 3.0
+"""How long a new broker waits for the workers of other hosts to come back before it moves their vector envs."""
 MOST_MESSAGES = 1000
 """Of one socket in one round."""
 MOST_DESCRIPTORS = 10_000
@@ -66,6 +68,10 @@ class Broker:
         self._hosts = Hosts(boot.plan.config.learner.host, limits.host_lease_s)
         self._doors = Doors(boot.endpoints, boot.listen, boot.keys)
         self._desk = WeightsDesk(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
+        self._claims_until: float | None = None
+        if self._doors.ports and self._state.incarnation > 1:
+            self._state.await_claims()
+            self._claims_until = time.monotonic() + CLAIM_S
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
         for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
@@ -206,9 +212,9 @@ class Broker:
                 self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
             self._hosts.forget(f["host"])
-        notice = self._state.notice
-        welcome = messages.pack("welcome", broker=self._state.incarnation)
-        self._to(peer, welcome if notice is None else messages.pack_notice(notice))
+        self._to(peer, messages.pack("welcome", broker=self._state.incarnation))
+        if self._state.notice is not None:
+            self._to(peer, messages.pack_notice(self._state.notice))
 
     def _heard_learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> None:
         if kind not in ("learner", "announce", "answer"):
@@ -250,6 +256,9 @@ class Broker:
         for host, workers in self._hosts.lost(now):
             self._events.send("host_lost", lost=host)
             self._incoming.append(ev.HostIs({}, workers, host))
+        if self._claims_until is not None and now >= self._claims_until:
+            self._claims_until = None
+            self._incoming.append(ev.WaitedEnough())
         self._tell_refused()
 
     def _tell_refused(self) -> None:

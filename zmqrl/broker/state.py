@@ -68,6 +68,8 @@ class BrokerState:
         self._unheard: dict[int, int] | None = None
         self._holders: dict[int, int] = {}
         """Vector env to the worker that has it, or is leaving it."""
+        self._awaited: set[int] = set()
+        """Vector envs that are not moved yet: who stepped them under the broker before this one may still say so."""
         self._asked: dict[int, TakeUpRequest] = {}
         self._base: int | None = arena.base_env_steps()
         self.notice: Notice | None = None
@@ -104,11 +106,19 @@ class BrokerState:
             self._delivered(event)
         elif isinstance(event, ev.Answered):
             self._answered(event.take_up)
+        elif isinstance(event, ev.WaitedEnough):
+            self._members_changed = self._members_changed or bool(self._awaited)
+            self._awaited.clear()
         else:
             worker = self._workers.get(event.index)
             credits_expire = isinstance(event, ev.Goodbye) or (worker is not None and worker.remote)
             if worker is not None and worker.spawn == event.spawn and credits_expire:
                 self._bury(event.index)
+
+    def await_claims(self) -> None:
+        """After another broker, with other hosts: until `WaitedEnough` those who step vector envs may claim them."""
+        if self._sync:
+            self._awaited = {v for v, record in enumerate(self.streams.records) if record.incarnation >= 0}
 
     @property
     def requests(self) -> list[TakeUpRequest]:
@@ -285,9 +295,10 @@ class BrokerState:
                 record = self.streams.records[vector_env]
                 if record.incarnation == incarnation != record.swept:
                     self._give(event.index, StreamOrder(vector_env, incarnation, record.next_index, None))
+                    self._membership.leave_with(vector_env, event.index)
+                    self._awaited.discard(vector_env)
 
     def _host_is(self, event: ev.HostIs) -> None:
-        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
         held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
         if self._membership.hear(event.host, held, given_up):
             self._members_changed = True
@@ -444,7 +455,7 @@ class BrokerState:
             owner, holder = self._membership.owner(vector_env), self._holders.get(vector_env)
             if holder is not None and (holder != owner or self._is_behind(vector_env)):
                 self._take_off(holder, vector_env)
-            elif holder is None and owner in self._workers:
+            elif holder is None and owner in self._workers and vector_env not in self._awaited:
                 self._hand_over(vector_env)
 
     def _most_leases(self, worker: _Worker) -> int:

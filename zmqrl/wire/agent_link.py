@@ -37,6 +37,8 @@ class AgentLink:
         """What came beside notices; the reader takes it away."""
         self.farewell = False
         """The run is over."""
+        self.broker: int | None = None
+        """Incarnation of the broker that answered last."""
         self.heard = 0
         """Messages so far: it grows while the broker lives."""
 
@@ -55,7 +57,9 @@ class AgentLink:
                 continue
             self.heard += 1
             self.farewell = self.farewell or message.kind == "farewell"
-            if message.kind == "notice":
+            if message.kind == "welcome":
+                self.broker = message.fields["broker"]
+            elif message.kind == "notice":
                 found.append(from_json(Notice, message.fields["notice"]))
             elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:
                 notice = from_json(Notice, message.fields["notice"])
