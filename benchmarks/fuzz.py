@@ -99,7 +99,7 @@ class Fuzzer:
     def ask(self) -> None:
         """A question that is always answered: until then nothing more is sent."""
         begun = time.monotonic()
-        self._asking.send(messages.pack("agent", host="fuzz", alive={}, given_up=[], workers=[]))
+        self._asking.send(messages.pack("agent", host="fuzz", alive={}, ready=[], given_up=[], workers=[]))
         if not self._asking.poll(int(ANSWER_S * 1000)):
             raise BrokerDied(f"no answer within {ANSWER_S:g} s")
         self._asking.recv_multipart()

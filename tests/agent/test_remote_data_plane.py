@@ -94,7 +94,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         while asking.is_alive() and time.monotonic() < until:
             broker.turn()
         asking.join(WAIT_S)
-        plane.report({1: 0}, [], [1])
+        plane.report({1: 0}, [], [], [1])
         while time.monotonic() < until and plane.heard == 0:
             broker.turn()
             assert plane.take_notice() is None

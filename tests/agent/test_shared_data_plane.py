@@ -71,7 +71,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
     held = SharedDataPlane(plan, folder.endpoints(), "local")
-    held.report({0: 0, 1: 3}, [2], [0, 1])
+    held.report({0: 0, 1: 3}, [1], [2], [0, 1])
     assert broker.control.poll(WAIT_MS)
     yield held
     held.close()
@@ -90,6 +90,7 @@ def test_who_lives_reaches_the_broker(plane: SharedDataPlane, broker: Broker) ->
     assert message.kind == "agent"
     assert message.fields["host"] == "local"
     assert {int(k): v for k, v in message.fields["alive"].items()} == {0: 0, 1: 3}
+    assert list(message.fields["ready"]) == [1]
     assert list(message.fields["given_up"]) == [2]
 
 

@@ -83,7 +83,7 @@ class Broker:
         self.notices = bind(self._context, zmq.PUB, ends.notices)
         self.control = bind(self._context, zmq.ROUTER, ends.control)
         self.link = AgentLink(ends, "local")
-        self.link.report({}, [], [])
+        self.link.report({}, [], [], [])
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0

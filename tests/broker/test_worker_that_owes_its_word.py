@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
 from bus_plans import bus_plan
 
@@ -37,21 +39,22 @@ def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
     assert broker.standing(1).leases  # type: ignore[union-attr]
 
 
-def test_a_worker_that_never_says_a_word_to_this_broker_is_lost() -> None:
+@pytest.mark.parametrize(("ready", "lost_at"), [(True, 5), (False, 20)])
+def test_a_worker_that_never_says_a_word_to_this_broker_is_lost(ready: bool, lost_at: int) -> None:
     """It was stopped before the broker died: the next one hears of it from its agent alone."""
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0))
     judged = {}
     for second in range(30):
-        liveness.expect(WORKER, 3, second)
+        liveness.expect(WORKER, 3, ready, second)
         for judgement in liveness.judge(lambda member: True, second):
             judged[second] = (judgement.state, judgement.spawn)
-    assert judged == {20: ("lost", 3)}
+    assert judged == {lost_at: ("lost", 3)}
 
 
 def test_one_that_is_expected_and_comes_is_judged_by_its_heartbeats() -> None:
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0))
-    liveness.expect(WORKER, 3, 0)
+    liveness.expect(WORKER, 3, False, 0)
     liveness.hear(Beat(WORKER, 3, progress=0), 1)
-    liveness.expect(WORKER, 3, 2)
+    liveness.expect(WORKER, 3, False, 2)
     assert not liveness.judge(lambda member: False, 5.9)
     assert [judgement.state for judgement in liveness.judge(lambda member: False, 6.0)] == ["lost"]

@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "meta": [0, 0, 1, 0, 1, 8],
     "host": "local",
     "alive": {0: 1},
+    "ready": [],
     "given_up": [2],
     "workers": [0, 1],
     "version": [0, 4],

@@ -50,6 +50,8 @@ class Child:
     events_open: bool = True
     killed: bool = False
     told_to_end: bool = False
+    ready: bool = False
+    """It said so: from then on its silence means something."""
     last_fault: Mapping[str, Any] = field(default_factory=dict)
     _unread: bytes = b""
     _unwritten: bytes = b""

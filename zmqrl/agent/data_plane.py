@@ -64,8 +64,10 @@ class DataPlane(ABC):
         """The shared descriptors that a process of `role` inherits."""
 
     @abstractmethod
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
-        """Tell the broker which workers live (index to spawn), which never come back, and which this host holds."""
+    def report(
+        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
+        """Tell the broker who lives (index to spawn), who is ready, who never comes back, and whom this host holds."""
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
         """Tell the broker that another host's agent has ended, and its workers with it."""
@@ -99,7 +101,9 @@ class NoDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {}
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+    def report(
+        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
         return
 
     def ledger(self) -> Ledger | None:

@@ -249,6 +249,8 @@ class HostAgent:
                 # a broker that is started again has to be where everybody looks for it
                 self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, tuple(event["ports"])))
                 event |= {"addresses": own_addresses(), "token": self._data_plane.token}
+            elif name == "ready":
+                child.ready = True
             elif name == "left":
                 child.told_to_end = True
             elif name == "fault":
@@ -337,10 +339,12 @@ class HostAgent:
 
     def _report(self) -> None:
         """Tell the broker who lives; it takes leases back only from processes that were reaped."""
-        alive = {place.index: child.spawn for place, child in self._children.items() if place.role == "worker"}
+        children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
+        alive = {index: child.spawn for index, child in children.items()}
+        ready = [index for index, child in children.items() if child.ready]
         given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
         held = [index for index in self._workers if index not in given_up]
-        self._data_plane.report(alive, given_up, () if self._end.begun and not alive else held)
+        self._data_plane.report(alive, ready, given_up, () if self._end.begun and not alive else held)
 
     # what the launcher says
 

@@ -95,10 +95,12 @@ class RemoteDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {"weights": self._relay.fd} if role == "worker" else {}
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+    def report(
+        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
         if self._link is None:
             return
-        self._link.report(alive, given_up, workers)
+        self._link.report(alive, ready, given_up, workers)
         self._ask_when_due(self._link)
 
     def ledger(self) -> Ledger | None:

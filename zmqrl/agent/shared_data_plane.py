@@ -46,11 +46,13 @@ class SharedDataPlane(DataPlane):
             fds["weights"] = self._relay.fd
         return fds
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
-        self._link.report(alive, given_up, workers)
+    def report(
+        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
+        self._link.report(alive, ready, given_up, workers)
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        self._link.speak_for(host, {}, workers, ())
+        self._link.speak_for(host, {}, (), workers, ())
 
     def ledger(self) -> Ledger | None:
         return self._arena.ledger()

@@ -117,8 +117,10 @@ def path_segments_per_s(columns: tuple[ColumnSpec, ...], workers: int, leases: i
                 raise DeadlineExceeded(f"not every writer of {workers} was heard within {START_S} s")
         before, begun = checked.segments, time.perf_counter()
         now = begun
-        while now < begun + seconds:
+        while now < begun + seconds or checked.segments == before:
             now = turn()
+            if now > begun + seconds + START_S:
+                raise DeadlineExceeded(f"no segment came within {seconds + START_S:g} s")
         return (checked.segments - before) / (now - begun)
 
 

@@ -72,11 +72,15 @@ class Liveness:
             if known.progress != beat.progress:
                 known.progress, known.moved_at = beat.progress, now
 
-    def expect(self, member: Member, spawn: int, now: float) -> None:
-        """It was started, its agent says: from `limits.start_s` on its silence counts, also if it never says a word."""
+    def expect(self, member: Member, spawn: int, ready: bool, now: float) -> None:
+        """It was started, its agent says: its silence counts, also if it never says a word.
+
+        From now on when it was `ready` (under the broker before this one), else from `limits.start_s` on.
+        """
         known = self._members.get(member)
         if known is None or known.spawn < spawn:
-            self._members[member] = _Heard(spawn, UNHEARD, now + self._start_s, now + self._start_s)
+            since = now if ready else now + self._start_s
+            self._members[member] = _Heard(spawn, UNHEARD, since, since)
 
     def forget(self, member: Member) -> None:
         """It ended, and was reaped."""

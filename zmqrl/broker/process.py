@@ -203,7 +203,7 @@ class Broker:
             return
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
-                self._liveness.expect(Member("worker", index), spawn, time.monotonic())
+                self._liveness.expect(Member("worker", index), spawn, index in f["ready"], time.monotonic())
         self._incoming.append(ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"]))
         if f["workers"]:
             if user is not None:

@@ -44,7 +44,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option("--for", "for_s", type=Duration(), default="60s", metavar="60s", help="How long faults come: 60s, 10m.")
 @click.option("--faults", type=click.IntRange(1), metavar="N", help="How many; default one in 5 s.")
 @click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
-@click.option("--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults and of both runs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have theirs."
+)
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where it writes; default runs/drill-<time>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="The report; default RUN_DIR/drill.json.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of the run.")

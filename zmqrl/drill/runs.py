@@ -40,6 +40,7 @@ class Asked:
     mode: Mode | None
     workers: int
     seed: int
+    """Of the faults. The runs have the preset's own: what is drilled is how one that learns bears faults."""
     for_s: float
     overrides: Sequence[str]
     folder: Path
@@ -50,7 +51,7 @@ class Asked:
 
 def learning_run(asked: Asked) -> tuple[Subject, int]:
     """The preset under faults, and the env steps that it has for its threshold. ConfigError as `train` raises it."""
-    own = load(asked.preset, None, asked.overrides, asked.mode, asked.workers, asked.seed).config
+    own = load(asked.preset, None, asked.overrides, asked.mode, asked.workers, None).config
     run = own.run
     settings = {
         "run.name": LEARNING,
@@ -62,7 +63,7 @@ def learning_run(asked: Asked) -> tuple[Subject, int]:
         **{f"limits.{key}": value for key, value in LIMITS.items()},
     }
     flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(asked.overrides)
-    config = load(asked.preset, None, flags, asked.mode, asked.workers, asked.seed).config
+    config = load(asked.preset, None, flags, asked.mode, asked.workers, None).config
     arguments = [asked.preset, *_command_flags(config, asked), *(part for flag in flags for part in ("--set", flag))]
     return Subject(LEARNING, _plan(config, asked.folder / LEARNING), arguments), run.total_env_steps
 
@@ -71,7 +72,7 @@ def witness_run(asked: Asked, learning: RunPlan) -> Subject:
     """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
     preset = asked.folder / f"{WITNESS}.yaml"
     preset.write_text(json.dumps(witness_config(asked, learning), indent=2) + "\n")
-    config = load(str(preset), None, (), None, asked.workers, asked.seed).config
+    config = load(str(preset), None, (), None, asked.workers, None).config
     arguments = [str(preset), *_command_flags(config, asked)]
     return Subject(WITNESS, _plan(config, asked.folder / WITNESS), arguments, witness=True)
 
@@ -120,7 +121,7 @@ def _max_wall_s(for_s: float) -> float:
 
 
 def _command_flags(config: Config, asked: Asked) -> list[str]:
-    flags = ["--mode", config.run.mode, "--seed", str(asked.seed)]
+    flags = ["--mode", config.run.mode]
     return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.workers)]
 
 

@@ -66,14 +66,26 @@ class AgentLink:
                 self.fetched.append(Fetched(notice, b"".join(parts[1:])))
         return found
 
-    def report(self, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
-        """Absolute: index to spawn of who lives (who is absent is dead and reaped), and the indexes held here."""
-        self.speak_for(self._host, alive, given_up, workers)
+    def report(
+        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
+    ) -> None:
+        """Absolute: index to spawn of who lives (who is absent is dead and reaped), and the indexes held here.
 
-    def speak_for(self, host: str, alive: Mapping[int, int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        ready: who said that it is; its silence from then on means something.
+        """
+        self.speak_for(self._host, alive, ready, given_up, workers)
+
+    def speak_for(
+        self,
+        host: str,
+        alive: Mapping[int, int],
+        ready: Sequence[int],
+        given_up: Sequence[int],
+        workers: Sequence[int],
+    ) -> None:
         """The same in the name of a host that cannot; the broker believes only its own host's agent."""
-        fields = {"host": host, "alive": dict(alive), "given_up": list(given_up), "workers": list(workers)}
-        send(self._control, messages.pack("agent", **fields))
+        indexes = {"ready": list(ready), "given_up": list(given_up), "workers": list(workers)}
+        send(self._control, messages.pack("agent", host=host, alive=dict(alive), **indexes))
 
     def fetch(self, version: Version) -> None:
         """Ask for `version` or a newer one; it will be in `fetched`."""

@@ -39,7 +39,7 @@ def first_answering(
     try:
         for address in addresses:
             control = connect(context, zmq.DEALER, Endpoints.tcp(address, ports).control, keys)
-            send(control, messages.pack("agent", host=host, alive={}, given_up=[], workers=[]))
+            send(control, messages.pack("agent", host=host, alive={}, ready=[], given_up=[], workers=[]))
             poller.register(control, zmq.POLLIN)
             asked[control] = address
         for control, _ in poller.poll(int(deadline_s * 1000)):
