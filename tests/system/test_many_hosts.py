@@ -169,7 +169,6 @@ def test_the_broker_killed(tmp_path: Path, begin: Any, one_host: dict[str, Any])
     _same(summary, one_host)
 
 
-@pytest.mark.unsettled("it once waited too long on a busy machine")
 def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_slow_host: dict[str, Any]) -> None:
     run = begin(hosts_plan(tmp_path / "run", **SLOW))
     run.wait_for_updates(2)

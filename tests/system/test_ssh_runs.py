@@ -149,7 +149,6 @@ def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Be
     assert is_gone(lab, other.run_id)
 
 
-@pytest.mark.unsettled("a run once did not end within 110 s")
 def test_a_learner_elsewhere_leaves_its_checkpoints_here_and_goes_on_from_them(
     begin: Begin, lab: Lab, alone: str
 ) -> None:
