@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 
 class Membership:
@@ -19,9 +19,9 @@ class Membership:
         """Whether any host has said which workers it holds."""
 
     @property
-    def members(self) -> frozenset[int]:
-        """Indexes of the workers that are there, or will be again."""
-        return frozenset(self._members)
+    def members(self) -> Set[int]:
+        """Indexes of the workers that are there, or will be again; not a copy."""
+        return self._members
 
     def has_left(self, index: int) -> bool:
         """Whether its host no longer holds it."""

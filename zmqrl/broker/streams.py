@@ -33,9 +33,10 @@ class Streams:
         known = 0 <= meta.id.vector_env < len(self.records)
         return known and 0 <= meta.id.index < MAX_INDEX and 0 <= meta.rows <= self._segment_rows
 
-    def is_open_sane(self, index: int, rows: int) -> bool:
-        """The same of what is reported of an open segment; both go into one word."""
-        return 0 <= index < MAX_INDEX and 0 <= rows <= self._most_open_rows
+    def report_open(self, vector_env: int, index: int, rows: int) -> None:
+        """In place of a worker that cannot see the arena: how far its open segment is. Nonsense is not written."""
+        if 0 <= index < MAX_INDEX and 0 <= rows <= self._most_open_rows:
+            self._arena.streams.write_open(vector_env, index, rows)
 
     def accept(self, ref: SlotRef, meta: SegmentMeta) -> bool | None:
         """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come."""

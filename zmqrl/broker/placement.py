@@ -1,0 +1,246 @@
+"""Who steps which vector env: handed over, taken off, claimed from the broker before, open again after going back.
+
+A vector env has one holder at most. It goes to another only once its holder has stopped it, or is dead; what the
+holder had sealed is booked before (`zmqrl.broker.booking`), so the books say where the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.membership import Membership
+from zmqrl.broker.orders import RESUMED_SHIFT, StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.streams import Streams
+from zmqrl.config.plan import RunPlan
+from zmqrl.types import SlotRef, Version
+
+
+@dataclass
+class _Part:
+    """What one worker process steps, by vector env."""
+
+    orders: dict[int, StreamOrder] = field(default_factory=dict)
+    leaving: set[int] = field(default_factory=set)
+    """Taken off its orders; its own until it says that it has stopped."""
+    told: frozenset[int] = frozenset()
+    """The vector envs that it named last, also those of which it has unbooked segments."""
+    serial: int = 0
+    """Grows with each change of `orders`."""
+    heard_serial: int = -1
+
+
+@dataclass(frozen=True)
+class _GoneBack:
+    """Where a learner went back to, with the rows of each vector env that were stored until there."""
+
+    version: Version
+    rows: Sequence[int]
+
+    @property
+    def incarnation(self) -> int:
+        """Of the vector envs from there on; each is taken up under a later one."""
+        return self.version.incarnation << RESUMED_SHIFT
+
+
+class Placement:
+    """Part of the broker's state: writes take-ups, sweeps and roll-backs into the books."""
+
+    def __init__(self, plan: RunPlan, streams: Streams, membership: Membership, actions: list[ev.Action]) -> None:
+        """`actions`: where it puts what it wants done."""
+        self._streams, self._membership, self._actions = streams, membership, actions
+        self._sync, self._resume = plan.config.run.mode != "async", plan.resume
+        self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
+        self._min_workers = plan.config.min_workers
+        self._begun = any(record.incarnation >= 0 for record in streams.records)
+        self._parts: dict[int, _Part] = {}
+        """By the index of each worker that is there."""
+        self.holders: dict[int, int] = {}
+        """Vector env to the worker that has it, or is leaving it. To be read."""
+        self._awaited: set[int] = set()
+        """Vector envs that are not moved yet: who stepped them under the broker before this one may still say so."""
+        self._asked: dict[int, TakeUpRequest] = {}
+        self._version: Version | None = None
+        self._back: _GoneBack | None = None
+        self._changed = True
+
+    @property
+    def requests(self) -> list[TakeUpRequest]:
+        """Take-ups that the learner has not answered."""
+        return list(self._asked.values())
+
+    def standing(self, index: int, spawn: int, leases: Sequence[SlotRef], stop: bool) -> ev.Standing:
+        """What worker `index` is to know: what it is to step, how far that is booked, and what the caller adds."""
+        part, records = self._parts[index], self._streams.records
+        named = part.told | part.orders.keys() | part.leaving
+        acked = {v: (records[v].incarnation, records[v].next_index) for v in named}
+        orders = None if part.heard_serial == part.serial else tuple(part.orders.values())
+        left = not part.orders and not part.leaving and self._membership.has_left(index)
+        return ev.Standing(spawn, leases, acked, orders, part.serial, left or stop)
+
+    def due(self, index: int) -> int:
+        """Vector envs of the worker whose next segment may be stepped now."""
+        orders = self._parts[index].orders
+        if not self._sync:
+            return len(orders)
+        n, records = self._version.n if self._version else 0, self._streams.records
+        return sum(records[v].next_index <= n for v in orders)
+
+    def join(self, index: int) -> None:
+        """A new process of worker `index` is there."""
+        self._parts[index] = _Part()
+        self._changed = True
+
+    def leave(self, index: int) -> None:
+        """The process is gone, and what it sealed is booked: what it did not seal is counted."""
+        part = self._parts.pop(index)
+        for vector_env in (*part.orders, *part.leaving):
+            self._streams.sweep(vector_env)
+            del self.holders[vector_env]
+        self._changed = True
+
+    def review(self) -> None:
+        """Members changed: `place` has to look again."""
+        self._changed = True
+
+    def await_claims(self) -> None:
+        """Until `end_claims` those who step vector envs may claim them."""
+        if self._sync:
+            self._awaited = {v for v, record in enumerate(self._streams.records) if record.incarnation >= 0}
+
+    def end_claims(self) -> None:
+        """Whoever has not claimed what it stepped is gone."""
+        self._changed = self._changed or bool(self._awaited)
+        self._awaited.clear()
+
+    def claim(self, index: int, streams: Mapping[int, int]) -> None:
+        """A worker that outlived a broker goes on with what it steps (vector env to incarnation)."""
+        for vector_env, incarnation in streams.items():
+            if vector_env < len(self._streams.records) and vector_env not in self.holders:
+                record = self._streams.records[vector_env]
+                if record.incarnation == incarnation != record.swept:
+                    self._give(index, StreamOrder(vector_env, incarnation, record.next_index, None))
+                    self._membership.leave_with(vector_env, index)
+                    self._awaited.discard(vector_env)
+
+    def hear(self, said: ev.WorkerIs) -> bool:
+        """Which orders a worker follows, and what it has in hand. True: book all it sealed, then `let_go`."""
+        part = self._parts[said.index]
+        part.heard_serial = said.serial
+        part.told = frozenset(v for v in said.streams if v < len(self._streams.records))
+        for vector_env, index, rows in said.open_rows if said.remote else ():
+            if vector_env in part.orders:
+                self._streams.report_open(vector_env, index, rows)
+        return bool(part.leaving) and said.serial == part.serial
+
+    def let_go(self, index: int) -> None:
+        """What the worker was taken off and names no more is free."""
+        part = self._parts[index]
+        for vector_env in part.leaving - part.told:
+            part.leaving.discard(vector_env)
+            del self.holders[vector_env]
+            self._streams.sweep(vector_env)
+            self._changed = True
+
+    def announce(self, version: Version, back: Sequence[int] | None) -> None:
+        """The learner's new version; `back`: the rows of each vector env before it, when it went back to it."""
+        records = self._streams.records
+        if self._sync and back is not None:
+            self._go_back(_GoneBack(version, back))
+        elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
+            self._actions.append(ev.Fail(f"the learner went back to {version}, before what was stored: resume the run"))
+        self._changed = self._changed or self._version is None
+        self._version = version
+
+    def answer(self, take_up: TakeUp) -> None:
+        """The learner says where a vector env goes on."""
+        request = self._asked.get(take_up.vector_env)
+        if request is None or request.incarnation != take_up.incarnation:
+            return
+        del self._asked[take_up.vector_env]
+        self._changed = True  # whoever is its owner by now
+        if self._membership.owner(take_up.vector_env) in self._parts:
+            self._begin(StreamOrder(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up.states))
+
+    def place(self) -> None:
+        """Every vector env to its owner, or on its way to it; once `min_workers` have been there."""
+        if not self._changed:
+            return
+        self._changed = False
+        self._begun = self._begun or len(self._parts) >= self._min_workers
+        if not self._begun:
+            return
+        self._membership.balance()
+        for vector_env in range(self._vector_envs):
+            owner, holder = self._membership.owner(vector_env), self.holders.get(vector_env)
+            if holder is not None and (holder != owner or self._is_behind(vector_env)):
+                self._take_off(holder, vector_env)
+            elif holder is None and owner in self._parts and vector_env not in self._awaited:
+                self._hand_over(vector_env)
+
+    def _take_off(self, index: int, vector_env: int) -> None:
+        """Another is to have it: first its holder has to say that it no longer steps it and has nothing unbooked."""
+        part = self._parts[index]
+        if vector_env in part.orders:
+            del part.orders[vector_env]
+            part.leaving.add(vector_env)
+            part.serial += 1
+            self._actions.append(ev.Reply(index))
+
+    def _hand_over(self, vector_env: int) -> None:
+        """Nobody holds it: begin it, or ask the learner where its successor goes on."""
+        if vector_env in self._asked or (self._resume and self._version is None):
+            return
+        record = self._streams.records[vector_env]
+        if record.incarnation < 0 and not self._resume:
+            self._begin(StreamOrder(vector_env, 0 if self._back is None else self._back.incarnation, 0, None))
+            return
+        if record.incarnation >= 0:
+            self._streams.sweep(vector_env)
+        if not self._open_again(vector_env):
+            return
+        first = self._version.incarnation << RESUMED_SHIFT if self._resume and self._version else 0
+        incarnation = max(record.incarnation + 1, first)
+        if not self._sync:
+            self._begin(StreamOrder(vector_env, incarnation, 0, None))
+        else:
+            self._asked[vector_env] = TakeUpRequest(vector_env, incarnation, record.next_index)
+            self._actions.append(ev.Ask())
+
+    def _begin(self, order: StreamOrder) -> None:
+        index = self._membership.owner(order.vector_env)
+        assert index is not None, "asked before"
+        self._streams.take_up(order.vector_env, order.incarnation, order.next_index)
+        self._give(index, order)
+        self._actions.append(ev.Reply(index))
+
+    def _give(self, index: int, order: StreamOrder) -> None:
+        part = self._parts[index]
+        part.orders[order.vector_env] = order
+        part.serial += 1
+        self.holders[order.vector_env] = index
+
+    def _go_back(self, back: _GoneBack) -> None:
+        """Positions from there on are open again: every vector env is taken off its holder, then taken up anew."""
+        if len(back.rows) != self._vector_envs:
+            self._actions.append(ev.Refuse("value"))
+            return
+        self._back, self._changed = back, True
+        for vector_env in range(len(back.rows)):
+            if self._is_behind(vector_env):
+                self._asked.pop(vector_env, None)
+
+    def _is_behind(self, vector_env: int) -> bool:
+        """Whether its books still have what the learner went back from."""
+        return self._back is not None and 0 <= self._streams.records[vector_env].incarnation < self._back.incarnation
+
+    def _open_again(self, vector_env: int) -> bool:
+        """Give up in its books what the learner went back from. False when they have not that much."""
+        back = self._back
+        if back is None or not self._is_behind(vector_env):
+            return True
+        if self._streams.roll_back(vector_env, back.incarnation, back.version.n, back.rows[vector_env]):
+            return True
+        self._actions.append(ev.Fail(f"the learner went back to {back.version}, beyond what was stored"))
+        return False
