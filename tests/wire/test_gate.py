@@ -137,6 +137,21 @@ def test_a_taken_port_names_its_setting(tmp_path: Path) -> None:
     assert refused.value.exit_code == 2
 
 
-def test_without_keys_only_loopback_is_bound(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        Doors(endpoints(tmp_path), Listen("*"), None)
+def test_without_keys_nothing_that_others_reach_is_bound(tmp_path: Path) -> None:
+    with plain.create_server(("", 0)) as holder:
+        port = holder.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"cannot listen on tcp://\*:{port}: there are no keys") as refused:
+        Doors(endpoints(tmp_path), Listen("*", (port, 0, 0)), None)
+    assert refused.value.exit_code == 2
+    assert "zmqrl launch" in str(refused.value), "what mends it"
+    with pytest.raises(ConnectionRefusedError):
+        plain.create_connection(("127.0.0.1", port), WAIT_S)
+
+
+def test_without_keys_loopback_is_bound(tmp_path: Path, dial: Dial) -> None:
+    doors = Doors(endpoints(tmp_path), LOOPBACK, None)
+    try:
+        dial(tcp(doors)).send(b"here")
+        assert turn(doors, lambda: heard(doors)) == (None, b"here")
+    finally:
+        doors.close()

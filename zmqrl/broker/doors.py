@@ -20,7 +20,7 @@ class Doors:
     """Made, used and closed by the broker's main thread."""
 
     def __init__(self, endpoints: Endpoints, listen: Listen | None, keys: Keys | None) -> None:
-        """ConfigError when a port is taken."""
+        """ConfigError when a port is taken, or would be open to everybody."""
         self._context: zmq.Context[Any] = zmq.Context()
         self._gate = Gate(self._context, keys if listen is not None else None)
         for endpoint in (endpoints.segments, endpoints.descriptors, endpoints.notices, endpoints.control):

@@ -14,6 +14,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from zmqrl.config.plan import Keys, Listen
+from zmqrl.errors import ConfigError
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 LOOPBACK = "127.0.0.1"
@@ -32,7 +33,7 @@ class Gate:
     """Made before anything is bound; owned by the thread that polls its `sockets`."""
 
     def __init__(self, context: zmq.Context[Any], keys: Keys | None) -> None:
-        """Without `keys` nothing but ipc can be bound, and only failed handshakes are counted."""
+        """Without `keys` nothing but ipc and loopback can be bound, and only failed handshakes are counted."""
         self._keys = keys
         self._zap: zmq.Socket[Any] | None = None
         if keys is not None:
@@ -51,13 +52,19 @@ class Gate:
         self._monitors.append(socket.get_monitor_socket(sum(REFUSALS)))
 
     def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
-        """Bind `socket` to tcp, encrypted; returns the port. zmq.ZMQError when it is taken."""
-        if self._keys is None:
-            assert listen.address == LOOPBACK, "nothing else is bound without keys"
-        else:
+        """Bind `socket` to tcp, encrypted; returns the port.
+
+        ConfigError when others than this host could come in and there are no keys; zmq.ZMQError when the port is taken.
+        """
+        if self._keys is not None:
             socket.curve_server = True
             socket.curve_secretkey = self._keys.server_secret.encode()
             socket.zap_domain = DOMAIN
+        elif listen.address != LOOPBACK:
+            raise ConfigError(
+                f"cannot listen on tcp://{listen.address}:{port or '*'}: there are no keys, so anybody could come in; "
+                f"start the run with zmqrl launch, which makes a key for each host, or listen on {LOOPBACK} alone"
+            )
         socket.bind(f"tcp://{listen.address}:{port or '*'}")
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(bound, bytes), "of this type, says libzmq"
