@@ -1,0 +1,177 @@
+"""What the broker hears: from a message to an event for its state, and who has been silent for too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import zmq
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.answers import Answers
+from zmqrl.broker.hosts import Hosts
+from zmqrl.broker.liveness import Beat, Liveness, Member
+from zmqrl.broker.orders import TakeUp, order_from_data
+from zmqrl.broker.state import BrokerState
+from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import WireError
+from zmqrl.logs.events import EventPipe
+from zmqrl.types import Notice, SlotRef, Version
+from zmqrl.wire import messages
+from zmqrl.wire.gate import user_of
+
+CLAIM_S = 3.0
+"""How long a new broker waits for the workers of other hosts to come back before it moves their vector envs."""
+ROLES = ("worker", "learner")
+FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
+"""What a host that came in over tcp may say: the learner is here."""
+
+
+class Hearing:
+    """Says who may say what, and keeps who lives. It only reads the state: that changes at the end of a round."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        layout: int,
+        state: BrokerState,
+        answers: Answers,
+        desk: WeightsDesk,
+        events: EventPipe,
+        guarded: bool,
+    ) -> None:
+        """`layout`: the arena's digest. `guarded`: other hosts take part, and messages may bear the gate's user."""
+        self._columns, self._layout, self._guarded = plan.columns, layout, guarded
+        self._state, self._answers, self._desk, self._events = state, answers, desk, events
+        limits = plan.config.limits
+        self._liveness = Liveness(limits)
+        self._hosts = Hosts(plan.config.learner.host, limits.host_lease_s)
+        self._claims_until: float | None = None
+        if guarded and state.incarnation > 1:
+            state.await_claims()
+            self._claims_until = time.monotonic() + CLAIM_S
+
+    def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event:
+        """Descriptors, or a whole segment. WireError when it cannot be one."""
+        if len(frames) > 1:
+            return self._delivered(frames)
+        index, spawn, refs = messages.unpack_descriptors(frames[0].bytes)
+        return ev.Sealed(index, spawn, refs)
+
+    def _delivered(self, frames: Sequence[zmq.Frame]) -> ev.Delivered:
+        message = messages.unpack(frames[0].bytes)
+        f = message.fields
+        if message.kind != "segment" or f["layout"] != self._layout:
+            raise WireError("segment", "not a segment of this run's layout")
+        columns = messages.unpack_columns([frame.buffer for frame in frames[1:]], self._columns)
+        meta = messages.segment_meta(f["meta"])
+        return ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns)
+
+    def said(self, frames: Sequence[zmq.Frame]) -> ev.Event | None:
+        """A message on control; None when the state has nothing to decide. WireError when it is refused."""
+        if len(frames) != 2:
+            raise WireError("frames", f"{len(frames)} frames on control")
+        peer, message = frames[0].bytes, messages.unpack(frames[1].bytes)
+        kind, f = message.kind, message.fields
+        user = user_of(frames[1]) if self._guarded else None
+        if user is not None and kind not in FROM_OTHER_HOSTS:
+            raise WireError("not from there", f"{kind} from {user}")
+        if kind == "worker":
+            if self._state.may_be(f["index"]):
+                self._answers.worker_at(f["index"], peer)
+            return _worker_is(f)
+        if kind == "goodbye":
+            self._liveness.forget(Member("worker", f["index"]))
+            return ev.Goodbye(f["index"], f["spawn"])
+        if kind == "agent":
+            return self._agent(peer, f, user)
+        if kind == "beat":
+            self._beat(f)
+        elif kind == "fetch":
+            self._fetch(peer, Version(*f["version"]))
+        else:
+            return self._learner(peer, kind, f)
+        return None
+
+    def _beat(self, f: Mapping[str, Any]) -> None:
+        member = Member(f["role"], f["index"])
+        if member.role not in ROLES or not self._state.may_be(member.index):
+            raise WireError("member", str(member))
+        self._liveness.hear(Beat(member, f["spawn"], f["progress"]), time.monotonic())
+
+    def _fetch(self, peer: bytes, version: Version) -> None:
+        """Only what has been announced can be on its way."""
+        if self._state.notice is None or version > self._state.notice.version:
+            raise WireError("version", f"{version} has not been announced")
+        self._desk.ask(peer, version)
+
+    def _agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> ev.HostIs | None:
+        """Always answered: it is how an agent knows that this broker lives."""
+        if user is not None and user != f["host"]:
+            raise WireError("host", f"{user} speaks for {f['host']}")
+        if user is not None and self._state.gave_up(f["workers"]):
+            self._answers.farewell(peer)  # it was silent for too long: others have its vector envs
+            return None
+        for index, spawn in f["alive"].items():
+            if self._state.may_be(index):
+                self._liveness.expect(Member("worker", index), spawn, index in f["ready"], time.monotonic())
+        if f["workers"]:
+            if user is not None:
+                self._answers.agent_at(user, peer)
+            if self._hosts.hear(f["host"], f["workers"], time.monotonic()):
+                self._events.send("host_here", here=f["host"], workers=f["workers"])
+        else:
+            self._hosts.forget(f["host"])
+        self._answers.welcome(peer)
+        return ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"])
+
+    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event:
+        if kind not in ("learner", "announce", "answer"):
+            raise WireError("kind", kind)
+        repeated = kind == "announce" and self._knows(f["notice"]["version"])
+        self._answers.learner_at(peer, bool(self._state.requests) or repeated)
+        if kind == "learner":
+            return ev.LearnerIs(f["updates"])
+        if kind == "announce":
+            return ev.Announced(from_json(Notice, f["notice"]), f["back"])
+        order = order_from_data(f["order"])
+        return ev.Answered(TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ()))
+
+    def _knows(self, version: Sequence[int]) -> bool:
+        """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""
+        return self._state.notice is not None and self._state.notice.version == tuple(version)
+
+    def silence(self, now: float) -> list[ev.Event]:
+        """Who has not been heard for too long, or has come back. The agent is told: what is done is not for us."""
+        found: list[ev.Event] = []
+        for judged in self._liveness.judge(self._has_work, now):
+            role, index = judged.member.role, judged.member.index
+            self._events.send("worker_state", member=role, place=index, spawn=judged.spawn, state=judged.state)
+            if role == "worker" and judged.state == "lost":
+                found.append(ev.Silent(index, judged.spawn))
+        for host, workers in self._hosts.lost(now):
+            self._events.send("host_lost", lost=host)
+            found.append(ev.HostIs({}, workers, host))
+        if self._claims_until is not None and now >= self._claims_until:
+            self._claims_until = None
+            found.append(ev.WaitedEnough())
+        return found
+
+    def _has_work(self, member: Member) -> bool:
+        return member.role == "worker" and self._state.has_work(member.index)
+
+
+def _worker_is(f: Mapping[str, Any]) -> ev.WorkerIs:
+    return ev.WorkerIs(
+        f["index"],
+        f["spawn"],
+        [SlotRef(*ref) for ref in f["leases"]],
+        dict(f["streams"]),
+        f["broker"],
+        f["serial"],
+        f["remote"],
+        [(v, index, rows) for v, index, rows in f["open"]],
+    )
