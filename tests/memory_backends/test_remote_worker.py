@@ -138,8 +138,8 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
             write(sink, later)
         index += 3
         bus.broker = bus.start_broker()
-        bus.agent.report({}, [], [])
-        bus.far_agent.report({0: 0}, [], [0])
+        bus.agent.report({}, [], [], [])
+        bus.far_agent.report({0: 0}, [], [], [0])
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()
