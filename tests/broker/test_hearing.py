@@ -1,0 +1,204 @@
+"""From messages to events, with real sockets and keys: who may say what, and what is refused by which word."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import ENVS, STEPS, bus_plan
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.answers import Answers
+from zmqrl.broker.doors import Doors
+from zmqrl.broker.hearing import CLAIM_S, Hearing
+from zmqrl.broker.state import BrokerState
+from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.errors import WireError
+from zmqrl.logs.events import EventPipe
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Notice, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.wire import messages
+from zmqrl.wire.sockets import connect
+
+WAIT_S = 5.0
+LAST = b"last"
+SERVER, FAR = (tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2))
+NOTICE = Notice(Version(0, 4), "key", 3, "sha", 5)
+
+
+class Ear:
+    """Everything of a broker but its loop, and peers that speak to it."""
+
+    def __init__(self, folder: Path, arena: Arena | None = None) -> None:
+        self.plan = bus_plan()
+        self.arena = arena or Arena.private(self.plan)
+        self.state = BrokerState(self.plan, self.arena)
+        ends = {name: f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")}
+        keys = Keys(SERVER[0], server_secret=SERVER[1], allowed={FAR[0]: "far"})
+        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), keys)
+        desk = WeightsDesk(None)
+        self.answers = Answers(self.doors, self.state, desk, Counter())
+        digest = self.arena.layout.digest
+        self.hearing = Hearing(self.plan, digest, self.state, self.answers, desk, EventPipe(None), True)
+        self._ids: dict[zmq.Socket[Any], bytes] = {}
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.near = connect(self._context, zmq.DEALER, ends["control"])
+        self.far = connect(
+            self._context, zmq.DEALER, f"tcp://127.0.0.1:{self.doors.ports[2]}", Keys(SERVER[0], FAR[0], FAR[1])
+        )
+        self.pusher = connect(self._context, zmq.PUSH, ends["segments"])
+
+    def hear(self, peer: zmq.Socket[Any], *frames: bytes) -> ev.Event | None:
+        """What becomes of a message that `peer` sends."""
+        peer.send_multipart(frames)
+        if peer is self.pusher:
+            return self.hearing.pushed(self._received(self.doors.segments))
+        received = self._received(self.doors.control)
+        self._ids[peer] = received[0].bytes
+        return self.hearing.said(received)
+
+    def _received(self, door: zmq.Socket[Any]) -> list[zmq.Frame]:
+        deadline = time.monotonic() + WAIT_S
+        while not door.poll(20):
+            self.doors.guard()
+            assert time.monotonic() < deadline, f"nothing came in {WAIT_S} s"
+        return list(door.recv_multipart(copy=False))
+
+    def told(self, peer: zmq.Socket[Any]) -> list[str]:
+        """Kinds of what it is answered by the end of a round."""
+        self.answers.give()
+        self.doors.control.send_multipart((self._ids[peer], LAST))
+        kinds = []
+        while peer.poll(WAIT_S * 1000):
+            frame = peer.recv()
+            if frame == LAST:
+                return kinds
+            kinds.append(messages.unpack(frame).kind)
+        raise AssertionError(f"the last word did not come in {WAIT_S} s, after {kinds}")
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+        self.doors.close()
+
+
+@pytest.fixture
+def ear(tmp_path: Path) -> Iterator[Ear]:
+    made = Ear(tmp_path)
+    yield made
+    made.close()
+
+
+def agent(host: str, workers: list[int]) -> bytes:
+    return messages.pack("agent", host=host, alive={}, ready=[], given_up=[], workers=workers)
+
+
+def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:
+    said = messages.pack("learner", env_steps=0, updates=7)
+    assert ear.hear(ear.near, said) == ev.LearnerIs(7)
+    with pytest.raises(WireError, match="not from there: learner from far"):
+        ear.hear(ear.far, said)
+
+
+def test_an_agent_speaks_for_its_own_host_alone(ear: Ear) -> None:
+    assert ear.hear(ear.far, agent("far", [1])) == ev.HostIs({}, [], "far", [1])
+    assert ear.told(ear.far) == ["welcome"]
+    with pytest.raises(WireError, match="host: far speaks for local"):
+        ear.hear(ear.far, agent("local", [1]))
+    assert ear.told(ear.far) == []
+
+
+def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(ear: Ear) -> None:
+    ear.state.handle(ev.HostIs({}, (), "far", (1,)))
+    ear.state.handle(ev.HostIs({}, (1,), "far"))
+    assert ear.hear(ear.far, agent("far", [1])) is None
+    assert ear.told(ear.far) == ["farewell"]
+
+
+@pytest.mark.parametrize(("frames", "reason"), [
+    ((messages.pack("goodbye", index=0, spawn=0), b"more"), "frames"),
+    ((messages.pack("welcome", broker=1),), "kind"),
+    ((messages.pack("beat", role="agent", index=0, spawn=0, progress=0),), "member"),
+    ((messages.pack("beat", role="worker", index=1 << 20, spawn=0, progress=0),), "member"),
+    ((messages.pack("fetch", version=[0, 4]),), "version"),
+], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
+def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], reason: str) -> None:
+    with pytest.raises(WireError) as refused:
+        ear.hear(ear.near, *frames)
+    assert refused.value.reason == reason
+
+
+def test_what_was_announced_may_be_fetched(ear: Ear) -> None:
+    announced = ear.hear(ear.near, messages.pack("announce", notice=_data(NOTICE), back=None))
+    assert announced == ev.Announced(NOTICE)
+    ear.state.handle(announced)
+    assert ear.hear(ear.far, messages.pack("fetch", version=[0, 4])) is None
+    with pytest.raises(WireError, match="has not been announced"):
+        ear.hear(ear.far, messages.pack("fetch", version=[0, 5]))
+
+
+def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(ear: Ear) -> None:
+    announce = messages.pack("announce", notice=_data(NOTICE), back=None)
+    heard = ear.hear(ear.near, announce)
+    assert ear.told(ear.near) == ["books"]
+    assert ear.told(ear.near) == []
+    ear.answers.act(ear.state.handle(heard))
+    ear.hear(ear.near, messages.pack("learner", env_steps=0, updates=0))
+    assert ear.told(ear.near) == []
+    ear.hear(ear.near, announce)
+    assert ear.told(ear.near) == ["books"]
+
+
+def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
+    heard = ear.hear(ear.near, messages.pack("worker", index=0, spawn=2, broker=0, serial=-1, remote=False,
+        leases=[[1, 1]], streams=[[0, 3]], open=[]))  # fmt: skip
+    assert heard == ev.WorkerIs(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [])
+    ear.answers.act(ear.state.handle_all((heard, heard)))
+    assert ear.told(ear.near) == ["orders"]
+    assert ear.told(ear.near) == []
+
+
+def test_descriptors_and_whole_segments_come_by_the_same_door(ear: Ear) -> None:
+    sealed = ear.hear(ear.pusher, messages.pack_descriptors(1, 2, [SlotRef(3, 4)]))
+    assert sealed == ev.Sealed(1, 2, [SlotRef(3, 4)])
+    meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
+    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
+    digest = ear.arena.layout.digest
+    heard = ear.hear(ear.pusher, messages.pack_segment(digest, 1, 2, SlotRef(3, 4), meta), *columns)
+    assert isinstance(heard, ev.Delivered)
+    assert (heard.index, heard.spawn, heard.ref, heard.meta) == (1, 2, SlotRef(3, 4), meta)
+    with pytest.raises(WireError, match="not a segment of this run's layout"):
+        ear.hear(ear.pusher, messages.pack_segment(digest + 1, 1, 2, SlotRef(3, 4), meta), *columns)
+
+
+def test_silence_becomes_events_once(ear: Ear) -> None:
+    ear.hear(ear.near, messages.pack("beat", role="worker", index=0, spawn=5, progress=1))
+    ear.hear(ear.far, agent("far", [1]))
+    later = time.monotonic() + 1000.0
+    assert ear.hearing.silence(later) == [ev.Silent(0, 5), ev.HostIs({}, (1,), "far")]
+    assert ear.hearing.silence(later) == []
+
+
+def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -> None:
+    (tmp_path / "next").mkdir()
+    after = Ear(tmp_path / "next", ear.arena)
+    try:
+        now = time.monotonic()
+        assert after.hearing.silence(now) == []
+        assert after.hearing.silence(now + CLAIM_S) == [ev.WaitedEnough()]
+        assert after.hearing.silence(now + 2 * CLAIM_S) == []
+        assert ear.hearing.silence(now + CLAIM_S) == [], "the first has nobody to wait for"
+    finally:
+        after.close()
+
+
+def _data(notice: Notice) -> dict[str, Any]:
+    return messages.unpack(messages.pack_notice(notice)).fields["notice"]
