@@ -32,8 +32,8 @@ EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = /data; Access_Type = RW; Squash
  Protocols = 4; Transports = TCP; FSAL {{ Name = VFS; }} }}
 """
 INIT = """#!/bin/bash
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
-mount -t proc proc /proc; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run; mount -t tmpfs mnt /mnt
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run
+mount -t proc proc /proc; mount -t tmpfs run /run; mount -t tmpfs mnt /mnt
 mountpoint -q /dev || mount -t devtmpfs dev /dev
 mkdir -p /run/m/lib/modules {mount}; ln -s /usr/lib/uml/modules/$(uname -r) /run/m/lib/modules/$(uname -r)
 modprobe -d /run/m nfsv4

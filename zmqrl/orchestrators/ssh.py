@@ -63,8 +63,8 @@ class SshAgent(Agent):
             raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
         for difference in (*warnings(here, there), *clock_warnings(float(sentinel.get("time", 0.0)), time.time())):
             self._warn(self.host, difference)
-        self._is_told = True
-        self.send(to_json(self.boot))
+        self._write(to_json(self.boot))
+        self._is_told = True  # after: the main thread has leases to send at any moment
 
     def silent_end(self, code: int | None) -> HostFailed | None:
         self._channel.close()  # so that its last words are in the log
@@ -83,6 +83,9 @@ class SshAgent(Agent):
     def send(self, data: Mapping[str, Any]) -> None:
         if not self._is_told:
             return  # the boot is the first line that it reads
+        self._write(data)
+
+    def _write(self, data: Mapping[str, Any]) -> None:
         try:
             self._channel.write(json_line(data))
         except HostFailed as error:

@@ -1,0 +1,49 @@
+"""The first words to a far agent."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import HostSection, SshSection
+from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.ssh import Place, SshAgent
+from zmqrl.orchestrators.ssh_connection import Connection
+
+
+class Far:
+    """A connection and its channel; in the middle of each line the main thread has a lease to send."""
+
+    agent: SshAgent
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._writes = False
+
+    def start(self, command: str, log: Path) -> Far:
+        return self
+
+    def write(self, line: bytes) -> None:
+        if not self._writes:
+            self._writes = True
+            self.agent.send({"command": "lease"})
+            self._writes = False
+        self.lines.append(json.loads(line))
+
+
+def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path: Path) -> None:
+    far = Far()
+    place = Place(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
+    far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
+    far.agent.send({"command": "lease"})
+    far.agent.introduced({"versions": versions(), "time": time.time()})
+    far.agent.send({"command": "lease"})
+    assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]
