@@ -31,7 +31,7 @@ FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
 
 
 class Hearing:
-    """Says who may say what, and keeps who lives. It only reads the state: that changes at the end of a round."""
+    """Says who may say what, and keeps who lives. Once made, it only reads the state: events change that."""
 
     def __init__(
         self,
