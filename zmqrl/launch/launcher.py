@@ -21,7 +21,8 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, summarise
-from zmqrl.launch.view import View, final_lines, make_view
+from zmqrl.launch.view import View, final_lines
+from zmqrl.launch.views import make_view
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator

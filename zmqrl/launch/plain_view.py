@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.view import View, progress
+from zmqrl.launch.status import progress
+from zmqrl.launch.view import View
 
 LINE_EVERY_S = 10.0
 

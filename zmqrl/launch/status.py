@@ -7,7 +7,6 @@ from typing import Any
 from zmqrl.config.codec import to_json
 from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.view import progress
 
 RETURNS_SHOWN = 30
 
@@ -64,3 +63,12 @@ def _phase(state: RunState) -> str:
     if state.ended or state.failure:
         return "ending"
     return "running" if state.all_ready else "starting"
+
+
+def progress(state: RunState, now: float) -> tuple[float, float | None]:
+    """Fraction of the total that is done, and seconds to go at the mean speed so far."""
+    total = state.plan.config.run.total_env_steps
+    done = min(1.0, state.env_steps / total)
+    if state.first_step_at is None or done <= 0:
+        return done, None
+    return done, (now - state.first_step_at) * (1 - done) / done

@@ -1,8 +1,7 @@
-"""What a view of a run does; `make_view` chooses one."""
+"""What a view of a run does, and the last words on every run."""
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 
 from zmqrl.launch.run_state import RunState
@@ -23,17 +22,6 @@ class View(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the terminal back."""
-
-
-def make_view(plain: bool, state: RunState) -> View:
-    """The live view on a terminal, plain lines elsewhere and with `--plain`."""
-    if plain or not sys.stdout.isatty():
-        from zmqrl.launch.plain_view import PlainView
-
-        return PlainView()
-    from zmqrl.launch.live_view import LiveView
-
-    return LiveView(state)
 
 
 def final_lines(summary: Summary) -> str:
@@ -61,12 +49,3 @@ def final_lines(summary: Summary) -> str:
 
 def _count(number: int | None) -> str:
     return "unknown" if number is None else f"{number:,}"
-
-
-def progress(state: RunState, now: float) -> tuple[float, float | None]:
-    """Fraction of the total that is done, and seconds to go at the mean speed so far."""
-    total = state.plan.config.run.total_env_steps
-    done = min(1.0, state.env_steps / total)
-    if state.first_step_at is None or done <= 0:
-        return done, None
-    return done, (now - state.first_step_at) * (1 - done) / done
