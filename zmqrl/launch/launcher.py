@@ -19,6 +19,7 @@ from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
+from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, summarise
 from zmqrl.launch.view import View, final_lines
@@ -92,6 +93,7 @@ class Launcher:
         self._state = RunState(plan)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._signals = StopSignals()
+        self._stillness = Stillness(plan.config.limits.stalled_after_s)
         self._problems_told = 0
         self._too_few = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
@@ -131,6 +133,9 @@ class Launcher:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
             now = time.monotonic()
+            still = self._stillness.look(self._state, now)
+            if still is not None:
+                self._state.problems.append(still)
             self._tell_problems(view)
             self._links.renew(now)
             self._pass_requests(view, now)

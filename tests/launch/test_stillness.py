@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.stillness import Stillness
+from zmqrl.orchestrators.base import HostEvent
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> RunState:
+    return RunState(stand_in_plan(tmp_path / "run"))
+
+
+def stored(state: RunState, env_steps: int) -> None:
+    state.handle(HostEvent("local", "metrics", {"role": "learner", "index": 0, "values": {"env_steps": env_steps}}))
+
+
+def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
+    stillness = Stillness(60.0)
+    stored(state, 100)
+    told = [second for second in range(200) if stillness.look(state, second)]
+    assert told == [60]
+    stored(state, 200)
+    assert [second for second in range(200, 400) if stillness.look(state, second)] == [260]
+
+
+def test_who_is_away_is_named(state: RunState) -> None:
+    stillness = Stillness(60.0)
+    stored(state, 1_500)
+    state.handle(HostEvent("local", "ready", {"role": "worker", "index": 0}))
+    state.handle(HostEvent("local", "started", {"role": "worker", "index": 1}))
+    assert stillness.look(state, 0.0) is None
+    text = str(stillness.look(state, 60.0))
+    assert "no env step was stored for limits.stalled_after_s (60 s), at 1,500" in text
+    assert "local/worker-1 is starting" in text and "worker-0" not in text
+
+
+def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:
+    stillness = Stillness(60.0)
+    assert not any(stillness.look(state, second) for second in range(100))
+    stored(state, 100)
+    state.handle(HostEvent("local", "ended", {"role": "learner", "index": 0, "env_steps": 100}))
+    assert not any(stillness.look(state, second) for second in range(100, 300))

@@ -1,0 +1,32 @@
+"""A run that does not get on though all its processes live: nobody else would say so."""
+
+from __future__ import annotations
+
+from zmqrl.launch.run_state import Problem, RunState
+
+
+class Stillness:
+    """Tells once per pause in which no env step was stored. Pure."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._env_steps = 0
+        self._since: float | None = None
+        self._told = False
+
+    def look(self, state: RunState, now: float) -> Problem | None:
+        """What is to be told at `now`, in monotonic seconds; None also while the run starts or ends."""
+        begun = state.all_ready or state.env_steps > 0
+        if self._since is None or state.env_steps != self._env_steps or state.ended or not begun:
+            self._env_steps, self._since, self._told = state.env_steps, now, False
+        if self._told or now - self._since < self._after_s:
+            return None
+        self._told = True
+        cause = f"no env step was stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
+        return Problem("run", cause, {}, "", (), f"{_who(state)}; zmqrl stop ends it with a checkpoint")
+
+
+def _who(state: RunState) -> str:
+    away = [f"{row.host}/worker-{row.index} is {row.state}" for row in state.workers.values() if row.state != "ready"]
+    away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state != "ready"]
+    return ", ".join(away) if away else "every process lives and says that it is well: zmqrl logs shows what they wrote"
