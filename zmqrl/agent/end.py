@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from zmqrl.agent.children import Child
@@ -22,9 +22,8 @@ HURRIED_GRACE_S = 2.5
 class End:
     """Carries out what `supervision.ending` decides, on the children of one agent."""
 
-    def __init__(self, boot: Boot, children: Mapping[Place, Child], unwatch: Callable[[int], None]) -> None:
-        """`unwatch` is called with a descriptor that is about to be closed."""
-        self._boot, self._children, self._unwatch = boot, children, unwatch
+    def __init__(self, boot: Boot, children: Mapping[Place, Child]) -> None:
+        self._boot, self._children = boot, children
         self._ending: Ending | None = None
         self._ended = 0
         self._killed: list[str] = []
@@ -89,7 +88,6 @@ class End:
         evaluator = self._children.get(Place("evaluator", 0))
         if evaluator is not None and evaluator.stdin_fd >= 0:
             evaluator.told_to_end = True
-            self._unwatch(evaluator.stdin_fd)
             evaluator.close_stdin()
 
     def _kill_strays(self) -> list[str]:

@@ -1,0 +1,263 @@
+"""The life of one host's processes: started, judged, reaped, started again, ended.
+
+What is done about a death is decided by `supervision.restarts`, how to end by `supervision.ending`.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from zmqrl.agent.addresses import own_addresses
+from zmqrl.agent.children import Child, Nursery
+from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.end import End
+from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import Boot, Listen
+from zmqrl.supervision.ending import Manner
+from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
+from zmqrl.types import Notice
+
+ENDING_TICK_S = 0.05
+DUMP_S = 0.5
+"""What faulthandler may take to write the stacks of a stalled process."""
+EVALUATOR = Place("evaluator", 0)
+
+
+class HostProcesses:
+    """Called by the agent's loop alone, which polls what `readable` and `writable` name. Nothing here waits."""
+
+    def __init__(self, boot: Boot, nursery: Nursery, data_plane: DataPlane, events: ProcessEvents) -> None:
+        self._boot = boot
+        self._plan = boot.plan
+        self._nursery = nursery
+        self._data_plane = data_plane
+        self._events = events
+        self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
+        self._children: dict[Place, Child] = {}
+        self._workers = tuple(boot.workers)
+        self._kill_at: dict[Place, tuple[int, float]] = {}
+        self._end = End(boot, self._children)
+        self._learner_ledger: Any = None
+        self.failed = False
+        """Whether supervision gave the run up."""
+
+    # what the loop polls, and what came of it
+
+    def readable(self) -> Iterator[int]:
+        """Descriptors with news: of a death, of an event."""
+        for child in self._children.values():
+            yield child.pidfd
+            if child.events_open:
+                yield child.events_fd
+
+    def writable(self) -> Iterator[int]:
+        """Descriptors that a line waits for."""
+        return (child.stdin_fd for child in self._children.values() if child.has_unwritten)
+
+    def handle(self, ready: Container[int]) -> None:
+        """Read, reap and write where `ready` says so."""
+        for child in list(self._children.values()):
+            if child.events_fd in ready:
+                self._take_events(child)
+            if child.pidfd in ready:
+                self._reap(child)
+            elif child.stdin_fd in ready:
+                child.flush()
+
+    def next_due(self, now: float) -> float | None:
+        """When `step` has something to do again, in monotonic seconds."""
+        restart_at = self._supervision.next_due()
+        due = [] if restart_at is None else [restart_at]
+        if self.ending:
+            due.append(now + ENDING_TICK_S)
+        return min(due, default=None)
+
+    def step(self, now: float) -> None:
+        """What is due: restarts, the next step of an end, a kill that was put off."""
+        if self.ending:
+            self._end.step(self._data_plane.current, now)
+        else:
+            self._act(self._supervision.handle(Tick(), now))
+        self._kill_late(now)
+
+    # what the launcher and the broker want
+
+    def begin(self) -> None:
+        """Start this host's part. Learner before workers: it publishes version 0 while they start."""
+        learner_here = self._boot.host == self._plan.config.learner.host
+        if learner_here and self._plan.config.run.mode != "single":
+            self._start(Place("broker", 0), 0)
+        if learner_here:
+            self._start(Place("learner", 0), 0)
+        for index in self._workers:
+            self._start(Place("worker", index), 0)
+        if learner_here and self._plan.config.evaluator.episodes > 0:
+            self._start(EVALUATOR, 0)
+
+    def hold(self, workers: tuple[int, ...]) -> None:
+        """Hold these workers from now on: new ones are started, the others leave when the broker lets them."""
+        before, self._workers = self._workers, workers
+        grace_until = time.monotonic() + self._plan.config.limits.grace_s
+        for index in set(before) - set(workers):
+            place = Place("worker", index)
+            self._supervision.forget(place)
+            if place in self._children:
+                self._kill_at[place] = (self._children[place].spawn, grace_until)
+        self.report()
+        if self._data_plane.endpoints is not None:
+            for index in sorted(set(workers) - set(before)):
+                if Place("worker", index) not in self._children:
+                    self._start(Place("worker", index), 0)
+        self._end_when_drained()
+
+    def tell(self, notice: Notice) -> None:
+        """There are new weights."""
+        for child in self._children.values():
+            child.wake()
+        self._tell_evaluator({"notice": to_json(notice)})
+
+    def report(self) -> None:
+        """Tell the broker who lives; it takes leases back only from processes that were reaped."""
+        children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
+        alive = {index: child.spawn for index, child in children.items()}
+        ready = [index for index, child in children.items() if child.ready]
+        given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
+        held = [index for index in self._workers if index not in given_up]
+        self._data_plane.report(alive, ready, given_up, () if self.ending and not alive else held)
+
+    def measure(self) -> None:
+        """Tell what the processes use, and keep their logs from growing without end."""
+        self._events.usage(self._children.values(), self._data_plane.leases_in_use())
+        for child in self._children.values():
+            child.cap_log()
+
+    # the end
+
+    @property
+    def ending(self) -> bool:
+        """Whether the host is ending: nothing is started any more."""
+        return self._end.begun
+
+    def end(self, manner: Manner) -> None:
+        """End from now on; a harder manner takes the place of a softer one."""
+        if not self.ending:
+            self._events.sample(self._children.values())
+        self._end.begin(manner, time.monotonic())
+
+    def is_over(self, now: float) -> bool:
+        """Whether all have ended, or nothing more can be done."""
+        return self._end.is_over(now)
+
+    def finish(self) -> None:
+        """Once it is over: kill what was left behind, and tell how all of it ended."""
+        ledger = self._data_plane.ledger()
+        self._events.finished(self._learner_ledger if ledger is None else to_json(ledger), self._end.report())
+
+    def _end_when_drained(self) -> None:
+        """A host that holds nothing any more has no part in the run."""
+        if self._boot.workers and not self._workers and not self._children:
+            self.end(Manner.CLEAN)
+
+    # one process
+
+    def _start(self, place: Place, spawn: int) -> None:
+        assert self._data_plane.endpoints is not None, "nothing is started before the broker is known"
+        boot = replace(self._boot, endpoints=self._data_plane.endpoints)
+        child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        self._children[place] = child
+        self._events.started(child)
+        if place == EVALUATOR and self._data_plane.current is not None:
+            child.write_line({"notice": to_json(self._data_plane.current)})
+        self.report()
+
+    def _tell_evaluator(self, line: Mapping[str, Any]) -> None:
+        evaluator = self._children.get(EVALUATOR)
+        if evaluator is not None and evaluator.stdin_fd >= 0:
+            evaluator.write_line(line)
+
+    def _take_events(self, child: Child) -> None:
+        for event in child.read_events():
+            name = event.pop("event")
+            if name == "notice":
+                self._data_plane.current = from_json(Notice, event["notice"])
+                self._tell_evaluator({"notice": event["notice"]})
+                continue
+            self._note(child, name, event)
+            self._events.said(child, name, event)
+
+    def _note(self, child: Child, name: str, event: dict[str, Any]) -> None:
+        if name == "worker_state":
+            self._judged(Place(event["member"], event["place"]), event["spawn"], event["state"])
+        elif name == "listening" and self._boot.listen is not None:
+            # a broker that is started again has to be where everybody looks for it
+            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, tuple(event["ports"])))
+            event |= {"addresses": own_addresses(), "token": self._data_plane.token}
+        elif name == "ready":
+            child.ready = True
+        elif name == "left":
+            child.told_to_end = True
+        elif name == "fault":
+            child.last_fault = event
+        elif name == "ended":
+            self._end.final_notice = event.get("notice")
+            self._learner_ledger = event.get("ledger")
+            self._events.sample(self._children.values())
+
+    def _judged(self, place: Place, spawn: int, state: str) -> None:
+        """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
+
+        A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
+        """
+        child, limits = self._children.get(place), self._plan.config.limits
+        if child is None or child.spawn != spawn:
+            return
+        if state == "stalled":
+            why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
+        elif state == "lost" and place.role == "worker":
+            why = f"hangs: silent for limits.lost_after_s ({limits.lost_after_s:g} s)"
+        else:
+            return
+        child.last_fault = {"error": f"{why}, killed"}
+        child.process.send_signal(signal.SIGUSR2)
+        self._kill_at[place] = (spawn, time.monotonic() + DUMP_S)
+
+    def _kill_late(self, now: float) -> None:
+        for place, (spawn, at) in list(self._kill_at.items()):
+            if now >= at:
+                del self._kill_at[place]
+                child = self._children.get(place)
+                if child is not None and child.spawn == spawn:
+                    child.process.kill()
+
+    def _reap(self, child: Child) -> None:
+        self._take_events(child)
+        code = child.process.wait()
+        child.close()
+        place = child.place
+        del self._children[place]
+        learner_done = place.role == "learner" and code == 0
+        drained = place.role == "worker" and place.index not in self._workers
+        expected = child.told_to_end or learner_done or drained
+        if expected:
+            self._end.count(child)
+        self._events.exited(child, expected)
+        if learner_done:
+            self.end(Manner.CLEAN)
+        elif not self.ending and not expected:
+            self._act(self._supervision.handle(Died(place, code, child.cause_of_end()), time.monotonic()))
+        self.report()
+        self._end_when_drained()
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._events.decided(action)
+            if isinstance(action, Start):
+                self._start(action.place, action.spawn)
+            elif isinstance(action, FailRun):
+                self.failed = True
+                self.end(Manner.FAILED)
