@@ -5,6 +5,7 @@ What is done about a death is decided by `supervision.restarts`, how to end by `
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Container, Iterator, Mapping
@@ -214,7 +215,8 @@ class HostProcesses:
         A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
         """
         child, limits = self._children.get(place), self._plan.config.limits
-        if child is None or child.spawn != spawn:
+        kill_at = time.monotonic() + DUMP_S
+        if child is None or child.spawn != spawn or self._is_condemned(child, kill_at):
             return
         if state == "stalled":
             why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
@@ -224,7 +226,11 @@ class HostProcesses:
             return
         child.last_fault = {"error": f"{why}, killed"}
         child.process.send_signal(signal.SIGUSR2)
-        self._kill_at[place] = (spawn, time.monotonic() + DUMP_S)
+        self._kill_at[place] = (spawn, kill_at)
+
+    def _is_condemned(self, child: Child, by: float) -> bool:
+        spawn, at = self._kill_at.get(child.place, (child.spawn, math.inf))
+        return spawn == child.spawn and at <= by
 
     def _kill_late(self, now: float) -> None:
         for place, (spawn, at) in list(self._kill_at.items()):

@@ -1,4 +1,8 @@
-"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready)."""
+"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready).
+
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), and `judges`, which speaks for the
+broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from zmqrl.logs.events import EventPipe
 
 
 def main(boot: Boot) -> int:
-    manner = boot.plan.config.algorithm.get("worker")
+    algorithm = boot.plan.config.algorithm
+    says = algorithm.get("says", {})
+    manner = says.get(str(boot.index), algorithm.get("worker"))
     events = EventPipe(boot.fds["events"])
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
         return 0
@@ -31,5 +37,14 @@ def main(boot: Boot) -> int:
         subprocess.Popen(["sleep", "60"])
     if manner == "deaf":
         signal.pause()
+    if manner == "quits":
+        return 7
+    if manner == "leaves":
+        events.send("left")
+        return 0
+    if manner == "judges":
+        signal.sigwait({signal.SIGUSR1})
+        for index, spawn, state in says["judged"]:
+            events.send("worker_state", member="worker", place=index, spawn=spawn, state=state)
     signal.sigwait({signal.SIGTERM})
     return 0

@@ -1,0 +1,205 @@
+"""The life of a host's processes: real ones, the stand-ins, and what broker and launcher are told of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plans import START, stand_in_plan
+
+from zmqrl.agent.children import Nursery
+from zmqrl.agent.data_plane import NoDataPlane
+from zmqrl.agent.host_processes import HostProcesses
+from zmqrl.agent.output import AgentOutput
+from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.config.plan import Boot
+from zmqrl.entry import PARENT_VARIABLE
+from zmqrl.supervision.ending import Manner
+
+WAIT_S = 20.0
+TURN_MS = 20
+
+
+@dataclass(frozen=True)
+class Report:
+    alive: dict[int, int]
+    ready: list[int]
+    given_up: list[int]
+    workers: list[int]
+
+
+class Told(NoDataPlane):
+    """Keeps what the broker would be told."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+
+    def report(self, alive: Any, ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]) -> None:
+        self.reports.append(Report(dict(alive), sorted(ready), list(given_up), list(workers)))
+
+
+class Host:
+    """One host without the learner, so that its workers are all there is, and the loop around its processes."""
+
+    def __init__(self, folder: Path, workers: tuple[int, ...], **behaviour: Any) -> None:
+        plan = stand_in_plan(folder, workers=3, **behaviour)
+        self.log_dir, self.broker, self.events = folder / "logs", Told(), list[dict[str, Any]]()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        self._output, self._unread = AgentOutput(self._write), b""
+        nursery = Nursery(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
+            sys.executable, START, f"zmqrl.{role}", run, str(i)
+        ])  # fmt: skip
+        boot = Boot("agent", 0, 0, "far", plan, workers=workers)
+        self.processes = HostProcesses(boot, nursery, self.broker, ProcessEvents(self._output, None))
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not done():
+            assert time.monotonic() < deadline, self.events
+            self._turn()
+
+    def _turn(self) -> None:
+        poller = select.poll()
+        for fd in self.processes.readable():
+            poller.register(fd, select.POLLIN)
+        for fd in self.processes.writable():
+            poller.register(fd, select.POLLOUT)
+        self.processes.handle({fd for fd, _ in poller.poll(TURN_MS)})
+        self.processes.step(time.monotonic())
+        self.processes.report()
+        self._output.flush()
+        self._hear()
+
+    def _hear(self) -> None:
+        try:
+            self._unread += os.read(self._read, 1 << 20)
+        except BlockingIOError:
+            return
+        *lines, self._unread = self._unread.split(b"\n")
+        self.events += map(json.loads, lines)
+
+    def judge(self) -> None:
+        """Have worker 0 speak for the broker, once both workers are there to be judged."""
+        self.until(lambda: self.report.ready == [0, 1])
+        os.kill(next(event["pid"] for event in self.told("started") if event["index"] == 0), signal.SIGUSR1)
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == name]
+
+    @property
+    def report(self) -> Report:
+        return self.broker.reports[-1]
+
+    def close(self) -> None:
+        self.processes.end(Manner.KILL)
+        self.until(lambda: self.processes.is_over(time.monotonic()))
+        for fd in (self._read, self._write):
+            os.close(fd)
+
+
+MakeHost = Callable[..., Host]
+
+
+@pytest.fixture
+def host_of(tmp_path: Path) -> Iterator[MakeHost]:
+    made: list[Host] = []
+
+    def make(*workers: int, **behaviour: Any) -> Host:
+        made.append(Host(tmp_path, workers, **behaviour))
+        made[-1].processes.begin()
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.close()
+
+
+def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
+    host = host_of(4, 5, says={"5": "silent"})
+    host.until(lambda: host.report.ready == [4])
+    assert host.report == Report(alive={4: 0, 5: 0}, ready=[4], given_up=[], workers=[4, 5])
+    assert [event["index"] for event in host.told("started")] == [4, 5]
+
+
+def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"0": "judges", "judged": [(1, 0, "stalled"), (1, 0, "lost")]})
+    host.judge()
+    host.until(lambda: host.report.alive == {0: 0, 1: 1})
+    (exit_,) = host.told("exit")
+    assert (exit_["index"], exit_["signal"], exit_["expected"]) == (1, "SIGKILL", False)
+    assert exit_["cause"] == "stalled: no progress for limits.stalled_after_s (300 s), killed"
+    stacks = (host.log_dir / "far-worker-1.log").read_text()
+    assert stacks.count("most recent call first") == 1
+    assert "worker_role.py" in stacks
+    host.until(lambda: host.report.ready == [0, 1])
+    assert len(host.told("exit")) == 1
+
+
+def test_a_judgement_of_another_spawn_or_state_or_host_kills_nobody(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"0": "judges", "judged": [(1, 1, "stalled"), (1, 0, "slow"), (2, 0, "stalled")]})
+    host.judge()
+    host.until(lambda: len(host.told("worker_state")) == 3)
+    over = time.monotonic() + 1.0  # longer than what faulthandler may take
+    host.until(lambda: time.monotonic() > over)
+    assert host.report.alive == {0: 0, 1: 0}
+    assert not host.told("exit")
+
+
+def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"1": "leaves"})
+    host.until(lambda: len(host.told("exit")) == 1 and host.report.ready == [0])
+    (exit_,) = host.told("exit")
+    assert (exit_["index"], exit_["expected"], exit_["code"]) == (1, True, 0)
+    assert host.processes.next_due(0.0) is None, "no restart is planned"
+    assert not host.told("restart")
+    assert not host.processes.ending
+
+
+def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"1": "quits"})
+    host.until(lambda: host.report.given_up == [1])
+    assert [event["index"] for event in host.told("restart")] == [1]
+    assert [event["spawn"] for event in host.told("started") if event["index"] == 1] == [0, 1]
+    assert host.report.workers == [0], "nobody waits for it"
+    assert [event["cause"] for event in host.told("gave_up")] == ["exit code 7"]
+    assert not host.processes.failed
+
+
+def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"1": "deaf"})
+    host.until(lambda: host.report.ready == [0, 1])
+    host.processes.hold((0, 2))
+    assert host.report.workers == [0, 2]
+    host.until(lambda: host.report.alive == {0: 0, 2: 0})
+    (exit_,) = host.told("exit")
+    assert (exit_["index"], exit_["signal"], exit_["expected"]) == (1, "SIGKILL", True)
+    host.processes.hold(())
+    assert not host.processes.ending, "not before they are gone"
+    host.until(lambda: host.processes.is_over(time.monotonic()))
+    assert host.report.workers == []
+
+
+def test_the_end_is_counted(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"1": "deaf"})
+    host.until(lambda: host.report.ready == [0, 1])
+    deaf = next(event["pid"] for event in host.told("started") if event["index"] == 1)
+    host.processes.end(Manner.CLEAN)
+    host.until(lambda: host.processes.is_over(time.monotonic()))
+    host.processes.finish()
+    host.until(lambda: len(host.told("finished")) == 1)
+    (finished,) = host.told("finished")
+    assert (finished["ended"], finished["killed"], finished["left"]) == (1, [f"far/worker-1 (pid {deaf})"], [])
+    assert finished["peak_pss_mb"]["worker"] > 0
+    assert not list(host.processes.readable())

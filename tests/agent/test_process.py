@@ -1,0 +1,92 @@
+"""The host agent as the orchestrator starts it: a real process, far from the launcher's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plans import stand_in_plan
+
+from zmqrl.agent.host_lock import Entry, HostLock
+from zmqrl.agent.run_processes import processes_of
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 20.0
+
+
+def far_boot(run_dir: str) -> Boot:
+    """A host with no part of its own: it waits for a `join`."""
+    plan = replace(stand_in_plan(Path("unused")), run_dir=run_dir, store_path="")
+    return Boot("agent", 0, 0, "far", plan, workers=(0,), remote=True)
+
+
+@contextmanager
+def agent_of(boot: Boot, workdir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", boot.plan.run_id, "0"]
+    with subprocess.Popen(
+        command,
+        cwd=workdir,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as agent:
+        assert agent.stdin is not None
+        agent.stdin.write(json.dumps(to_json(boot)).encode() + b"\n")
+        agent.stdin.flush()
+        try:
+            yield agent
+        finally:
+            agent.kill()
+
+
+def ended(agent: subprocess.Popen[bytes], last_words: bytes = b"") -> list[dict[str, Any]]:
+    """Its events, once it has ended with exit code 0."""
+    out, err = agent.communicate(last_words, WAIT_S)
+    assert agent.returncode == 0, err.decode()
+    return [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
+
+
+def test_a_far_agent_takes_its_folder_along_and_leaves_that_of_others(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "other").mkdir(parents=True)
+    boot = far_boot("runs/mine")
+    with agent_of(boot, tmp_path) as agent:
+        events = ended(agent, b'{"command": "stop"}\n')
+    assert [event["event"] for event in events] == ["finished"]
+    assert (events[0]["ended"], events[0]["killed"], events[0]["left"]) == (0, [], [])
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
+
+
+def test_the_last_far_agent_leaves_nothing(tmp_path: Path) -> None:
+    with agent_of(far_boot("runs/mine"), tmp_path) as agent:
+        ended(agent)  # the connection was closed
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> None:
+    boot = far_boot("runs/mine")
+    with agent_of(boot, tmp_path) as agent:
+        until = time.monotonic() + WAIT_S
+        while not (tmp_path / "runs" / "mine" / "logs").exists():  # made once it is registered
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert [(entry.pid, entry.host) for entry in registered_as(boot)] == [(agent.pid, "far")]
+        assert [process.pid for process in processes_of(boot.plan.run_id).agents] == [agent.pid]
+        assert os.getsid(agent.pid) == agent.pid
+        ended(agent)
+    assert not registered_as(boot)
+
+
+def registered_as(boot: Boot) -> list[Entry]:
+    return [entry for entry in HostLock().entries() if entry.run_id == boot.plan.run_id]
