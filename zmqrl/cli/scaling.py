@@ -19,7 +19,7 @@ def scale_command(words: tuple[str, ...]) -> None:
     workers = {}
     for word in words[run is not None :]:
         host, _, count = word.partition("=")
-        if not host or not count.isdigit():
+        if not host or not count.isdecimal():
             raise ConfigError(f"{word!r}: write HOST=N with a number of workers")
         workers[host] = int(count)
     if not workers:

@@ -1,0 +1,112 @@
+"""`scale` and `drain`: of a real run on this machine, and what they refuse, each with one message and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from zmqrl.agent.run_processes import processes_of
+from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.supervision.process_table import ProcessId, await_gone, kill
+
+ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
+CHANGE_S = 30.0
+END_S = 20.0
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[Path, RunInfo]]:
+    """A run in sync without an end: one worker, and vector envs for four."""
+    directory = tmp_path / "live"
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    info = read_info(directory)
+    assert info is not None
+    processes = (ProcessId(info.pid, info.start_time), *processes_of(info.run_id).names)
+    yield directory, info
+    kill(processes[0])
+    assert not await_gone(processes, END_S)
+
+
+def workers_of(run_id: str) -> set[str]:
+    return {name for name in processes_of(run_id).names.values() if name.startswith("worker-")}
+
+
+def await_workers(run_id: str, wanted: set[str]) -> None:
+    until = time.monotonic() + CHANGE_S
+    while (found := workers_of(run_id)) != wanted:
+        assert time.monotonic() < until, f"{found}, not {wanted}"
+        time.sleep(0.05)
+
+
+def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Command, live: tuple[Path, RunInfo]) -> None:
+    directory, info = live
+    more = zmqrl("scale", directory, "local=3")
+    assert (more.code, more.out, more.err) == (0, "local: 3 workers\n", "")
+    await_workers(info.run_id, {"worker-0", "worker-1", "worker-2"})
+    fewer = zmqrl("scale", directory, "local=1")
+    assert (fewer.code, fewer.out) == (0, "local: 1 workers\n")
+    await_workers(info.run_id, {"worker-0"})
+    refusals = {
+        ("scale", "l0cal=2"): "there is no host 'l0cal' in this run; there are: local",
+        ("scale", "local=5"): "local=5 makes 5 workers, and the run has 4 vector envs: in sync each worker needs one",
+        ("scale", "local=0"): "local=0 would leave the run without a worker: `zmqrl stop` ends it",
+        ("drain", "l0cal"): "there is no host 'l0cal' in this run; there are: local",
+        ("drain", "local"): "local=0 would leave the run without a worker: `zmqrl stop` ends it",
+    }
+    for (command, word), why in refusals.items():
+        refused = zmqrl(command, directory, word)
+        assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
+    assert workers_of(info.run_id) == {"worker-0"}
+    assert not any((directory / "requests").iterdir()), "every answer was taken"
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (("scale", "local=two"), "'local=two': write HOST=N with a number of workers"),
+    (("scale", "local=-1"), "'local=-1': write HOST=N with a number of workers"),
+    (("scale", "local=²"), "'local=²': write HOST=N with a number of workers"),
+    (("scale", "local="), "'local=': write HOST=N with a number of workers"),
+    (("scale", "=2"), "'=2': write HOST=N with a number of workers"),
+    (("scale", "some-run", "local"), "'local': write HOST=N with a number of workers"),
+    (("scale", "some-run"), "write HOST=N: which host is to run how many workers?"),
+    (("scale",), "Missing argument '[RUN] HOST=N...'."),
+    (("scale", "n0-run", "local=1"), "'n0-run' is neither a run directory nor the id of a live run or of one in runs/"),
+    (("scale", "local=1"), "no run is live and there is none in runs/: name a run directory"),
+    (("drain", "a", "b", "c"), "'a b c': write [RUN] HOST"),
+    (("drain",), "Missing argument '[RUN] HOST'."),
+    (("drain", "n0-run", "local"), "'n0-run' is neither a run directory nor the id of a live run or of one in runs/"),
+    (("drain", "local"), "no run is live and there is none in runs/: name a run directory"),
+])  # fmt: skip
+def test_what_cannot_be_asked_is_one_message(zmqrl: Command, words: tuple[str, ...], why: str) -> None:
+    refused = zmqrl(*words)
+    assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
+
+
+@pytest.mark.parametrize("words", [("scale", "local=2"), ("drain", "local")])
+def test_a_run_that_is_over_is_not_waited_for(zmqrl: Command, finished: Path, words: tuple[str, str]) -> None:
+    directory = finished / "seed-1"
+    info = read_info(directory)
+    assert info is not None
+    refused = zmqrl(words[0], directory, words[1])
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"zmqrl: run {info.run_id} in {directory} is not running\n"
+    assert not (directory / "requests").exists()
+
+
+def test_a_run_whose_launcher_died_is_not_waited_for(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "died"
+    shutil.copytree(finished / "seed-1", directory)
+    data = json.loads((directory / "run.json").read_text())
+    another = data["start_time"] + 1  # the pid is another process's now
+    (directory / "run.json").write_text(json.dumps({**data, "ended_at": None, "start_time": another}))
+    refused = zmqrl("drain", directory, "local")
+    assert (refused.code, refused.err) == (2, f"zmqrl: run {data['run_id']} in {directory} is not running\n")
