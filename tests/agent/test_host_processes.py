@@ -155,6 +155,7 @@ def test_a_judgement_of_another_spawn_or_state_or_host_kills_nobody(host_of: Mak
     host.until(lambda: time.monotonic() > over)
     assert host.report.alive == {0: 0, 1: 0}
     assert not host.told("exit")
+    assert not (host.log_dir / "far-worker-1.log").read_text(), "nobody asked for its stacks"
 
 
 def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
