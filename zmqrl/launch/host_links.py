@@ -96,12 +96,14 @@ class HostLinks:
         return {"command": "join", "addresses": addresses, "ports": ports, "token": token}
 
     def _serve(self, path: Path, request: Mapping[str, Any]) -> None:
-        """`{"scale": {host: workers}}`."""
+        """`{"scale": {host: workers}}`: all of it or nothing."""
         try:
-            said = [self._scale(str(host), int(count)) for host, count in dict(request["scale"]).items()]
+            wanted = {str(host): int(count) for host, count in dict(request["scale"]).items()}
+            self._scaling.try_all(wanted)
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             self._requests.answer(path, "refused", str(error))
         else:
+            said = [self._scale(host, workers) for host, workers in wanted.items()]
             self._requests.answer(path, "done", "\n".join(said))
 
     def _scale(self, host: str, workers: int) -> str:

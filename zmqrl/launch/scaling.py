@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
+
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.boots import worker_indexes
@@ -37,6 +40,13 @@ class Scaling:
             self._next += 1
         del held[workers:]
         return tuple(held)
+
+    def try_all(self, wanted: Mapping[str, int]) -> None:
+        """Change nothing; ConfigError when one of the changes after another cannot be had."""
+        trial = copy.copy(self)
+        trial._held = {host: list(held) for host, held in self._held.items()}
+        for host, workers in wanted.items():
+            trial.scale(host, workers)
 
     def _check(self, host: str, workers: int) -> None:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
