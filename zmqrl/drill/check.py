@@ -100,7 +100,8 @@ _NO_ROWS = np.zeros(0, ROW)
 
 def _union(parts: Sequence[Given]) -> Array:
     """async: what a successor is given again under the same segment id is one and the same."""
-    return np.unique(np.concatenate([_NO_ROWS, *(part.rows for part in parts)]))
+    rows: Array = np.unique(np.concatenate([_NO_ROWS, *(part.rows for part in parts)]))
+    return rows
 
 
 def _last_word(parts: Sequence[Given]) -> Array:
