@@ -30,8 +30,9 @@ class Run:
         self.run_dir = Path(plan.run_dir)
         path = self.run_dir.with_name(f"{self.run_dir.name}-plan.json")
         path.write_text(json.dumps(to_json(plan)))
-        here = str(Path(__file__).parent)
-        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        here = Path(__file__).parent
+        # the launcher is a script: without the second it may be of another checkout than its agent
+        paths = [str(here), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             [sys.executable, LAUNCH, str(path)],
             stdout=subprocess.PIPE,

@@ -15,12 +15,13 @@ from typing import Any
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Keys
-from zmqrl.supervision.process_table import ProcessId, identify
+from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import Place
 
 LOG_LIMIT_BYTES = 20_000_000
 LOG_TAIL_BYTES = 8_192
-LOG_TAIL_LINES = 20
+LOG_TAIL_LINES = 60
+"""A traceback of what a user's env raised and of what was made of it."""
 EVENT_READ_BYTES = 65_536
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
@@ -131,10 +132,9 @@ class Child:
 
     def cause_of_end(self) -> str:
         """The fault that it reported, else its exit code or signal."""
-        code = self.process.returncode
         if self.last_fault:
             return str(self.last_fault.get("error", "fault"))
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return cause_of(self.process.returncode)
 
     def log_tail(self) -> list[str]:
         """The last lines that this process wrote to its log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -71,14 +72,42 @@ def _last_status(directory: Path, info: RunInfo) -> str:
     """Of a run that has ended: its summary, where it lived to write one."""
     summary = _read(directory / "summary.json")
     if summary is None or summary["run_id"] != info.run_id:
-        return f"{info.run_id}: ended without a summary; `--resume {directory}` goes on with it"
+        return _without_summary(directory, info)
     shown = [f"{info.run_id}: {summary['status']} with exit code {summary['exit_code']}"]
     if summary["env_steps"] is not None:
         shown.append(f"{summary['env_steps']:,} env steps in {summary['wall_s']:.1f} s")
     if summary["train_return_mean_100"] is not None:
         shown.append(f"return {summary['train_return_mean_100']:.1f}")
     shown += ["solved"] if summary["solved_at_env_steps"] is not None else []
-    return "\n".join([", ".join(shown), *([summary["error"]] if summary["error"] else [])])
+    lines = [", ".join(shown), *([summary["error"]] if summary["error"] else [])]
+    return "\n".join(lines if summary["status"] == "done" else [*lines, _resume(directory)])
+
+
+def _without_summary(directory: Path, info: RunInfo) -> str:
+    """Its launcher wrote none: it was killed, or its machine went down, or it runs on another machine."""
+    from zmqrl.agent.run_processes import agents
+
+    launcher = f"its launcher (pid {info.pid} on {info.host})"
+    if info.host != socket.gethostname():
+        return f"{info.run_id}: no summary yet; {launcher} is known there alone: zmqrl status {directory.absolute()}"
+    lines, status = [f"{info.run_id}: ended without a summary: {launcher} is gone"], _status(directory, info)
+    if status is not None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["written_at"]))
+        steps = f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps"
+        lines += [f"  it was last heard of at {at}, after {steps}", *status["problems"]]
+    log = directory / "logs" / "launcher.log"
+    lines += [f"  log: {log}"] if log.exists() else []
+    if any(run_id == info.run_id for _, run_id in agents()):
+        lines.append(f"  processes of it still end, or hang: zmqrl down {info.run_id}")
+    else:
+        lines.append("  its processes on this machine have ended with it")
+    return "\n".join([*lines, _resume(directory)])
+
+
+def _resume(directory: Path) -> str:
+    from zmqrl.launch.run_directory import resume_command
+
+    return f"  resume with: {resume_command(directory.absolute())}"
 
 
 def _live_status(directory: Path, info: RunInfo) -> str:

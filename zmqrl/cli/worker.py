@@ -46,11 +46,16 @@ def worker_command(file: Path) -> int:
 def _line(name: str, data: object) -> str | None:
     """What the user is told of an event."""
     d = data if isinstance(data, dict) else {}
+    if name == "exit" and not d["expected"]:
+        from zmqrl.launch.problem import last_words
+
+        tail = [f"\n    {line}" for line in last_words(d["log_tail"])]
+        return f"{d['role']}-{d['index']}: {d['cause']}{''.join(tail)}\n  log: {d['log']}"
     told = {
         "joined": "joined at {address}, {milliseconds} ms away",
         "unreachable": "{cause}",
         "ready": "{role}-{index} is ready",
-        "restart": "{role}-{index} died and is started again in {in_s} s",
+        "restart": "{role}-{index} is started again in {in_s:g} s",
         "gave_up": "{role}-{index} is given up: {cause}",
         "lease_lost": "the {source} has been silent too long: leaving the run",
         "fault": "{error}",

@@ -8,6 +8,7 @@ from typing import Any
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.supervision.process_table import cause_of
 
 
 @dataclass
@@ -147,7 +148,8 @@ class HostTable:
         if self.ending or row is self.learner or (code == 0 and not row.workers):
             row.state = "drained" if not self.ending and row is not self.learner else "ended"
             return None
-        cause = self._faults.get(row.host) or f"its agent ended (exit {'unknown' if code is None else code})"
+        how = "exit unknown" if code in (None, -1) else cause_of(code)  # SSH has -1 for every signal
+        cause = self._faults.get(row.host) or f"its agent ended ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
 
     def _on_usage(self, row: HostRow, event: HostEvent) -> None:

@@ -16,7 +16,8 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
-from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.launch.lost_agent import how_agent_ended, lost_agent
+from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stillness import Stillness
@@ -150,6 +151,9 @@ class Launcher:
                 self._deadlines.status_at = now + STATUS_EVERY_S
                 directory.write("status.json", status_of(self._state, time.time()))
             view.update(self._state, time.time())
+        lost = lost_agent(self._state)
+        if lost is not None and self._signals.request is not Request.KILL:
+            self._state.note(lost)
         self._tell_problems(view)
         directory.write("status.json", status_of(self._state, time.time()))
 
@@ -232,7 +236,8 @@ class Launcher:
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
             told = error.splitlines()[0] if self._problems_told else error
-            print(f"{status}: {told}", file=sys.stderr, flush=True)
+            resume = f"  resume with: {resume_command(directory.path)}"
+            print(f"{status}: {told}\n{resume}", file=sys.stderr, flush=True)
         return exit_code
 
     def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
@@ -260,10 +265,10 @@ class Launcher:
     def _lost_agent(self, request: Request) -> str | None:
         if self._state.finished or request is Request.KILL:
             return None
-        agent = f"the host agent of {self._plan.config.learner.host}"
+        code, agent = self._state.agent_exit, f"the host agent of {self._plan.config.learner.host}"
         if self._state.agent_fault is not None:
             return f"{agent} failed: {self._state.agent_fault}"
-        return f"{agent} died (exit {self._state.agent_exit}): the run goes on from FULL with --resume"
+        return f"{agent} died{'' if code is None else f': {how_agent_ended(self._plan, code)}'}"
 
 
 def _teardown_line(teardown: Teardown) -> str:

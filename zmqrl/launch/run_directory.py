@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Mapping
@@ -41,6 +42,11 @@ class RunInfo:
             and self.host == socket.gethostname()
             and is_alive(ProcessId(self.pid, self.start_time))
         )
+
+
+def resume_command(run_dir: Path | str) -> str:
+    """What its user types to go on with a run; it takes hosts and all from there."""
+    return f"zmqrl train --resume {shlex.quote(str(run_dir))}"
 
 
 class RunDirectory:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.host_table import HostTable, Loss
+from zmqrl.launch.problem import Problem
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 
@@ -17,7 +18,6 @@ BOTH_WAIT = 1.25
 """Learner and workers may wait in turns (sum 1); if both wait at once, it is what lies between them."""
 STORE_HOLDS = 0.3
 RETURNS_KEPT = 60
-LOG_LINES_SHOWN = 12
 
 
 @dataclass
@@ -32,26 +32,6 @@ class WorkerRow:
     wait_fraction: float = 0.0
     episodes: int = 0
     restarts: int = 0
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What died, where and why, and what was done about it."""
-
-    where: str
-    cause: str
-    detail: Mapping[str, Any]
-    log: str
-    log_tail: tuple[str, ...]
-    done_about_it: str
-
-    def __str__(self) -> str:
-        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items())
-        lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
-        lines += [f"    {line}" for line in self.log_tail[-LOG_LINES_SHOWN:]]
-        if self.log:
-            lines.append(f"  log: {self.log}")
-        return "\n".join([*lines, f"  {self.done_about_it}"])
 
 
 @dataclass
@@ -81,6 +61,8 @@ class RunState:
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
+    _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
+    """By host, role and index: unix times within the window."""
 
     def __post_init__(self) -> None:
         self.hosts = HostTable(self.plan)
@@ -203,18 +185,58 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.restarts += 1
-        self._note(event, f"it is started again in {event.data['in_s']:g} s")
+        self._note(event, f"it is started again in {event.data['in_s']:g} s{self._how_often(event)}")
 
     def _on_gave_up(self, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
             row.state = "given up"
-        self._note(event, f"it is given up after {self.plan.config.restart.max} restarts")
+        self._note(event, f"{self._why_given_up(event)}; {self._without(event.data['role'])}")
+
+    def _how_often(self, event: HostEvent) -> str:
+        """From the second restart on: how many it has left, as its agent counts them."""
+        restart = self.plan.config.restart
+        times = self._restarted_at.setdefault((event.host, event.data["role"], event.data["index"]), [])
+        times[:] = [at for at in times if event.at - at < restart.window_s] + [event.at]
+        if len(times) >= restart.max:
+            return f", for the last time within {restart.window_s:g} s (restart.max {restart.max})"
+        return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
+
+    def _why_given_up(self, event: HostEvent) -> str:
+        died = self._last_exit.get((event.data["role"], event.data["index"]), event)
+        if died.data.get("code") == BAD_CONFIGURATION:
+            return f"it is given up: exit code {BAD_CONFIGURATION} is bad configuration, which no restart mends"
+        restart = self.plan.config.restart
+        return f"it is given up after {restart.max} restarts within {restart.window_s:g} s"
+
+    def _without(self, role: str) -> str:
+        """What becomes of the run when a process of that role does not come back."""
+        if role == "evaluator":
+            return "the run goes on, and nothing is scored any more"
+        if role != "worker":
+            return "the run ends"
+        gone = sum(row.state in ("given up", "lost") for row in self.workers.values())
+        if gone >= max(len(self.workers), self.expected_workers):
+            return "no rollout worker is left, and the run ends"
+        return self._where_its_envs_go
+
+    @property
+    def _where_its_envs_go(self) -> str:
+        return f"its vector envs {'go to the other workers' if self.plan.config.run.mode == 'sync' else 'end with it'}"
+
+    def note(self, problem: Problem) -> None:
+        """What the launcher found by itself."""
+        self.problems.append(problem)
+
+    def _on_agent(self, event: HostEvent) -> None:
+        """A new agent counts restarts from none."""
+        self._restarted_at = {place: times for place, times in self._restarted_at.items() if place[0] != event.host}
 
     def _on_problem(self, event: HostEvent) -> None:
         """Something failed that killed nobody."""
         where = f"{event.host}/{event.data['role']}-{event.data['index']}"
-        self.problems.append(Problem(where, str(event.data["cause"]), {}, "", (), str(event.data["done"])))
+        log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{event.data['role']}-{event.data['index']}.log"
+        self.problems.append(Problem(where, str(event.data["cause"]), {}, str(log), (), str(event.data["done"])))
 
     def _on_failed(self, event: HostEvent) -> None:
         self.failure = self.failure or str(event.data["cause"])
@@ -268,14 +290,16 @@ class RunState:
         if loss.host == self.plan.config.learner.host:
             self.agent_fault = self.agent_fault or loss.cause
             return
-        others = "the run goes on without it" if self.hosts.can_go_on else "no host with workers is left"
+        others = "no host with workers is left"
+        if self.hosts.can_go_on:
+            others = f"the run goes on without it; {self._where_its_envs_go}"
         done = f"{loss.mend}; {others}" if loss.mend else others
         self.problems.append(Problem(loss.host, loss.cause, {}, "", (), done))
 
     def _on_lease_lost(self, event: HostEvent) -> None:
         """The learner's host ended in good order, and yet not because the run was at its end."""
         if event.host == self.plan.config.learner.host and not self.hosts.ending:
-            self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}: --resume goes on from there"
+            self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}"
 
     def _on_agent_exit(self, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:

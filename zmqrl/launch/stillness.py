@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zmqrl.launch.run_state import Problem, RunState
+from zmqrl.launch.problem import Problem
+from zmqrl.launch.run_state import RunState
 
 
 class Stillness:

@@ -43,6 +43,14 @@ def identify(pid: int) -> ProcessId | None:
     return None if stat is None else ProcessId(pid, stat.start_time)
 
 
+def cause_of(code: int) -> str:
+    """How a process ended, by its exit code; negative: the signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    known = {int(number): number.name for number in signal.Signals}
+    return f"signal {known.get(-code, -code)}"  # real-time signals have no names
+
+
 def is_alive(process: ProcessId) -> bool:
     """Whether this very process still runs; a zombie does not."""
     stat = _stat(process.pid)

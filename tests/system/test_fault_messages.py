@@ -1,0 +1,327 @@
+"""For every fault the user is told what died, where, why, its last words or its log, and what zmqrl did about it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from system_plans import DQN, PPO, system_plan
+from system_runs import END_S, LOOK_EVERY_S, RUN_S, Run
+from told_envs import WORDS
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
+from zmqrl.drill.faults import SHARES, Action, Fault, Kind
+from zmqrl.drill.inject import inject, relieve
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.supervision.process_table import ProcessId, await_gone
+
+LONG = 10_000_000
+LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0, stalled_after_s=3.0)
+ORDERED = RestartSection(max=30, backoff_s=0.1)
+PAUSE_S = 0.5
+"""Many heartbeats, and less than `lost_after_s`."""
+RESTARTED = r"it is started again in \d+(?:\.\d)? s"
+RESUME = r"\n  resume with: (zmqrl train --resume /\S+)\Z"
+
+
+class Heard(Run):
+    """A run whose stderr is read while it goes on."""
+
+    def __init__(self, plan: RunPlan, orders: Path) -> None:
+        super().__init__(plan)
+        self._orders, self._lines = orders, list[str]()
+        orders.mkdir(exist_ok=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line.rstrip("\n"))
+
+    def blocks(self) -> list[str]:
+        """One a message: its first line stands at the margin."""
+        found: list[list[str]] = []
+        for line in list(self._lines):
+            if found and line.startswith(" "):
+                found[-1].append(line)
+            else:
+                found.append([line])
+        return ["\n".join(lines) for lines in found]
+
+    def wait(self, condition: Callable[[], object], what: object) -> None:
+        """Until it is true, also when the run ends over it."""
+        until = time.monotonic() + RUN_S
+        while not condition():
+            if time.monotonic() > until:
+                pytest.fail(f"waited in vain for {what}\n" + "\n".join(self._lines))
+            time.sleep(LOOK_EVERY_S)
+
+    def process_of(self, place: str) -> ProcessId:
+        """Who is there, once somebody is."""
+        self.wait(lambda: place in self.processes(), place)
+        return self.processes()[place]
+
+    def order(self, place: str, order: str) -> None:
+        """What the env of that process does in its next step."""
+        path = self._orders / place
+        path.with_suffix(".new").write_text(order)
+        path.with_suffix(".new").rename(path)
+
+    def code(self) -> int:
+        """Its exit code, once it has ended and its stderr has been read."""
+        code = self.process.wait(RUN_S)
+        self._reader.join(RUN_S)
+        return code
+
+
+@pytest.fixture
+def hear(tmp_path: Path) -> Iterator[Callable[[RunPlan], Heard]]:
+    """Start a run; whatever is left of it at the end of the test is killed."""
+    runs: list[Heard] = []
+
+    def start(plan: RunPlan) -> Heard:
+        runs.append(Heard(plan, tmp_path / "orders"))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        held = list(run.processes().values())
+        if run.process.poll() is None:
+            run.process.kill()
+        run.code()
+        for pipe in (run.process.stdout, run.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        await_gone(held, END_S)
+
+
+def _plan(tmp_path: Path, name: str, mode: str, workers: int, restart: RestartSection, **run: object) -> RunPlan:
+    env = EnvSection(
+        id="told_envs:Told",
+        num_envs=2,
+        vector_envs=4,
+        segment_steps=16,
+        kwargs={"folder": str(tmp_path / "orders")},
+    )
+    algorithm = DQN if mode == "async" else {**PPO, "minibatch_size": 32}
+    evaluator = EvaluatorSection(episodes=1 if mode == "async" else 0, final_limit_s=0.0)
+    return system_plan(
+        tmp_path / name,
+        mode,  # type: ignore[arg-type]
+        workers,
+        algorithm,
+        env,
+        steps=LONG,
+        evaluator=evaluator,
+        limits=LIMITS,
+        restart=restart,
+        **run,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what the message of it says, from its first line to its last."""
+
+    kind: Kind
+    order: str
+    """What the env is told; empty: the drill's own fault."""
+    told: tuple[str, ...] = ()
+    """Patterns, each of which lies further down in one and the same message; none: nothing happens."""
+    index: int = 0
+    together: bool = False
+    """Done together with the one after it."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.kind.role}-{self.index}"
+
+
+def _log(place: str) -> str:
+    return rf"\n  log: /\S+/logs/local-{place}\.log"
+
+
+def _case(
+    role: str, action: Action, cause: str, words: Sequence[str] = (), done: str = RESTARTED, **more: object
+) -> Case:
+    index = int(str(more.get("index", 0)))
+    told = (rf"\Alocal/{role}-{index}: {cause}", *words, _log(f"{role}-{index}"), rf"\n  {done}")
+    return Case(Kind(role, action), str(more.get("order", "")), told, index, bool(more.get("together")))
+
+
+KILL = Action.KILL
+CASES = (
+    _case(
+        "worker",
+        KILL,
+        r"EnvFault: env told_envs:Told \(vector env 0, .*seed \d+.*step raised RuntimeError: the wheel came off",
+        [r"RuntimeError: the wheel came off\n", r"zmqrl\.errors\.EnvFault"],
+        order="raise",
+        together=True,
+    ),
+    _case("worker", KILL, "exit code 7", index=1, order="exit", together=True),
+    _case(
+        "worker",
+        KILL,
+        "signal SIGSEGV",
+        [r"\n    Fatal Python error: Segmentation fault", "told_envs.py"],
+        index=2,
+        order="crash",
+        together=True,
+    ),
+    _case("evaluator", KILL, "signal SIGKILL"),
+    _case("worker", KILL, "signal SIGKILL", [rf"\n    {WORDS}"], order="say", together=True),
+    _case("worker", Action.HANG, r"hangs: silent for limits\.lost_after_s \(2 s\), killed", index=1, together=True),
+    _case(
+        "worker",
+        Action.STALL,
+        r"stalled: no progress for limits\.stalled_after_s \(3 s\), killed",
+        [r"told_envs\.py.* in _obey"],
+        index=2,
+        order="hang",
+    ),
+    _case("broker", KILL, "signal SIGKILL"),
+    Case(Kind("broker", Action.PAUSE), ""),
+    Case(Kind("learner", Action.PAUSE), ""),
+    Case(Kind("worker", Action.PAUSE), ""),
+    _case(
+        "learner",
+        Action.NO_SPACE,
+        r"\S+ cannot be written in \S+: .*File too large; see store\.path",
+        done=r"the run waits, since workers get no weights, and tries again, for \d+ s at most",
+    ),
+    _case("learner", KILL, "signal SIGKILL"),
+    _case("learner", Action.DAMAGE, "signal SIGKILL"),
+)
+DAMAGED = (
+    r"\Alocal/learner-0: full-\S+\.safetensors in \S+: ",
+    _log("learner-0"),
+    r"\n  it is not loaded; the run (?:goes on from|begins anew)",
+)
+
+
+def _do(case: Case, run: Heard) -> None:
+    process = run.process_of(case.place)
+    fault = Fault(0, 0.0, "", case.kind, case.index, PAUSE_S)
+    if case.order:
+        run.order(case.place, case.order)
+    if case.order == "say":
+        log = run.run_dir / "logs" / f"local-{case.place}.log"
+        run.wait(lambda: WORDS in log.read_text(), WORDS)
+    if case.order in ("", "say"):
+        store = Path(run.plan.store_path)
+        run.wait(lambda: list(store.glob("full-*.safetensors")), "a FULL")
+        assert inject(fault, process, store, store)
+    if case.kind.action is Action.PAUSE:
+        time.sleep(PAUSE_S)  # how long it is paused is the fault
+        relieve(fault, process)
+
+
+def _hear(run: Heard, told: Sequence[str], since: int = 0) -> None:
+    """Until one message says all of it, in this order."""
+    pattern = re.compile(".*?".join(told), re.DOTALL)
+    run.wait(lambda: any(pattern.search(block) for block in run.blocks()[since:]), pattern.pattern)
+
+
+def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
+    run = hear(_plan(tmp_path, "run", "async", 3, ORDERED, checkpoint_every_s=1.0))
+    run.wait_for_updates(2)
+    since, waiting = len(run.blocks()), list[Case]()
+    for case in CASES:
+        _do(case, run)
+        waiting.append(case)
+        if case.together:
+            continue
+        for done in [case for case in waiting if case.told]:
+            _hear(run, done.told, since)
+            if done.kind.action is Action.NO_SPACE:
+                relieve(Fault(0, 0.0, "", done.kind), run.process_of(done.place))
+        since, waiting = len(run.blocks()), []
+    _hear(run, DAMAGED)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.code() == 130
+    replaced = [case for case in CASES if RESTARTED in "".join(case.told)]
+    assert run.summary()["restarts"] == len(replaced), "and nothing is done about a pause"
+
+
+def test_every_fault_of_the_drill_is_here() -> None:
+    ended = {("agent", "kill"), ("launcher", "kill")}
+    assert {(case.kind.role, case.kind.action.value) for case in CASES} | ended == set(SHARES)
+
+
+def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
+    tmp_path: Path, hear: Callable[[RunPlan], Heard]
+) -> None:
+    run = hear(_plan(tmp_path, "run", "sync", 2, RestartSection(max=1, backoff_s=0.1)))
+    run.wait_for_updates(1)
+    killed = r"\Alocal/worker-1: signal SIGKILL"
+    last = rf"\n  {RESTARTED}, for the last time within 600 s \(restart\.max 1\)\Z"
+    before = run.process_of("worker-1")
+    run.kill("worker-1")
+    _hear(run, [killed, _log("worker-1"), last])
+    run.wait_for_successor("worker-1", before)
+    run.kill("worker-1")
+    given_up = r"\n  it is given up after 1 restarts within 600 s"
+    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs go to the other workers\Z"])
+    raised = [r"\Alocal/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
+    run.order("worker-0", "raise")
+    _hear(run, [*raised, last])
+    run.order("worker-0", "raise")
+    _hear(run, [*raised, rf"{given_up}; no rollout worker is left, and the run ends\Z"])
+    _hear(run, [r"\Afailed: no rollout worker is left, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
+    assert run.code() == 1
+
+
+def _zmqrl(*arguments: str) -> str:
+    """What the command prints."""
+    done = subprocess.run([sys.executable, "-m", "zmqrl", *arguments], capture_output=True, text=True, timeout=RUN_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _can_be_typed(command: str, run: Heard) -> None:
+    program, *arguments = shlex.split(command)
+    assert (program, arguments) == ("zmqrl", ["train", "--resume", str(run.run_dir)])
+    assert _zmqrl(*arguments, "--dry-run")
+
+
+def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
+    endless = ("run.total_env_steps=1e9", "run.stop_at_return=null")
+    config = load("cartpole-ppo", None, endless, "single", 1, 1, None, ()).config
+    runs = [hear(plan_run(config, tmp_path / name, time.time())) for name in ("agent", "launcher")]
+    for run in runs:
+        run.wait_for_updates(1)
+    of_agent, of_launcher = runs
+
+    of_agent.kill("agent-0")
+    died = r"the host agent of local died: signal SIGKILL"
+    _hear(
+        of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes end with it, and so does the run"]
+    )
+    assert of_agent.code() == 1
+    found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])
+    assert found, of_agent.blocks()
+    _can_be_typed(found[1], of_agent)
+    assert died in of_agent.summary()["error"]
+    assert found[1] in _zmqrl("status", str(of_agent.run_dir))
+
+    held = list(of_launcher.processes().values())
+    of_launcher.process.kill()
+    assert not await_gone(held, END_S)
+    said = _zmqrl("status", str(of_launcher.run_dir)).rstrip()
+    gone = rf"its launcher \(pid {of_launcher.process.pid} on \S+\) is gone\n  it was last heard of at .*env steps\n"
+    found = re.search(rf"ended without a summary: {gone}.*have ended with it{RESUME}", said, re.DOTALL)
+    assert found, said
+    _can_be_typed(found[1], of_launcher)

@@ -1,0 +1,53 @@
+"""A fault as its user reads it: what died, where and why, its last words, and what was done about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOG_LINES_SHOWN = 12
+LAST_LINES_SHOWN = 4
+"""Of those: of the exception that was raised from another one."""
+RAISED_FROM = "The above exception was the direct cause of the following exception:"
+FATAL, CURRENT = "Fatal Python error:", "Current thread "
+"""What faulthandler writes, the thread that was at work last; its innermost call comes first."""
+EXTENSIONS = "Extension modules:"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What died, where and why, and what was done about it."""
+
+    where: str
+    cause: str
+    detail: Mapping[str, Any]
+    log: str
+    log_tail: tuple[str, ...]
+    done_about_it: str
+
+    def __str__(self) -> str:
+        told = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
+        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items() if not told[name])
+        lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
+        lines += [f"    {line}" for line in last_words(self.log_tail)]
+        if self.log:
+            lines.append(f"  log: {self.log}")
+        return "\n".join([*lines, f"  {self.done_about_it}"])
+
+
+def last_words(lines: Sequence[str]) -> list[str]:
+    """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what says where it went wrong."""
+    lines = [line for line in lines if line.strip(" ^~") and not line.startswith(EXTENSIONS)]
+    current = _last(lines, CURRENT)
+    if current is not None and all(line.startswith(" ") for line in lines[current + 1 :]):
+        fatal = _last(lines[:current], FATAL)
+        return [*(lines[fatal : fatal + 1] if fatal is not None else ()), *lines[current:]][:LOG_LINES_SHOWN]
+    raised = _last(lines[:-LAST_LINES_SHOWN], RAISED_FROM)
+    if raised is not None:
+        return [*lines[:raised][-LOG_LINES_SHOWN + LAST_LINES_SHOWN :], "...", *lines[-LAST_LINES_SHOWN + 1 :]]
+    return lines[-LOG_LINES_SHOWN:]
+
+
+def _last(lines: Sequence[str], begin: str) -> int | None:
+    return max((at for at, line in enumerate(lines) if line.startswith(begin)), default=None)
