@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.launch.lost_agent import last_words as words_of
+from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
+from zmqrl.launch.run_state import RunState
+from zmqrl.orchestrators.base import HostEvent
+
+DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]
+
+
+def test_the_last_lines_are_shown() -> None:
+    lines = [f"line {n}" for n in range(30)]
+    assert last_words(lines) == lines[-LOG_LINES_SHOWN:]
+    assert last_words([]) == []
+
+
+def test_what_the_user_s_code_raised_is_shown_before_what_was_made_of_it() -> None:
+    theirs = [f'  File "theirs{n}.py"' for n in range(20)]
+    ours = [f'  File "ours{n}.py"' for n in range(20)]
+    shown = last_words([*theirs, "RuntimeError: off", "", RAISED_FROM, "", *ours, "    ^^^^", "EnvFault: off"])
+    assert len(shown) == LOG_LINES_SHOWN
+    assert shown[-5:] == ["RuntimeError: off", "...", *ours[-2:], "EnvFault: off"]
+
+
+def test_of_a_dump_the_innermost_calls_are_shown() -> None:
+    other = ["Thread 0x2 (most recent call first):", *(f'  File "other{n}.py"' for n in range(20))]
+    shown = last_words(["Fatal Python error: Segmentation fault", "", *other, "", *DUMP, "", "Extension modules: x"])
+    assert shown == ["Fatal Python error: Segmentation fault", *DUMP[: LOG_LINES_SHOWN - 1]]
+
+
+def test_a_dump_that_was_followed_by_other_words_is_an_old_one() -> None:
+    assert last_words([*DUMP, "went on", "and ended"])[-2:] == ["went on", "and ended"]
+
+
+def test_a_detail_is_not_said_twice() -> None:
+    text = str(Problem("h/worker-0", "env a_b (vector env 3)", {"env": "a_b", "vector_env": 3, "seed": 5}, "", (), ""))
+    assert text.splitlines()[0] == "h/worker-0: env a_b (vector env 3) (seed 5)"
+
+
+@pytest.mark.parametrize(("role", "code", "said"), [
+    ("learner", 1, "given up after 1 restarts within 600 s; the run ends"),
+    ("broker", 1, "given up after 1 restarts within 600 s; the run ends"),
+    ("evaluator", 1, "the run goes on, and nothing is scored any more"),
+    ("learner", 2, "exit code 2 is bad configuration, which no restart mends; the run ends"),
+])  # fmt: skip
+def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, said: str) -> None:
+    state = RunState(stand_in_plan(tmp_path / "run"))
+
+    def tell(name: str, **data: Any) -> None:
+        state.handle(HostEvent("local", name, {"role": role, "index": 0, **data}))
+
+    tell("exit", code=code, signal=None, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
+    tell("gave_up", cause=f"exit code {code}")
+    assert said in str(state.problems[-1])
+
+
+def test_an_earlier_run_s_last_words_are_not_this_one_s(tmp_path: Path) -> None:
+    log = tmp_path / "local-agent-0.log"
+    assert words_of(log, 0.0) == ()
+    log.write_text("first\nlast\n")
+    written_at = log.stat().st_mtime
+    assert words_of(log, written_at - 1) == ("first", "last")
+    assert words_of(log, written_at + 1) == ()
