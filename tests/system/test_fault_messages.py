@@ -73,6 +73,10 @@ class Heard(Run):
         self.wait(lambda: place in self.processes(), place)
         return self.processes()[place]
 
+    def wait_for_steps(self, place: str, process: ProcessId) -> None:
+        """Until an env of that process has stepped."""
+        self.wait((self._orders / f"{place}-{process.pid}").exists, f"a step of {place}")
+
     def order(self, place: str, order: str) -> None:
         """What the env of that process does in its next step."""
         path = self._orders / place
@@ -214,6 +218,8 @@ DAMAGED = (
 
 def _do(case: Case, run: Heard) -> None:
     process = run.process_of(case.place)
+    if case.kind.role == "worker":
+        run.wait_for_steps(case.place, process)  # nobody judges the silence of one that was never ready
     fault = Fault(0, 0.0, "", case.kind, case.index, PAUSE_S)
     if case.order:
         run.order(case.place, case.order)

@@ -17,7 +17,10 @@ WORDS = "the left arm grinds"
 
 
 class Told(gym.Env[Any, Any]):
-    """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say."""
+    """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
+
+    Its first step leaves `<folder>/<role>-<index>-<pid>`.
+    """
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -25,12 +28,15 @@ class Told(gym.Env[Any, Any]):
     def __init__(self, folder: str) -> None:
         role, index = sys.argv[1].removeprefix("zmqrl."), sys.argv[-1]
         self._order, self._steps = Path(folder) / f"{role}-{index}", 0
+        self._at_work = Path(f"{self._order}-{os.getpid()}")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
 
     def step(self, action: Any) -> Any:
+        if not self._steps:
+            self._at_work.touch()
         self._obey()
         time.sleep(STEP_S)  # what a step costs
         self._steps += 1
