@@ -80,7 +80,8 @@ def test_following_ends_with_the_run(live: tuple[Path, RunInfo]) -> None:
         kill(ProcessId(info.pid, info.start_time))
         rest, _ = status.communicate(timeout=END_S)
     assert first.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
-    assert "ended without a summary" in rest.splitlines()[-1]
+    assert "ended without a summary" in rest
+    assert rest.rstrip().endswith(f"resume with: zmqrl train --resume {run_dir}")
     assert status.returncode == 0
 
 
