@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 DEATH_S = 2.0
+
+# A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _descendants() -> set[ProcessId]:
