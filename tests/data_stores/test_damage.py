@@ -70,6 +70,30 @@ def test_every_full_damaged_is_an_error_that_names_them(tmp_path: Path, damage: 
 
 
 @DAMAGES
+def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, damage: Damage) -> None:
+    store = _store(tmp_path)
+    store.save_full(_full(4), durable=False)
+    _hurt(store, "full-0-4.safetensors", damage)
+    assert store.newest_full() is None
+    (told,) = store.passed_over()
+    assert "full-0-4" in told
+
+
+def test_a_damaged_full_takes_no_place_of_one_that_can_be_loaded(tmp_path: Path) -> None:
+    for n in (4, 5):
+        _store(tmp_path).save_full(_full(n), durable=False)
+    (tmp_path / "full-0-5.safetensors").write_bytes(b"cut")
+    successor = _store(tmp_path)
+    assert successor.newest_full() is not None
+    successor.save_full(_full(6), durable=False)
+    successor.retire()
+    (tmp_path / "full-0-6.safetensors").write_bytes(b"cut")
+    found = _store(tmp_path).newest_full()
+    assert found is not None and found.version.n == 4
+    assert not (tmp_path / "full-0-5.safetensors").exists()
+
+
+@DAMAGES
 def test_the_best_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
     store = _store(tmp_path)
     for n in (1, 2, 3):

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import PPO, system_plan
+from system_plans import DQN, PPO, system_plan
 from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.supervision.process_table import ProcessId
+from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
 STEPS = 6000
@@ -170,6 +171,25 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
     _same(summary, undisturbed)
     assert newest.name in told and "it is not loaded" in told
     assert summary["restarts"] == 1
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """With replay FULL is written by the clock: the first one is alone for a while."""
+    plan = system_plan(tmp_path / "run", mode, 2, DQN, checkpoint_every_s=3.0, steps=10_000_000)
+    run = begin(plan)
+    run.wait_for(lambda: bool(_newest(run, "full-")))
+    learner = run.processes()["learner-0"]
+    os.kill(learner.pid, signal.SIGSTOP)
+    (only,) = _newest(run, "full-")
+    only.write_bytes(only.read_bytes()[:-9])
+    os.kill(learner.pid, signal.SIGKILL)
+    run.wait_for(lambda: "the run begins anew" in _problems(run))
+    run.wait_for(lambda: any(only.parent.glob("full-1-*.safetensors")))
+    run.process.send_signal(signal.SIGTERM)
+    code, _, err = run.end()
+    assert code == 130, err
+    assert only.name in err and run.summary()["ledger"]["balanced"]
 
 
 def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:

@@ -50,9 +50,10 @@ class DataStore(ABC):
 
     @abstractmethod
     def newest_full(self) -> Full | None:
-        """The newest FULL that verifies; a truncated or corrupt one is passed over. None when there never was one.
+        """The newest FULL that verifies; a truncated or corrupt one is passed over.
 
-        StoreError when there are some and none can be loaded: beginning anew would be no resume.
+        None when there never was one, or the only one is damaged: before it there was the beginning. StoreError when
+        there are several and none can be loaded: beginning anew would be no resume.
         """
 
     def passed_over(self) -> list[str]:

@@ -48,6 +48,8 @@ class DirectoryStore(DataStore):
         self._fulls: deque[Version] = deque()
         self._spares: list[str] = []
         self._damaged: list[str] = []
+        self._bad: set[str] = set()
+        """Names of files that do not verify."""
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
@@ -85,8 +87,9 @@ class DirectoryStore(DataStore):
         for version, content in self._verified("full-"):
             arrays, metadata = tensors.parse(content)
             return Full(version, arrays, json.loads(metadata["full"]))
-        if len(self._damaged) > before:
-            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {'; '.join(self._damaged[before:])}")
+        damaged = self._damaged[before:]
+        if len(damaged) > 1:
+            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {'; '.join(damaged)}")
         return None
 
     def passed_over(self) -> list[str]:
@@ -203,6 +206,7 @@ class DirectoryStore(DataStore):
                 continue  # retired between the listing and the reading
             except (OSError, StoreError) as error:
                 self._damaged.append(f"{name} in {self.path}: {error}")
+                self._bad.add(name)
                 _log.warning("%s is passed over", self._damaged[-1])
                 continue
             yield version, content
@@ -224,6 +228,9 @@ class DirectoryStore(DataStore):
         older = [(v, now) for v, kind in entries if kind == "v" and v not in own]
         self._versions.extendleft(reversed(older))
         self._fulls.extendleft(reversed([v for v, kind in entries if kind == "full-" and v not in self._fulls]))
+        for version in [v for v in self._fulls if f"full-{v}.safetensors" in self._bad]:
+            self._fulls.remove(version)  # else it would take the place of one that can be loaded
+            self._delete(f"full-{version}.safetensors")
         for name in os.listdir(self.path):
             if name.startswith(".") and name.endswith(".tmp"):
                 self._sweep_temporary(name)

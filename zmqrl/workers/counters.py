@@ -14,6 +14,7 @@ from zmqrl.types import Array, Weights
 RATE_AFTER_FRACTION = 0.25
 """Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
 SAMPLE_EVERY_S = 0.1
+MOST_SAMPLES, RECENT_SAMPLES = 2000, 500
 
 
 @dataclass
@@ -89,6 +90,8 @@ class Rates:
             self.samples[-1] = sample
         else:
             self.samples.append(sample)
+        if len(self.samples) > MOST_SAMPLES:  # of what is long ago every second one will do
+            self.samples[:-RECENT_SAMPLES] = self.samples[:-RECENT_SAMPLES:2]
 
     def since(self, window_s: float) -> dict[str, float]:
         """Rates over the newest `window_s`."""

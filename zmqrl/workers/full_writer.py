@@ -25,6 +25,10 @@ class FullWriter:
         self.spent_s = 0.0
         """Time that the run waited for FULL."""
 
+    def hurry(self) -> None:
+        """One is due at the next boundary: the newest was damaged, and there may be no other."""
+        self._written_at_s = -float("inf")
+
     def due(self, every_round: bool) -> bool:
         """Whether FULL is to be written at this boundary."""
         return every_round or time.monotonic() - self._written_at_s >= self._every_s

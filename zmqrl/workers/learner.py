@@ -35,9 +35,10 @@ def main(boot: Boot) -> int:
     source, ledger = _source(boot, store, events)
     beginning = begin(boot, store, source)
     full = beginning.full
+    learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
     for damaged in store.passed_over():
         events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
-    learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
+        learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
     weights = _first_weights(learning, full)
