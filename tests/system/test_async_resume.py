@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import CARTPOLE, PPO, PRIORITISED, system_plan
+from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
 from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
@@ -69,6 +71,35 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
             section.ratio * (second["env_steps"] - section.learning_starts), rel=0.1
         )
         assert len(full.arrays["held_metas"]) == section.capacity // (CARTPOLE.num_envs * CARTPOLE.segment_steps) + 1
+
+
+def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, begin: Begin) -> None:
+    """The updates that its last FULL did not see are lost: waiting for them, nobody would fill the replay."""
+    plan = system_plan(tmp_path / "run", "async", 2, DQN, CARTPOLE, steps=10_000_000, checkpoint_every_s=1.0)
+    run = begin(plan)
+    folder = Path(plan.store_path)
+    run.wait_for(lambda: list(folder.glob("full-0-*.safetensors")))
+    learner = run.processes()["learner-0"]
+    # no FULL from here on, but versions
+    resource.prlimit(learner.pid, resource.RLIMIT_FSIZE, (_between(folder), resource.RLIM_INFINITY))
+    then = _counters(_full(plan))
+    run.wait_for(
+        lambda: json.loads((run.run_dir / "status.json").read_text())["env_steps"] >= then["env_steps"] + 10_000
+    )
+    os.kill(run.processes()["agent-0"].pid, signal.SIGKILL)
+    assert run.end()[0] == 1
+    steps = run.summary()["env_steps"]
+    config = replace(plan.config, run=replace(plan.config.run, total_env_steps=steps + 5_000))
+    second = begin(replace(_second_leg(plan), config=config)).done()
+    assert second["ledger"]["balanced"] and second["env_steps"] >= steps + 5_000
+    assert second["updates"] > then["updates"]
+
+
+def _between(folder: Path) -> int:
+    """Bytes that a version has room in and a FULL has not."""
+    sizes = [max(path.stat().st_size for path in folder.glob(f"{kind}*-*.safetensors")) for kind in ("v", "full-")]
+    assert sizes[0] < sizes[1]
+    return sum(sizes) // 2
 
 
 def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_path: Path, begin: Begin) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NO_LIMIT = 1 << 62
+"""As `most`: all that is due."""
+
 
 def updates_due(env_steps: int, updates: int, *, learning_starts: int, ratio: float, most: int) -> int:
     """floor(ratio * (env_steps - learning_starts)) - updates, within [0, `most`].

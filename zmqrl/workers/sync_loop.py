@@ -7,7 +7,7 @@ import time
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.gather import gather
-from zmqrl.replay.limiter import updates_due
+from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import SlotRef
 from zmqrl.workers.learning import Learning
@@ -15,7 +15,6 @@ from zmqrl.workers.learning import Learning
 TAKE_S = 0.2
 REVIEW_S = 3.0
 """After so long without a segment the learner looks whether what it published can still be read."""
-NO_LIMIT = 1 << 62
 
 
 def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
