@@ -95,6 +95,29 @@ def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, 
     assert second["updates"] > then["updates"]
 
 
+def test_a_resumed_leg_goes_on_from_an_older_full_than_it_began_with(tmp_path: Path, begin: Begin) -> None:
+    """The env steps before a leg are those that the broker was told, whatever FULL its second learner has."""
+    plan = system_plan(tmp_path / "run", "async", 2, DQN, CARTPOLE, steps=10_000_000, checkpoint_every_s=2.0)
+    run = begin(plan)
+    folder = Path(plan.store_path)
+    run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)
+    os.kill(run.processes()["agent-0"].pid, signal.SIGKILL)
+    assert run.end()[0] == 1
+    (tmp_path / "run" / "summary.json").unlink()  # as after the death of the launcher
+    again = begin(_second_leg(plan))
+    again.wait_for(lambda: list(folder.glob("v1-*.safetensors")))
+    again.wait_for_updates(1)
+    learner = again.processes()["learner-0"]
+    os.kill(learner.pid, signal.SIGSTOP)
+    newest = max(folder.glob("full-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(b"cut")
+    os.kill(learner.pid, signal.SIGKILL)
+    again.wait_for(lambda: list(folder.glob("full-2-*.safetensors")))
+    again.process.send_signal(signal.SIGTERM)
+    assert again.end()[0] == 130
+    assert again.summary()["ledger"]["balanced"]
+
+
 def _between(folder: Path) -> int:
     """Bytes that a version has room in and a FULL has not."""
     sizes = [max(path.stat().st_size for path in folder.glob(f"{kind}*-*.safetensors")) for kind in ("v", "full-")]

@@ -65,6 +65,9 @@ class ArenaSource(SegmentSource):
     def left_word(self) -> LearnerWord | None:
         return self._arena.read_learner()
 
+    def base_env_steps(self) -> int | None:
+        return self._arena.base_env_steps()
+
     def booked(self) -> list[Booked]:
         records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
         return [Booked(r.incarnation, r.next_index, r.stored) for r in records]

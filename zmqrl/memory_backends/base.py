@@ -101,6 +101,10 @@ class SegmentSource(ABC):
         """What the last learner of this stream left; None for the first."""
         return None
 
+    def base_env_steps(self) -> int | None:
+        """Env steps of the run before this stream, as the broker knows them; None while it knows none."""
+        return None
+
     def booked(self) -> list[Booked]:
         """Where the books of each vector env stand now."""
         return []

@@ -53,10 +53,12 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
 
 def _go_on(counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:
     """async: the books count, also what the predecessor took and this learner never sees."""
-    booked = source.booked()
-    env_steps = counters.env_steps_before + sum(stream.rows for stream in booked)
+    booked, base = source.booked(), source.base_env_steps()
+    # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
+    before = counters.env_steps_before if base is None else base
+    env_steps = before + sum(stream.rows for stream in booked)
     counted = [(stream.incarnation, stream.next_index) for stream in booked]
-    return Beginning(replace(counters, env_steps=env_steps), full, counted=counted)
+    return Beginning(replace(counters, env_steps=env_steps, env_steps_before=before), full, counted=counted)
 
 
 def _fresh(boot: Boot) -> Counters:
