@@ -45,13 +45,14 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
     learner, section = learning.learner, learning.config.replay
     assert isinstance(learner, OffPolicyLearner)
 
-    def updates_of(done: int, most: int) -> int:
+    def updates_of(env_steps: int, done: int, most: int) -> int:
         starts, ratio = section.learning_starts, section.ratio
-        return updates_due(learning.counters.env_steps, done, learning_starts=starts, ratio=ratio, most=most)
+        return updates_due(env_steps, done, learning_starts=starts, ratio=ratio, most=most)
 
-    # With an empty replay a predecessor's debt is not made up for: the limiter would let nobody fill it before the
-    # updates were done that need it.
-    forgiven = 0 if replay.size else updates_of(learning.counters.updates, NO_LIMIT)
+    # Without its replay an earlier leg's debt is not made up for: the limiter would let nobody fill a new one before
+    # the updates were done that need it.
+    begun = learning.counters
+    forgiven = 0 if replay.size else updates_of(begun.env_steps_before, begun.updates, NO_LIMIT)
     due = 0
     while True:
         taken = learning.take(0.0 if due > 0 else TAKE_S)
@@ -61,7 +62,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
             _observe(learning, learner, [s for s in taken if not learning.was_used(s.meta)])
             learning.source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
         counters = learning.counters
-        due = updates_of(counters.updates + forgiven, PUBLISH_EVERY_UPDATES)
+        due = updates_of(counters.env_steps, counters.updates + forgiven, PUBLISH_EVERY_UPDATES)
         if due > 0 and replay.size:
             learning.learned(learner.update(replay, due, learning.progress))
         learning.source.report(counters.env_steps, counters.updates + forgiven)
