@@ -19,16 +19,15 @@ WORDS = "the left arm grinds"
 class Told(gym.Env[Any, Any]):
     """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
 
-    Its first step leaves `<folder>/<role>-<index>-<pid>`.
+    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there: until then it may be the launcher
+    that has made it, to look at it.
     """
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, folder: str) -> None:
-        role, index = sys.argv[1].removeprefix("zmqrl."), sys.argv[-1]
-        self._order, self._steps = Path(folder) / f"{role}-{index}", 0
-        self._at_work = Path(f"{self._order}-{os.getpid()}")
+        self._folder, self._steps = Path(folder), 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -36,7 +35,9 @@ class Told(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         if not self._steps:
-            self._at_work.touch()
+            role, index = sys.argv[1].removeprefix("zmqrl."), sys.argv[-1]
+            self._order = self._folder / f"{role}-{index}"
+            Path(f"{self._order}-{os.getpid()}").touch()
         self._obey()
         time.sleep(STEP_S)  # what a step costs
         self._steps += 1
