@@ -78,6 +78,7 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     (("scale", "=2"), "'=2': write HOST=N with a number of workers"),
     (("scale", "some-run", "local"), "'local': write HOST=N with a number of workers"),
     (("scale", "some-run"), "write HOST=N: which host is to run how many workers?"),
+    (("scale", "a/lr=1", "local=1"), "'a/lr=1' is neither a run directory nor the id of a live run or of one in runs/"),
     (("scale",), "Missing argument '[RUN] HOST=N...'."),
     (("scale", "n0-run", "local=1"), "'n0-run' is neither a run directory nor the id of a live run or of one in runs/"),
     (("scale", "local=1"), "no run is live and there is none in runs/: name a run directory"),

@@ -10,10 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from system_runs import END_S, Run
+from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.supervision.process_table import await_gone
 
 
 @pytest.fixture
@@ -27,8 +26,4 @@ def begin() -> Iterator[Callable[[RunPlan], Run]]:
 
     yield start
     for run in runs:
-        held = list(run.processes().values())
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.communicate()
-        await_gone(held, END_S)
+        run.cut_short()

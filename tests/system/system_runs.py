@@ -14,7 +14,7 @@ from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
-from zmqrl.supervision.process_table import ProcessId, identify
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 LAUNCH = str(Path(__file__).with_name("launch_plan.py"))
 RUN_S = 60.0
@@ -45,6 +45,14 @@ class Run:
         """Wait for it: exit code, stdout, stderr."""
         out, err = self.process.communicate(timeout=RUN_S)
         return self.process.returncode, out, err
+
+    def cut_short(self) -> None:
+        """Kill whatever is left of it."""
+        held = list(self.processes().values())
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+        await_gone(held, END_S)
 
     def done(self) -> dict[str, Any]:
         """Wait for it to end well; the summary."""

@@ -83,11 +83,11 @@ class Heard(Run):
         path.with_suffix(".new").write_text(order)
         path.with_suffix(".new").rename(path)
 
-    def code(self) -> int:
-        """Its exit code, once it has ended and its stderr has been read."""
-        code = self.process.wait(RUN_S)
+    def end(self) -> tuple[int, str, str]:
+        """Wait for it, and until its stderr has been read: exit code, stdout, stderr."""
         self._reader.join(RUN_S)
-        return code
+        code, out, _ = super().end()
+        return code, out, "\n".join(self._lines)
 
 
 @pytest.fixture
@@ -101,14 +101,7 @@ def hear(tmp_path: Path) -> Iterator[Callable[[RunPlan], Heard]]:
 
     yield start
     for run in runs:
-        held = list(run.processes().values())
-        if run.process.poll() is None:
-            run.process.kill()
-        run.code()
-        for pipe in (run.process.stdout, run.process.stderr):
-            assert pipe is not None
-            pipe.close()
-        await_gone(held, END_S)
+        run.cut_short()
 
 
 def _plan(tmp_path: Path, name: str, mode: str, workers: int, restart: RestartSection, **run: object) -> RunPlan:
@@ -257,7 +250,7 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
         since, waiting = len(run.blocks()), []
     _hear(run, DAMAGED)
     run.process.send_signal(signal.SIGTERM)
-    assert run.code() == 130
+    assert run.end()[0] == 130
     replaced = [case for case in CASES if RESTARTED in "".join(case.told)]
     assert run.summary()["restarts"] == len(replaced), "and nothing is done about a pause"
 
@@ -287,7 +280,7 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     run.order("worker-0", "raise")
     _hear(run, [*raised, rf"{given_up}; no rollout worker is left, and the run ends\Z"])
     _hear(run, [r"\Afailed: no rollout worker is left, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
-    assert run.code() == 1
+    assert run.end()[0] == 1
 
 
 def _zmqrl(*arguments: str) -> str:

@@ -15,9 +15,10 @@ ANSWER_S = 10.0
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 def scale_command(words: tuple[str, ...]) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again."""
-    run = words[0] if "=" not in words[0] else None
+    is_run = "=" not in words[0] or "/" in words[0]  # the runs of a sweep are in folders like `lr=0.1`
+    run = words[0] if is_run else None
     workers = {}
-    for word in words[run is not None :]:
+    for word in words[is_run:]:
         host, _, count = word.partition("=")
         if not host or not count.isdecimal():
             raise ConfigError(f"{word!r}: write HOST=N with a number of workers")
