@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plans import stand_in_plan
 
 from zmqrl.agent import host_lock
-from zmqrl.agent.host_lock import Entry, HostLock, own_entry, registered, user_name
+from zmqrl.agent.host_entry import Entry, own_entry, user_name
+from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError

@@ -16,7 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from plans import stand_in_plan
 
-from zmqrl.agent.host_lock import Entry, HostLock
+from zmqrl.agent.host_entry import Entry
+from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot

@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from zmqrl.agent.host_lock import Entry, HostLock
+from zmqrl.agent.host_entry import Entry
+from zmqrl.agent.host_lock import HostLock
 from zmqrl.doctor.locks import held_locks
 from zmqrl.supervision.process_table import identify
 

@@ -1,0 +1,183 @@
+"""An agent's entry in the register of its machine (`zmqrl.agent.host_lock`), and the files of that folder.
+
+The folder is given by its descriptor throughout: nobody can put another in its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pwd
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+
+MOST_ENTRY_BYTES = 4096
+MOST_ENTRIES = 10_000
+MOST_TEXT = 200
+YEAR_33658 = 1e12
+"""Unix time; a number below it can be reckoned with."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One agent, as its file says."""
+
+    run_id: str
+    pid: int
+    start_time: int
+    """Clock ticks after boot, as `/proc/<pid>/stat` has it."""
+    user: str
+    uid: int
+    since: float
+    """Unix time."""
+    workers: int
+    host: str
+    """The host's name in the run."""
+    launcher: str
+    """Node or address that the run was launched from."""
+
+    @property
+    def process(self) -> ProcessId:
+        """The agent."""
+        return ProcessId(self.pid, self.start_time)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the agent runs, and belongs to the user whose entry this is."""
+        try:
+            owner = os.stat(f"/proc/{self.pid}").st_uid
+        except OSError:
+            return False
+        return owner == self.uid and is_alive(self.process)
+
+    def __str__(self) -> str:
+        age = _age(time.time() - self.since)
+        return f"run {self.run_id} of user {self.user}, since {age} ({self.workers} workers, from {self.launcher})"
+
+
+def own_entry(boot: Boot, launcher: str) -> Entry:
+    """This process as the agent of `boot`."""
+    me = identify(os.getpid())
+    assert me is not None
+    return Entry(
+        run_id=boot.plan.run_id,
+        pid=me.pid,
+        start_time=me.start_time,
+        user=user_name(os.getuid()),
+        uid=os.getuid(),
+        since=time.time(),
+        workers=len(boot.workers),
+        host=boot.host,
+        launcher=launcher or socket.gethostname(),
+    )
+
+
+def user_name(uid: int) -> str:
+    """The login name, or the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def write(folder: int, entry: Entry) -> None:
+    """Whole or not at all, and never through a link that someone laid there."""
+    temporary = f".{secrets.token_hex(8)}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    try:
+        os.write(file, json.dumps(to_json(entry)).encode())
+        os.fchmod(file, 0o644)
+        os.rename(temporary, file_name(entry), src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        remove(folder, temporary)
+        raise
+    finally:
+        os.close(file)
+
+
+def remove(folder: int, name: str) -> None:
+    """It may be gone already."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+
+
+def remove_unfinished(folder: int) -> None:
+    """What this user was killed over while he wrote it; to be called by who holds the folder."""
+    for name in _names(folder, _is_unfinished):
+        remove(folder, name)
+
+
+def read_all(folder: int) -> dict[str, Entry]:
+    """By file name; what cannot be an entry is left out."""
+    names = _names(folder, lambda file: file.name.endswith(".json"))
+    return {name: entry for name in names if (entry := read(folder, name)) is not None}
+
+
+def read(folder: int, name: str) -> Entry | None:
+    """What a file says, if it is one of ours in form and its owner speaks of himself."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # it may be a fifo
+    except OSError:
+        return None
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_ENTRY_BYTES:
+            return None
+        return _parsed(os.read(file, MOST_ENTRY_BYTES), found.st_uid)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def file_name(entry: Entry) -> str:
+    """One a run and host."""
+    return f"{quote(entry.run_id, safe='')}-{quote(entry.host, safe='')}.json"
+
+
+def _names(folder: int, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    with os.scandir(folder) as files:
+        return [file.name for file in itertools.islice(files, MOST_ENTRIES) if wanted(file)]
+
+
+def _is_unfinished(file: os.DirEntry[str]) -> bool:
+    try:
+        return file.name.startswith(".") and file.stat(follow_symlinks=False).st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+def _parsed(content: bytes, owner: int) -> Entry | None:
+    try:
+        entry = Entry(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    numbers = (entry.pid, entry.uid, entry.workers)
+    texts = (entry.run_id, entry.host, entry.launcher)
+    sound = (
+        all(type(number) is int and 0 <= number < 2**31 for number in numbers)
+        and type(entry.start_time) is int
+        and all(isinstance(text, str) and len(text) <= MOST_TEXT and text.isprintable() for text in texts)
+        and isinstance(entry.since, (int, float))
+        and 0 <= entry.since < YEAR_33658
+    )
+    return replace(entry, user=user_name(owner)) if sound and entry.uid == owner and entry.pid > 0 else None
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
