@@ -196,5 +196,3 @@ def _refuse(entry: Entry, others: list[Entry]) -> None:
 def _warning(entry: Entry, own: list[Entry]) -> str:
     runs = "; ".join(map(str, own[:3]))
     return f"{entry.host}: your {runs} is here too, and slows both down: `zmqrl down {own[0].run_id}` ends it"
-
-
