@@ -97,12 +97,14 @@ class Fuzzer:
                 self.ask()
 
     def ask(self) -> None:
-        """A question that is always answered: until then nothing more is sent."""
+        """A question that is always answered, by one welcome: until then nothing more is sent."""
         begun = time.monotonic()
         self._asking.send(messages.pack("agent", host="fuzz", alive={}, ready=[], given_up=[], workers=[]))
-        if not self._asking.poll(int(ANSWER_S * 1000)):
-            raise BrokerDied(f"no answer within {ANSWER_S:g} s")
-        self._asking.recv_multipart()
+        kind = ""
+        while kind != "welcome":  # notices come with it
+            if not self._asking.poll(int(ANSWER_S * 1000)):
+                raise BrokerDied(f"no answer within {ANSWER_S:g} s")
+            kind = messages.unpack(self._asking.recv_multipart()[0]).kind
         self.slowest_answer_s = max(self.slowest_answer_s, time.monotonic() - begun)
 
     def close(self) -> None:

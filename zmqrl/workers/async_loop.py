@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.gather import gather
-from zmqrl.replay.limiter import NO_LIMIT, updates_due
+from zmqrl.replay.limiter import updates_due
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.workers.learning import Learning
 
@@ -44,15 +44,6 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
     """Take all there is, update as often as the ratio allows, publish in between."""
     learner, section = learning.learner, learning.config.replay
     assert isinstance(learner, OffPolicyLearner)
-
-    def updates_of(env_steps: int, done: int, most: int) -> int:
-        starts, ratio = section.learning_starts, section.ratio
-        return updates_due(env_steps, done, learning_starts=starts, ratio=ratio, most=most)
-
-    # Without its replay an earlier leg's debt is not made up for: the limiter would let nobody fill a new one before
-    # the updates were done that need it.
-    begun = learning.counters
-    forgiven = 0 if replay.size else updates_of(begun.env_steps_before, begun.updates, NO_LIMIT)
     due = 0
     while True:
         taken = learning.take(0.0 if due > 0 else TAKE_S)
@@ -62,10 +53,16 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
             _observe(learning, learner, [s for s in taken if not learning.was_used(s.meta)])
             learning.source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
         counters = learning.counters
-        due = updates_of(counters.env_steps, counters.updates + forgiven, PUBLISH_EVERY_UPDATES)
+        due = updates_due(
+            counters.env_steps,
+            counters.updates + counters.updates_forgiven,
+            learning_starts=section.learning_starts,
+            ratio=section.ratio,
+            most=PUBLISH_EVERY_UPDATES,
+        )
         if due > 0 and replay.size:
             learning.learned(learner.update(replay, due, learning.progress))
-        learning.source.report(counters.env_steps, counters.updates + forgiven)
+        learning.source.report(counters.env_steps, counters.updates + counters.updates_forgiven)
         if due <= 0 and not learning.stop_requested and counters.env_steps < learning.config.run.total_env_steps:
             continue
         reason = learning.boundary()

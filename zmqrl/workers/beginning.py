@@ -13,6 +13,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.types import Version
 from zmqrl.workers.counters import Counters
 from zmqrl.workers.replay_checkpoint import held_segments, restore_segments
@@ -42,23 +43,48 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
         held = restore_segments(full.arrays, source) if full is not None else []
-        return Beginning(counters, full, held)
+        return Beginning(_forgive(plan, counters, full), full, held)
     if plan.config.run.mode == "async":
-        return _go_on(counters, source, full)
+        return _go_on(plan, counters, source, full)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
     again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
     return Beginning(counters, full, again.replay, again.oldest_incarnation)
 
 
-def _go_on(counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:
+def _go_on(plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:
     """async: the books count, also what the predecessor took and this learner never sees."""
     booked, base = source.booked(), source.base_env_steps()
     # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base
     env_steps = before + sum(stream.rows for stream in booked)
     counted = [(stream.incarnation, stream.next_index) for stream in booked]
-    return Beginning(replace(counters, env_steps=env_steps, env_steps_before=before), full, counted=counted)
+    counters = replace(counters, env_steps=env_steps, env_steps_before=before)
+    return Beginning(_forgive(plan, counters, full), full, counted=counted)
+
+
+def _forgive(plan: RunPlan, counters: Counters, full: Full | None) -> Counters:
+    """async, off-policy: a leg whose replay begins empty does not make up for updates that earlier ones owed.
+
+    The limiter would let nobody fill it before the updates were done that need it. A FULL of this leg has decided.
+    """
+    if plan.config.run.mode != "async" or plan.on_policy or _is_of_leg(full, counters.leg):
+        return counters
+    section, owed = plan.config.replay, 0
+    if full is None or not held_segments(full.arrays)[0]:
+        owed = updates_due(
+            counters.env_steps_before,
+            counters.updates,
+            learning_starts=section.learning_starts,
+            ratio=section.ratio,
+            most=NO_LIMIT,
+        )
+    return replace(counters, updates_forgiven=owed)
+
+
+def _is_of_leg(full: Full | None, leg: float) -> bool:
+    counters: Any = full.meta["counters"] if full is not None else {}
+    return bool(counters.get("leg") == leg)
 
 
 def _fresh(boot: Boot) -> Counters:
@@ -85,7 +111,7 @@ def _counters(boot: Boot, store: DataStore, source: SegmentSource, full: Full | 
     elif newest is not None and full is not None and newest[0] > full.version:
         lost += max(0, int(tensors.parse(newest[1])[1]["updates"]) - counters.updates)
     counters = replace(counters, incarnation=seen.incarnation + 1, updates_lost=lost)
-    if full is not None and (counters.leg != fresh.leg or boot.plan.config.run.mode == "single"):
+    if full is not None and (not _is_of_leg(full, fresh.leg) or boot.plan.config.run.mode == "single"):
         # FULL is of an earlier leg, in whose arena all of its segments were.
         positions = [((full.version.incarnation + 1) << RESUMED_SHIFT, 0)] * len(fresh.rows)
         before = max(counters.env_steps, _summed_up(boot.plan))

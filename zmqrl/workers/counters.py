@@ -27,6 +27,8 @@ class Counters:
     env_steps_before: int = 0
     """Those of earlier arenas: together with what this one has stored they are the run's."""
     updates: int = 0
+    updates_forgiven: int = 0
+    """Due before this leg, and not made up for: its replay began empty."""
     schedule_env_steps: int = 1
     solved_at_env_steps: int | None = None
     solved_at_wall_s: float | None = None

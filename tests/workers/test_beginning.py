@@ -1,0 +1,97 @@
+"""What a resumed learner of an off-policy async run does not make up for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import numpy as np
+import pytest
+
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.memory_backends.base import Booked, LearnerWord, SegmentSource, TakenSegment
+from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.workers.beginning import begin
+from zmqrl.workers.counters import Counters
+from zmqrl.workers.replay_checkpoint import metas_array
+
+BEFORE, RATIO = 100_000, 0.5
+
+
+def _stream(stored: int | None) -> SegmentSource:
+    """What the arena knows of a leg in which `stored` rows came; None: it is new."""
+    stream = create_autospec(SegmentSource, instance=True)
+    stream.left_word.return_value = None if stored is None else LearnerWord(Version(1, 5), 0, 0)
+    stream.base_env_steps.return_value = None if stored is None else BEFORE
+    stream.booked.return_value = [] if stored is None else [Booked(1 << 16, 9, stored)]
+    stream.restore.side_effect = lambda metas, _: [TakenSegment(SlotRef(i, 1), m) for i, m in enumerate(metas)]
+    return stream
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Boot:
+    """Of the first learner of a resumed leg."""
+    config = Config(
+        run=RunSection(mode="async", total_env_steps=10 * BEFORE),
+        algorithm={"kind": "dqn"},
+        replay=ReplaySection(capacity=2000, learning_starts=0, ratio=RATIO),
+        hosts={"local": HostSection(workers=1)},
+    )
+    return Boot("learner", 0, 0, "local", plan_run(config, tmp_path / "run", time.time(), resume=True))
+
+
+def _store(*fulls: Full) -> MemoryStore:
+    store = MemoryStore("", 3)
+    for full in fulls:
+        store.save_full(full, durable=False)
+    return store
+
+
+def _full(version: Version, counters: Counters, arrays: Mapping[str, Array] | None = None) -> Full:
+    return Full(version, dict(arrays or {}), {"counters": asdict(counters)})
+
+
+def _of_last_leg(plan: RunPlan, updates: int, arrays: Mapping[str, Array] | None = None) -> Full:
+    leg, streams = plan.started_at - 1000.0, plan.streams
+    counters = Counters(env_steps=BEFORE, updates=updates, leg=leg, rows=[0] * streams, positions=[(0, 0)] * streams)
+    return _full(Version(0, 700), counters, arrays)
+
+
+def test_what_earlier_legs_owed_is_forgiven(boot: Boot) -> None:
+    counters = begin(boot, _store(_of_last_leg(boot.plan, 20_000)), _stream(None)).counters
+    assert (counters.updates, counters.updates_forgiven) == (20_000, RATIO * BEFORE - 20_000)
+
+
+def test_a_second_learner_of_a_leg_forgives_the_same(boot: Boot) -> None:
+    """What the leg has owed and done since is neither forgiven nor asked for again."""
+    store = _store(_of_last_leg(boot.plan, 20_000))
+    first = begin(boot, store, _stream(None)).counters
+    later = replace(first, env_steps=BEFORE + 40_000, updates=40_000)
+    store.save_full(_full(Version(1, 5), later), durable=False)
+    second = begin(replace(boot, spawn=1), store, _stream(60_000)).counters
+    assert (second.env_steps, second.updates) == (BEFORE + 60_000, 40_000)
+    assert second.updates_forgiven == first.updates_forgiven == 30_000
+
+
+def test_nor_does_it_when_the_leg_has_no_full_yet(boot: Boot) -> None:
+    store = _store(_of_last_leg(boot.plan, 20_000))
+    second = begin(replace(boot, spawn=1), store, _stream(60_000)).counters
+    assert (second.env_steps, second.updates, second.updates_forgiven) == (BEFORE + 60_000, 20_000, 30_000)
+
+
+@pytest.mark.parametrize("stored", [None, 60_000])
+def test_a_replay_that_was_kept_is_made_up_for(boot: Boot, stored: int | None) -> None:
+    held = {
+        "held_metas": metas_array([SegmentMeta(SegmentId(0, 0, 3), Version(0, 2), 8)]),
+        "held/obs": np.zeros((1, 2)),
+    }
+    store = _store(_of_last_leg(boot.plan, 20_000, held))
+    counters = begin(replace(boot, spawn=0 if stored is None else 1), store, _stream(stored)).counters
+    assert counters.updates_forgiven == 0
