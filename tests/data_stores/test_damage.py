@@ -105,6 +105,52 @@ def test_the_best_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
     assert (found[0], found[2]) == (Version(0, 2), 2.0)
 
 
+@pytest.mark.parametrize("fulls", [1, 2])
+def test_what_cannot_be_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fulls: int) -> None:
+    """It stays, and a run that has nothing else does not begin anew."""
+    for n in range(4, 4 + fulls):
+        _store(tmp_path).save_full(_full(n), durable=False)
+    newest = f"full-0-{3 + fulls}.safetensors"
+    store = _store(tmp_path)
+    read = store._content
+
+    def content(name: str) -> bytes:
+        if name == newest:
+            raise PermissionError(13, "Permission denied")
+        return read(name)
+
+    monkeypatch.setattr(store, "_content", content)
+    if fulls == 1:
+        with pytest.raises(StoreError, match="Permission denied"):
+            store.newest_full()
+    else:
+        found = store.newest_full()
+        assert found is not None and found.version.n == 4
+        assert newest in store.passed_over()[0]
+    store.retire()
+    assert (tmp_path / newest).exists()
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _store(tmp_path)
+    saved = store.save(Version(0, 4), {"a": np.zeros(3)}, {})
+    store.save_full(_full(4), durable=False)
+
+    def listdir(_: str) -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.listdir", listdir)
+    for look in (store.newest_full, store.newest, store.best):
+        with pytest.raises(StoreError, match="Input/output error"):
+            look()
+    store.retire()
+    with pytest.raises(StoreError, match="not read"):
+        store.read("v0-5.safetensors", saved.nbytes, saved.sha256, 0.05)
+    monkeypatch.undo()
+    found = store.newest_full()
+    assert found is not None and found.version.n == 4
+
+
 def test_a_file_that_can_be_read_at_the_third_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS: EIO and ESTALE pass."""
     store = _store(tmp_path)

@@ -53,7 +53,7 @@ class DataStore(ABC):
         """The newest FULL that verifies; a truncated or corrupt one is passed over.
 
         None when there never was one, or the only one is damaged: before it there was the beginning. StoreError when
-        there are several and none can be loaded: beginning anew would be no resume.
+        there are several and none can be loaded, or nobody can say: beginning anew would be no resume.
         """
 
     def passed_over(self) -> list[str]:

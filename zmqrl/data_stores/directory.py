@@ -49,7 +49,7 @@ class DirectoryStore(DataStore):
         self._spares: list[str] = []
         self._damaged: list[str] = []
         self._bad: set[str] = set()
-        """Names of files that do not verify."""
+        """Names of files that were read and do not verify."""
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
@@ -73,7 +73,8 @@ class DirectoryStore(DataStore):
                 raise StoreError(f"{key} not read in {self.path} within {deadline_s:g} s: {cause}") from cause
             time.sleep(min(pause_s, left_s))
             pause_s = min(0.5, pause_s * 2)
-            self._list()
+            with contextlib.suppress(StoreError):
+                self._list()
 
     def save_full(self, full: Full, durable: bool) -> int:
         content = tensors.dump(full.arrays, {"full": json.dumps(full.meta)})
@@ -88,7 +89,7 @@ class DirectoryStore(DataStore):
             arrays, metadata = tensors.parse(content)
             return Full(version, arrays, json.loads(metadata["full"]))
         damaged = self._damaged[before:]
-        if len(damaged) > 1:
+        if len(damaged) > 1 or (damaged and not self._bad):  # what could not be read may be whole
             raise StoreError(f"no FULL can be loaded, so the run cannot go on: {'; '.join(damaged)}")
         return None
 
@@ -113,7 +114,8 @@ class DirectoryStore(DataStore):
 
     def retire(self) -> None:
         if not self._swept:
-            self._sweep()
+            with contextlib.suppress(OSError, StoreError):  # next time
+                self._sweep()
         now = time.monotonic()
         # The one after it is what superseded the oldest.
         while len(self._versions) > self._keep and now - self._versions[1][1] >= SUPERSEDED_FOR_S:
@@ -206,41 +208,45 @@ class DirectoryStore(DataStore):
                 continue  # retired between the listing and the reading
             except (OSError, StoreError) as error:
                 self._damaged.append(f"{name} in {self.path}: {error}")
-                self._bad.add(name)
+                if isinstance(error, StoreError):
+                    self._bad.add(name)
                 _log.warning("%s is passed over", self._damaged[-1])
                 continue
             yield version, content
 
     def _list(self) -> list[tuple[str, str, Version]]:
+        """Name, kind and version of each checkpoint. StoreError when nobody can say which there are."""
         try:
             names = os.listdir(self.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error}; see store.path") from error
         matches = ((name, _NAME.fullmatch(name)) for name in names)
         return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
 
     def _sweep(self) -> None:
         """Take what an earlier process of this run left into retention; once, by the writer."""
-        self._swept = True
         now = time.monotonic()
         own = {version for version, _ in self._versions}
         entries = sorted((v, kind) for _, kind, v in self._list())
+        temporary = [name for name in os.listdir(self.path) if name.startswith(".") and name.endswith(".tmp")]
+        self._swept = True
         older = [(v, now) for v, kind in entries if kind == "v" and v not in own]
         self._versions.extendleft(reversed(older))
         self._fulls.extendleft(reversed([v for v, kind in entries if kind == "full-" and v not in self._fulls]))
         for version in [v for v in self._fulls if f"full-{v}.safetensors" in self._bad]:
             self._fulls.remove(version)  # else it would take the place of one that can be loaded
             self._delete(f"full-{version}.safetensors")
-        for name in os.listdir(self.path):
-            if name.startswith(".") and name.endswith(".tmp"):
-                self._sweep_temporary(name)
+        for name in temporary:
+            self._sweep_temporary(name)
 
     def _sweep_temporary(self, name: str) -> None:
         try:
             if time.time() - os.stat(os.path.join(self.path, name)).st_mtime > STALE_TEMPORARY_S:
                 self._delete(name)
-        except FileNotFoundError:
-            return
+        except OSError:
+            return  # gone, or not to be seen now
 
     def _delete(self, name: str) -> None:
         try:
