@@ -99,7 +99,7 @@ class Fuzzer:
     def ask(self) -> None:
         """A question that is always answered, by one welcome: until then nothing more is sent."""
         begun = time.monotonic()
-        self._asking.send(messages.pack("agent", host="fuzz", alive={}, ready=[], given_up=[], workers=[]))
+        self._asking.send(messages.pack_host_word("fuzz", messages.HostWord({})))
         kind = ""
         while kind != "welcome":  # notices come with it
             if not self._asking.poll(int(ANSWER_S * 1000)):

@@ -19,7 +19,9 @@ def stand_in_plan(run_dir: Path, mode: Mode = "sync", workers: int = 2, **behavi
     config = Config(
         run=RunSection(mode=mode, total_env_steps=128),
         algorithm={"kind": "ppo", **behaviour},
-        limits=LimitsSection(start_s=float(behaviour.get("start_s", 20.0)), grace_s=1.0),
+        limits=LimitsSection(
+            start_s=float(behaviour.get("start_s", 20.0)), grace_s=float(behaviour.get("grace_s", 1.0))
+        ),
         restart=RestartSection(max=1, backoff_s=0.05),
         evaluator=EvaluatorSection(final_limit_s=1.0),
     )

@@ -8,8 +8,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +25,20 @@ from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.supervision.ending import Manner
+from zmqrl.wire.messages import HostWord
 
 WAIT_S = 20.0
 TURN_MS = 20
-
-
-@dataclass(frozen=True)
-class Report:
-    alive: dict[int, int]
-    ready: list[int]
-    given_up: list[int]
-    workers: list[int]
 
 
 class Told(NoDataPlane):
     """Keeps what the broker would be told."""
 
     def __init__(self) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[HostWord] = []
 
-    def report(self, alive: Any, ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]) -> None:
-        self.reports.append(Report(dict(alive), sorted(ready), list(given_up), list(workers)))
+    def report(self, word: HostWord) -> None:
+        self.reports.append(word)
 
 
 class Host:
@@ -99,7 +91,7 @@ class Host:
         return [event for event in self.events if event["event"] == name]
 
     @property
-    def report(self) -> Report:
+    def report(self) -> HostWord:
         return self.broker.reports[-1]
 
     def close(self) -> None:
@@ -129,7 +121,7 @@ def host_of(tmp_path: Path) -> Iterator[MakeHost]:
 def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
-    assert host.report == Report(alive={4: 0, 5: 0}, ready=[4], given_up=[], workers=[4, 5])
+    assert host.report == HostWord({4: 0, 5: 0}, [4], [], [4, 5])
     assert [event["index"] for event in host.told("started")] == [4, 5]
 
 
@@ -138,7 +130,7 @@ def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: Make
     host.judge()
     host.until(lambda: host.report.alive == {0: 0, 1: 1})
     (exit_,) = host.told("exit")
-    assert (exit_["index"], exit_["signal"], exit_["expected"]) == (1, "SIGKILL", False)
+    assert (exit_["index"], exit_["code"], exit_["expected"]) == (1, None, False)
     assert exit_["cause"] == "stalled: no progress for limits.stalled_after_s (300 s), killed"
     stacks = (host.log_dir / "far-worker-1.log").read_text()
     assert stacks.count("most recent call first") == 1
@@ -178,6 +170,31 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert not host.processes.failed
 
 
+def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
+    """One that was due would be due for ever, and the loop would not rest."""
+    host = host_of(0, 1, says={"0": "deaf", "1": "quits"})
+    host.until(lambda: bool(host.told("restart")) and host.report.ready == [0])
+    host.processes.end(Manner.CLEAN)
+    later = time.monotonic() + 60.0
+    assert (host.processes.next_due(later) or 0.0) > later
+
+
+def test_a_kill_is_not_put_off_by_a_drain(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"0": "judges", "1": "deaf", "judged": [(1, 0, "stalled")]}, grace_s=60.0)
+    host.judge()
+    host.until(lambda: bool(host.told("worker_state")))
+    host.processes.hold((0,))
+    host.until(lambda: host.report.alive == {0: 0})
+
+
+def test_a_signal_without_a_name(host_of: MakeHost) -> None:
+    host = host_of(0)
+    host.until(lambda: host.report.ready == [0])
+    os.kill(host.told("started")[0]["pid"], signal.SIGRTMIN + 1)
+    host.until(lambda: bool(host.told("exit")))
+    assert host.told("exit")[0]["cause"] == f"signal {signal.SIGRTMIN + 1}"
+
+
 def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "deaf"})
     host.until(lambda: host.report.ready == [0, 1])
@@ -185,11 +202,11 @@ def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -
     assert host.report.workers == [0, 2]
     host.until(lambda: host.report.alive == {0: 0, 2: 0})
     (exit_,) = host.told("exit")
-    assert (exit_["index"], exit_["signal"], exit_["expected"]) == (1, "SIGKILL", True)
+    assert (exit_["index"], exit_["cause"], exit_["expected"]) == (1, "signal SIGKILL", True)
     host.processes.hold(())
     assert not host.processes.ending, "not before they are gone"
     host.until(lambda: host.processes.is_over(time.monotonic()))
-    assert host.report.workers == []
+    assert not host.report.workers
 
 
 def test_the_end_is_counted(host_of: MakeHost) -> None:

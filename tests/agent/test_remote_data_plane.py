@@ -23,10 +23,10 @@ from zmqrl.agent.store_token import write_token
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import make_store
-from zmqrl.errors import StoreError
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version
 from zmqrl.wire import messages
+from zmqrl.wire.messages import HostWord
 
 WAIT_S = 5.0
 
@@ -94,7 +94,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         while asking.is_alive() and time.monotonic() < until:
             broker.turn()
         asking.join(WAIT_S)
-        plane.report({1: 0}, [], [], [1])
+        plane.report(HostWord({1: 0}, workers=[1]))
         while time.monotonic() < until and plane.heard == 0:
             broker.turn()
             assert plane.take_notice() is None
@@ -163,12 +163,29 @@ def test_another_store_is_not_read_and_the_broker_is_asked_once(
 
 def test_damaged_weights_are_refused_and_sound_ones_still_taken(broker: Broker, joined: Joined, tmp_path: Path) -> None:
     plane = joined(tmp_path / "own", None)
+    sound, damaged = broker.save(3), broker.save(4)
+    broker.send_weights(sound, broker.content(sound))
+    broker.send_weights(damaged, broker.content(damaged)[:-1] + b"\xff")
+    broker.send_weights(damaged, broker.content(damaged)[1:])
+    heard = plane.heard or 0
+    taken(plane, broker, lambda: (plane.heard or 0) >= heard + 3)
+    assert plane.current == sound
+    assert held(plane) == (sound, broker.content(sound))
+    broker.send_weights(damaged, broker.content(damaged))
+    taken(plane, broker, lambda: plane.current == damaged)
+    assert held(plane) == (damaged, broker.content(damaged))
+
+
+def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, joined: Joined, tmp_path: Path) -> None:
+    """Before the learner has announced to it again it would refuse, and be asked no more for a while."""
+    plane = joined(tmp_path / "own", None)
     notice = broker.save(3)
-    content = broker.content(notice)
-    broker.send_weights(notice, content[:-1] + b"\xff")
-    with pytest.raises(StoreError, match="damaged"):
-        taken(plane, broker, lambda: plane.current)
-    assert held(plane) is None
-    broker.send_weights(notice, content)
-    taken(plane, broker, lambda: plane.current == notice)
-    assert held(plane) == (notice, content)
+    broker.tell(notice)
+    taken(plane, broker, lambda: broker.fetches)
+    broker.control.send_multipart([broker.peer, messages.pack("welcome", broker=2)])
+    heard = plane.heard or 0
+    taken(plane, broker, lambda: (plane.heard or 0) > heard)
+    broker.turn()
+    assert broker.fetches == [[0, 3]]
+    broker.tell(notice)
+    taken(plane, broker, lambda: len(broker.fetches) == 2)

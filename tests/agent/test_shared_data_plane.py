@@ -24,6 +24,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import ColumnSpec, Notice, Version
 from zmqrl.wire import messages
+from zmqrl.wire.messages import HostWord
 
 WAIT_MS = 5000
 
@@ -71,7 +72,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
     held = SharedDataPlane(plan, folder.endpoints(), "local")
-    held.report({0: 0, 1: 3}, [1], [2], [0, 1])
+    held.report(HostWord({0: 0, 1: 3}, [1], [2], [0, 1]))
     assert broker.control.poll(WAIT_MS)
     yield held
     held.close()

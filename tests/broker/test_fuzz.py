@@ -26,6 +26,7 @@ from zmqrl.config.plan import Endpoints
 from zmqrl.types import Notice, Version
 from zmqrl.wire import messages
 from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import bind
 
 WAIT_S = 10.0
@@ -83,7 +84,7 @@ class Broker:
         self.notices = bind(self._context, zmq.PUB, ends.notices)
         self.control = bind(self._context, zmq.ROUTER, ends.control)
         self.link = AgentLink(ends, "local")
-        self.link.report({}, [], [], [])
+        self.link.report(HostWord({}))
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0

@@ -98,7 +98,7 @@ def ear(tmp_path: Path) -> Iterator[Ear]:
 
 
 def agent(host: str, workers: list[int]) -> bytes:
-    return messages.pack("agent", host=host, alive={}, ready=[], given_up=[], workers=workers)
+    return messages.pack_host_word(host, messages.HostWord({}, workers=workers))
 
 
 def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:

@@ -51,6 +51,15 @@ def test_a_worker_that_never_says_a_word_to_this_broker_is_lost(ready: bool, los
     assert judged == {lost_at: ("lost", 3)}
 
 
+def test_its_silence_counts_from_when_it_was_ready() -> None:
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0))
+    lost = []
+    for second in range(12):
+        liveness.expect(WORKER, 3, second >= 4, second)
+        lost += [second for judgement in liveness.judge(lambda member: True, second) if judgement.state == "lost"]
+    assert lost == [9]
+
+
 def test_one_that_is_expected_and_comes_is_judged_by_its_heartbeats() -> None:
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0))
     liveness.expect(WORKER, 3, False, 0)

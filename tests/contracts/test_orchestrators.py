@@ -106,7 +106,7 @@ def test_a_killed_worker_is_started_again(deployed: Deployed, tmp_path: Path) ->
     again = deployed.until("started", 6)[-1]
     assert (again.data["index"], again.data["spawn"]) == (victim.data["index"], 1)
     (died,) = deployed.until("exit")
-    assert (died.data["signal"], died.data["expected"]) == ("SIGKILL", False)
+    assert (died.data["cause"], died.data["expected"]) == ("signal SIGKILL", False)
     deployed.until("ready", 6)
 
 

@@ -94,7 +94,7 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         tell(state, "ready", role="worker", index=index)
     tell(state, "ready", role="learner", index=0)
     ready_before = state.all_ready
-    exit_of = {"role": "worker", "index": 0, "pid": 1, "code": None, "signal": "SIGKILL", "expected": False}
+    exit_of = {"role": "worker", "index": 0, "pid": 1, "code": None, "expected": False}
     tell(state, "exit", **exit_of, cause="signal SIGKILL", detail={}, log="x.log", log_tail=["last words"])
     tell(state, "restart", role="worker", index=0, in_s=0.5)
     assert (ready_before, state.all_ready) == (True, False)

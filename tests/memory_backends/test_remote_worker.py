@@ -23,6 +23,7 @@ from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
 from zmqrl.types import SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.messages import HostWord
 
 TURN_S = 0.05
 
@@ -138,8 +139,8 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
             write(sink, later)
         index += 3
         bus.broker = bus.start_broker()
-        bus.agent.report({}, [], [], [])
-        bus.far_agent.report({0: 0}, [], [], [0])
+        bus.agent.report(HostWord({}))
+        bus.far_agent.report(HostWord({0: 0}, workers=[0]))
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()

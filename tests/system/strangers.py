@@ -21,7 +21,7 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[byt
         dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
     dealer.connect(address)
     dealer.send(messages.pack("goodbye", index=0, spawn=0))
-    dealer.send(messages.pack("agent", host="h1", alive={}, ready=[], given_up=[0, 1, 2, 3], workers=[]))
+    dealer.send(messages.pack_host_word("h1", messages.HostWord({}, given_up=[0, 1, 2, 3])))
     return dealer
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from zmqrl.config.plan import Endpoints
 from zmqrl.types import Ledger, Notice
+from zmqrl.wire.messages import HostWord
 from zmqrl.wire.probe import Reached
 
 
@@ -64,10 +65,8 @@ class DataPlane(ABC):
         """The shared descriptors that a process of `role` inherits."""
 
     @abstractmethod
-    def report(
-        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
-        """Tell the broker who lives (index to spawn), who is ready, who never comes back, and whom this host holds."""
+    def report(self, word: HostWord) -> None:
+        """Tell the broker who lives, and whom this host holds."""
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
         """Tell the broker that another host's agent has ended, and its workers with it."""
@@ -101,9 +100,7 @@ class NoDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {}
 
-    def report(
-        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
+    def report(self, word: HostWord) -> None:
         return
 
     def ledger(self) -> Ledger | None:

@@ -155,7 +155,7 @@ class HostAgent:
                 self._processes.end(Manner.KILL)
             elif name == "join" and self._data_plane.endpoints is None and not self._processes.ending:
                 self._join(Join(tuple(command["addresses"]), tuple(command["ports"]), command.get("token")))
-            elif name == "hold":
+            elif name == "hold" and not self._processes.ending:
                 self._processes.hold(tuple(command["workers"]))
             elif name == "gone":
                 self._data_plane.host_gone(command["host"], command["workers"])

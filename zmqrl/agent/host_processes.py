@@ -22,6 +22,7 @@ from zmqrl.config.plan import Boot, Listen
 from zmqrl.supervision.ending import Manner
 from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
 from zmqrl.types import Notice
+from zmqrl.wire.messages import HostWord
 
 ENDING_TICK_S = 0.05
 DUMP_S = 0.5
@@ -72,11 +73,7 @@ class HostProcesses:
 
     def next_due(self, now: float) -> float | None:
         """When `step` has something to do again, in monotonic seconds."""
-        restart_at = self._supervision.next_due()
-        due = [] if restart_at is None else [restart_at]
-        if self.ending:
-            due.append(now + ENDING_TICK_S)
-        return min(due, default=None)
+        return now + ENDING_TICK_S if self.ending else self._supervision.next_due()
 
     def step(self, now: float) -> None:
         """What is due: restarts, the next step of an end, a kill that was put off."""
@@ -107,8 +104,9 @@ class HostProcesses:
         for index in set(before) - set(workers):
             place = Place("worker", index)
             self._supervision.forget(place)
-            if place in self._children:
-                self._kill_at[place] = (self._children[place].spawn, grace_until)
+            child = self._children.get(place)
+            if child is not None and not self._is_condemned(child, grace_until):
+                self._kill_at[place] = (child.spawn, grace_until)
         self.report()
         if self._data_plane.endpoints is not None:
             for index in sorted(set(workers) - set(before)):
@@ -129,7 +127,7 @@ class HostProcesses:
         ready = [index for index, child in children.items() if child.ready]
         given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
         held = [index for index in self._workers if index not in given_up]
-        self._data_plane.report(alive, ready, given_up, () if self.ending and not alive else held)
+        self._data_plane.report(HostWord(alive, ready, given_up, () if self.ending and not alive else held))
 
     def measure(self) -> None:
         """Tell what the processes use, and keep their logs from growing without end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -46,7 +45,6 @@ class ProcessEvents:
             child,
             pid=child.identity.pid,
             code=code if code >= 0 else None,
-            signal=signal.Signals(-code).name if code < 0 else None,
             expected=expected,
             cause=child.cause_of_end(),
             detail=dict(child.last_fault.get("detail", {})),

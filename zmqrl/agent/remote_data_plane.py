@@ -17,6 +17,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.messages import HostWord
 from zmqrl.wire.probe import Reached, first_answering
 
 LOG = logging.getLogger(__name__)
@@ -70,11 +71,15 @@ class RemoteDataPlane(DataPlane):
         return taken
 
     def _take_fetched(self, link: AgentLink) -> Notice | None:
-        taken, came = None, list(link.fetched)
-        link.fetched.clear()  # first: what is damaged is not looked at again
-        for fetched in came:
-            taken = self._relay.put(fetched.notice, fetched.content) or taken
-            self._fetching.came(fetched.notice.version)
+        taken = None
+        for fetched in link.fetched:
+            try:
+                taken = self._relay.put(fetched.notice, fetched.content) or taken
+            except StoreError as error:
+                LOG.warning("weights that were fetched are asked for again: %s", error)
+            else:
+                self._fetching.came(fetched.notice.version)
+        link.fetched.clear()
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:
@@ -95,12 +100,10 @@ class RemoteDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {"weights": self._relay.fd} if role == "worker" else {}
 
-    def report(
-        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
+    def report(self, word: HostWord) -> None:
         if self._link is None:
             return
-        self._link.report(alive, ready, given_up, workers)
+        self._link.report(word)
         self._ask_when_due(self._link)
 
     def ledger(self) -> Ledger | None:

@@ -14,6 +14,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.messages import HostWord
 
 
 class SharedDataPlane(DataPlane):
@@ -46,13 +47,11 @@ class SharedDataPlane(DataPlane):
             fds["weights"] = self._relay.fd
         return fds
 
-    def report(
-        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
-        self._link.report(alive, ready, given_up, workers)
+    def report(self, word: HostWord) -> None:
+        self._link.report(word)
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        self._link.speak_for(host, {}, (), workers, ())
+        self._link.speak_for(host, HostWord({}, given_up=workers))
 
     def ledger(self) -> Ledger | None:
         return self._arena.ledger()

@@ -75,12 +75,14 @@ class Liveness:
     def expect(self, member: Member, spawn: int, ready: bool, now: float) -> None:
         """It was started, its agent says: its silence counts, also if it never says a word.
 
-        From now on when it was `ready` (under the broker before this one), else from `limits.start_s` on.
+        From when it is `ready` on, at the latest from `limits.start_s` on.
         """
         known = self._members.get(member)
         if known is None or known.spawn < spawn:
             since = now if ready else now + self._start_s
             self._members[member] = _Heard(spawn, UNHEARD, since, since)
+        elif ready and known.spawn == spawn and known.progress == UNHEARD:
+            known.at, known.moved_at = min(known.at, now), min(known.moved_at, now)
 
     def forget(self, member: Member) -> None:
         """It ended, and was reaped."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from zmqrl.doctor.messages import EnvFacts, Examine, read_word, word_line
 from zmqrl.entry import PARENT_VARIABLE, THREAD_VARIABLES, die_with_parent
+from zmqrl.supervision.process_table import cause_of
 
 
 class EnvProcess:
@@ -54,8 +54,7 @@ class EnvProcess:
             return facts
         if late:
             return replace(facts, stage=f"{facts.stage}, out of time")
-        cause = signal.Signals(-code).name if code < 0 else f"exit {code}"
-        return replace(facts, error=f"the process that looked at the env died ({cause}) at: {facts.stage}")
+        return replace(facts, error=f"the process that looked at the env died ({cause_of(code)}) at: {facts.stage}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None

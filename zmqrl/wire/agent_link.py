@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import WireError
 from zmqrl.types import Notice, Version
 from zmqrl.wire import messages
+from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import connect, drain_multipart, send
 
 
@@ -37,8 +38,9 @@ class AgentLink:
         """What came beside notices; the reader takes it away."""
         self.farewell = False
         """The run is over."""
+        self._welcomed_by: int | None = None
         self.broker: int | None = None
-        """Incarnation of the broker that answered last."""
+        """Incarnation of the broker that answered last and knows of a version."""
         self.heard = 0
         """Messages so far: it grows while the broker lives."""
 
@@ -58,34 +60,22 @@ class AgentLink:
             self.heard += 1
             self.farewell = self.farewell or message.kind == "farewell"
             if message.kind == "welcome":
-                self.broker = message.fields["broker"]
+                self._welcomed_by = message.fields["broker"]
             elif message.kind == "notice":
+                self.broker = self._welcomed_by
                 found.append(from_json(Notice, message.fields["notice"]))
             elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:
                 notice = from_json(Notice, message.fields["notice"])
                 self.fetched.append(Fetched(notice, b"".join(parts[1:])))
         return found
 
-    def report(
-        self, alive: Mapping[int, int], ready: Sequence[int], given_up: Sequence[int], workers: Sequence[int]
-    ) -> None:
-        """Absolute: index to spawn of who lives (who is absent is dead and reaped), and the indexes held here.
+    def report(self, word: HostWord) -> None:
+        """Of this host."""
+        self.speak_for(self._host, word)
 
-        ready: who said that it is; its silence from then on means something.
-        """
-        self.speak_for(self._host, alive, ready, given_up, workers)
-
-    def speak_for(
-        self,
-        host: str,
-        alive: Mapping[int, int],
-        ready: Sequence[int],
-        given_up: Sequence[int],
-        workers: Sequence[int],
-    ) -> None:
-        """The same in the name of a host that cannot; the broker believes only its own host's agent."""
-        indexes = {"ready": list(ready), "given_up": list(given_up), "workers": list(workers)}
-        send(self._control, messages.pack("agent", host=host, alive=dict(alive), **indexes))
+    def speak_for(self, host: str, word: HostWord) -> None:
+        """In the name of a host that cannot; the broker believes only its own host's agent."""
+        send(self._control, messages.pack_host_word(host, word))
 
     def fetch(self, version: Version) -> None:
         """Ask for `version` or a newer one; it will be in `fetched`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,6 +218,26 @@ def unpack_columns(frames: Sequence[memoryview], columns: Sequence[ColumnSpec]) 
 def segment_meta(words: Sequence[int]) -> SegmentMeta:
     """The reverse of what `pack_segment` wrote."""
     return SegmentMeta(SegmentId(*words[:3]), Version(*words[3:5]), words[5])
+
+
+@dataclass(frozen=True)
+class HostWord:
+    """What an agent says of its host: absolute, so a lost one is harmless."""
+
+    alive: Mapping[int, int]
+    """Worker to spawn; who is absent is dead and reaped."""
+    ready: Collection[int] = ()
+    """Who said that it is: its silence from then on means something."""
+    given_up: Collection[int] = ()
+    """Who never comes back."""
+    workers: Collection[int] = ()
+    """Whom the host holds."""
+
+
+def pack_host_word(host: str, word: HostWord) -> bytes:
+    """`agent`, which the broker always answers with one `welcome`."""
+    indexes = {"ready": list(word.ready), "given_up": list(word.given_up), "workers": list(word.workers)}
+    return pack("agent", host=host, alive=dict(word.alive), **indexes)
 
 
 def pack_notice(notice: Notice) -> bytes:
