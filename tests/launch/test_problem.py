@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
 
     tell("exit", code=code, signal=None, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
     tell("gave_up", cause=f"exit code {code}")
+    assert said in str(state.problems[-1])
+
+
+@pytest.mark.parametrize(("other", "said"), [
+    ("ready", "its vector envs go to the other workers"),
+    ("exit", "no rollout worker is left, and the run ends"),
+])  # fmt: skip
+def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
+    plan = stand_in_plan(tmp_path / "run")
+    state = RunState(dataclasses.replace(plan, workers={"local": 2}))
+
+    def tell(name: str, index: int, **data: Any) -> None:
+        state.handle(HostEvent("local", name, {"role": "worker", "index": index, **data}))
+
+    for index in (0, 1):
+        tell("ready", index)
+    state.hosts.expect("local", 1 if other == "exit" else 2)
+    tell(other, 1, code=0, signal=None, expected=True, cause="exit code 0", detail={}, log="", log_tail=[])
+    tell("gave_up", 0, cause="exit code 1")
     assert said in str(state.problems[-1])
 
 

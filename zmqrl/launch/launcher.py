@@ -136,7 +136,7 @@ class Launcher:
             now = time.monotonic()
             still = self._stillness.look(self._state, now)
             if still is not None:
-                self._state.problems.append(still)
+                self._state.note(still)
             self._tell_problems(view)
             self._links.renew(now)
             self._pass_requests(view, now)

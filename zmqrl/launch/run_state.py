@@ -215,8 +215,8 @@ class RunState:
             return "the run goes on, and nothing is scored any more"
         if role != "worker":
             return "the run ends"
-        gone = sum(row.state in ("given up", "lost") for row in self.workers.values())
-        if gone >= max(len(self.workers), self.expected_workers):
+        counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
+        if set(counted_on) <= {"given up"} and len(counted_on) >= self.expected_workers:
             return "no rollout worker is left, and the run ends"
         return self._where_its_envs_go
 

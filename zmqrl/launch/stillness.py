@@ -28,6 +28,7 @@ class Stillness:
 
 
 def _who(state: RunState) -> str:
-    away = [f"{row.host}/worker-{row.index} is {row.state}" for row in state.workers.values() if row.state != "ready"]
-    away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state != "ready"]
+    workers = [row for row in state.workers.values() if row.state not in ("ready", "ended")]
+    away = [f"{row.host}/worker-{row.index} is {row.state}" for row in workers]
+    away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained")]
     return ", ".join(away) if away else "every process lives and says that it is well: zmqrl logs shows what they wrote"
