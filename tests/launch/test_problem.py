@@ -43,8 +43,9 @@ def test_a_dump_that_was_followed_by_other_words_is_an_old_one() -> None:
 
 
 def test_a_detail_is_not_said_twice() -> None:
-    text = str(Problem("h/worker-0", "env a_b (vector env 3)", {"env": "a_b", "vector_env": 3, "seed": 5}, "", (), ""))
-    assert text.splitlines()[0] == "h/worker-0: env a_b (vector env 3) (seed 5)"
+    detail = {"env": "a_b", "vector_env": 3, "seed": 5}
+    text = str(Problem("h/worker-0", "env a_b (vector env 3)", "it is started again", detail=detail))
+    assert text.splitlines() == ["h/worker-0: env a_b (vector env 3) (seed 5)", "  it is started again"]
 
 
 @pytest.mark.parametrize(("role", "code", "said"), [

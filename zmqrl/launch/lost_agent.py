@@ -22,7 +22,8 @@ def lost_agent(state: RunState) -> Problem | None:
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
     cause = f"the host agent of {host} died: {how_agent_ended(state.plan, state.agent_exit)}"
     tail = last_words(log, state.plan.started_at)
-    return Problem(f"{host}/agent-0", cause, {}, str(log), tail, "its processes end with it, and so does the run")
+    ends = "its processes end with it, and so does the run"
+    return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
 
 
 def how_agent_ended(plan: RunPlan, code: int) -> str:

@@ -24,7 +24,7 @@ class Stillness:
             return None
         self._told = True
         cause = f"no env step was stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
-        return Problem("run", cause, {}, "", (), f"{_who(state)}; zmqrl stop ends it with a checkpoint")
+        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends it with a checkpoint")
 
 
 def _who(state: RunState) -> str:
