@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import stand_in_plan
 
-from zmqrl.launch.lost_agent import last_words as words_of
+from zmqrl.launch.lost_agent import tail_since
 from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 from zmqrl.launch.run_state import RunState
 from zmqrl.orchestrators.base import HostEvent
@@ -86,8 +86,8 @@ def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, othe
 
 def test_an_earlier_run_s_last_words_are_not_this_one_s(tmp_path: Path) -> None:
     log = tmp_path / "local-agent-0.log"
-    assert words_of(log, 0.0) == ()
+    assert tail_since(log, 0.0) == ()
     log.write_text("first\nlast\n")
     written_at = log.stat().st_mtime
-    assert words_of(log, written_at - 1) == ("first", "last")
-    assert words_of(log, written_at + 1) == ()
+    assert tail_since(log, written_at - 1) == ("first", "last")
+    assert tail_since(log, written_at + 1) == ()
