@@ -19,6 +19,7 @@ from zmqrl.launch.boots import boots
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import status_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 
 LISTENING = {"addresses": ["10.0.0.1"], "ports": [1, 2, 3], "token": "t"}
@@ -186,8 +187,17 @@ def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     assert "connected to again" in links.serve(tmp_path, '{"scale": {"b": 1}}', 22.0)
     assert links.orchestrator.deployed[-1]["b"].workers == (4,)
     assert links.state.hosts["b"].state == "connecting"
-    assert "connected to again" in links.serve(tmp_path, '{"scale": {"c": 1}}', 24.0)
-    assert links.orchestrator.deployed[-1]["c"].host == "c"
+
+
+@pytest.mark.parametrize("workers", [{"local": 1, "b": 2, "c": 0}, {"local": 1, "b": 0, "c": 0}])
+def test_a_host_that_took_no_part_is_refused_with_all_that_was_asked(tmp_path: Path, workers: dict[str, int]) -> None:
+    links = Links(replace(plan_of(tmp_path), workers=workers))
+    before = status_of(links.state, 0.0)
+    answer = links.serve(tmp_path, '{"scale": {"local": 2, "c": 1}}', 1.0)
+    assert "refused" in answer and "c=1: c took no part when the run began" in answer
+    assert (len(links.orchestrator.deployed), links.orchestrator.commands("hold")) == (1, [])
+    assert "c: it takes no part" in links.serve(tmp_path, '{"scale": {"c": 0}}', 3.0)
+    assert status_of(links.state, 0.0) == before
 
 
 def test_a_far_log_is_kept_and_no_path_is_taken_from_its_name(links: Links, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import stand_in_plan
 
-from zmqrl.launch.lost_agent import last_words as words_of
+from zmqrl.launch.lost_agent import tail_since
 from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 from zmqrl.launch.run_state import RunState
 from zmqrl.orchestrators.base import HostEvent
@@ -42,8 +43,9 @@ def test_a_dump_that_was_followed_by_other_words_is_an_old_one() -> None:
 
 
 def test_a_detail_is_not_said_twice() -> None:
-    text = str(Problem("h/worker-0", "env a_b (vector env 3)", {"env": "a_b", "vector_env": 3, "seed": 5}, "", (), ""))
-    assert text.splitlines()[0] == "h/worker-0: env a_b (vector env 3) (seed 5)"
+    detail = {"env": "a_b", "vector_env": 3, "seed": 5}
+    text = str(Problem("h/worker-0", "env a_b (vector env 3)", "it is started again", detail=detail))
+    assert text.splitlines() == ["h/worker-0: env a_b (vector env 3) (seed 5)", "  it is started again"]
 
 
 @pytest.mark.parametrize(("role", "code", "said"), [
@@ -63,10 +65,29 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
     assert said in str(state.problems[-1])
 
 
+@pytest.mark.parametrize(("other", "said"), [
+    ("ready", "its vector envs go to the other workers"),
+    ("exit", "no rollout worker is left, and the run ends"),
+])  # fmt: skip
+def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
+    plan = stand_in_plan(tmp_path / "run")
+    state = RunState(dataclasses.replace(plan, workers={"local": 2}))
+
+    def tell(name: str, index: int, **data: Any) -> None:
+        state.handle(HostEvent("local", name, {"role": "worker", "index": index, **data}))
+
+    for index in (0, 1):
+        tell("ready", index)
+    state.hosts.expect("local", 1 if other == "exit" else 2)
+    tell(other, 1, code=0, signal=None, expected=True, cause="exit code 0", detail={}, log="", log_tail=[])
+    tell("gave_up", 0, cause="exit code 1")
+    assert said in str(state.problems[-1])
+
+
 def test_an_earlier_run_s_last_words_are_not_this_one_s(tmp_path: Path) -> None:
     log = tmp_path / "local-agent-0.log"
-    assert words_of(log, 0.0) == ()
+    assert tail_since(log, 0.0) == ()
     log.write_text("first\nlast\n")
     written_at = log.stat().st_mtime
-    assert words_of(log, written_at - 1) == ("first", "last")
-    assert words_of(log, written_at + 1) == ()
+    assert tail_since(log, written_at - 1) == ("first", "last")
+    assert tail_since(log, written_at + 1) == ()

@@ -20,8 +20,8 @@ from zmqrl.types import Mode
 
 def plan_of(mode: Mode = "sync", vector_envs: int = 4) -> RunPlan:
     plan = bus_plan(mode, vector_envs=vector_envs)
-    config = replace(plan.config, hosts={"local": HostSection(workers=2), "b": HostSection(workers=1)})
-    return replace(plan, config=config, workers={"local": 2, "b": 1})
+    hosts = {"local": HostSection(workers=2), "b": HostSection(workers=1), "c": HostSection(workers=0)}
+    return replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": 2, "b": 1, "c": 0})
 
 
 def test_an_index_that_was_given_up_is_never_used_again() -> None:
@@ -36,7 +36,8 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
 
 
 @pytest.mark.parametrize(("mode", "host", "workers", "why"), [
-    ("sync", "x", 1, "there is no host 'x' in this run; there are: local, b"),
+    ("sync", "x", 1, "there is no host 'x' in this run; there are: local, b, c"),
+    ("sync", "c", 1, "c=1: c took no part when the run began, and cannot join it now: `zmqrl stop` it, and resume"),
     ("single", "b", 1, "mode single has no workers to scale"),
     ("sync", "b", 3, "b=3 makes 5 workers, and the run has 4 vector envs: in sync each worker needs one"),
     ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has room for 1"),
@@ -46,6 +47,11 @@ def test_refusals(mode: Mode, host: str, workers: int, why: str) -> None:
     with pytest.raises(ConfigError, match="^" + why.replace("?", r"\?")):
         scaling.scale(host, workers)
     assert scaling.held("b") == (2,), "nothing was changed"
+
+
+def test_the_learner_s_host_takes_part_without_workers() -> None:
+    scaling = Scaling(replace(plan_of(), workers={"local": 0, "b": 2}))
+    assert scaling.scale("local", 1) == (2,)
 
 
 def test_the_last_worker_stays() -> None:

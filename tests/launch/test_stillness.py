@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_who_is_away_is_named(state: RunState) -> None:
     text = str(stillness.look(state, 60.0))
     assert "no env step was stored for limits.stalled_after_s (60 s), at 1,500" in text
     assert "local/worker-1 is starting" in text and "worker-0" not in text
+
+
+def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
+    stillness = Stillness(60.0)
+    stored(state, 1_500)
+    worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "signal": None, "cause": "exit code 0"}
+    state.handle(HostEvent("local", "exit", {**worker, "expected": True}))
+    state.hosts["local"].state = "drained"
+    assert stillness.look(state, 0.0) is None
+    text = str(stillness.look(state, 60.0))
+    assert "every process lives" in text and "local" not in text
 
 
 def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,3 +28,13 @@ def test_ratio_is_held_when_one_side_is_slow(
     produced_after_start = summary["ledger"]["stored"] - 500
     assert summary["updates"] / produced_after_start == pytest.approx(0.1, rel=0.1), "workers ran ahead"
     assert summary["ledger"]["balanced"], summary["ledger"]
+
+
+def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+    env = EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
+    run = begin(system_plan(tmp_path / "run", "async", 2, DQN, env, steps=550))
+    run.done()
+    told = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    warm_up = [row for row in told if row.get("updates") == 0 and 0 < row["env_steps"] < 500]
+    assert len(warm_up) >= 2
+    assert all("wait_fraction" not in row for row in warm_up), "no rate is known before the second version"

@@ -15,13 +15,11 @@ from typing import Any
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Keys
+from zmqrl.logs.tail import tail_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import Place
 
 LOG_LIMIT_BYTES = 20_000_000
-LOG_TAIL_BYTES = 8_192
-LOG_TAIL_LINES = 60
-"""A traceback of what a user's env raised and of what was made of it."""
 EVENT_READ_BYTES = 65_536
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
@@ -136,12 +134,9 @@ class Child:
             return str(self.last_fault.get("error", "fault"))
         return cause_of(self.process.returncode)
 
-    def log_tail(self) -> list[str]:
+    def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""
-        with self.log.open("rb") as log:
-            end = log.seek(0, os.SEEK_END)
-            log.seek(max(self.log_start if self.log_start <= end else 0, end - LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return tail_of(self.log, self.log_start)
 
     def cap_log(self) -> None:
         """Empty a log that grew past its limit; the writer appends, so it goes on at the new end."""

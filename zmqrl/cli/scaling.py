@@ -14,7 +14,10 @@ ANSWER_S = 10.0
 @click.command("scale")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 def scale_command(words: tuple[str, ...]) -> None:
-    """Have HOST run N workers from now on; a host that was lost or drained is connected to again."""
+    """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
+
+    HOST must have had workers when the run began, or be the learner's host.
+    """
     is_run = "=" not in words[0] or "/" in words[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = words[0] if is_run else None
     workers = {}

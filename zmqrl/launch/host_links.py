@@ -107,6 +107,8 @@ class HostLinks:
             self._requests.answer(path, "done", "\n".join(said))
 
     def _scale(self, host: str, workers: int) -> str:
+        if host not in self._boots:
+            return f"{host}: it takes no part"
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
         if not row.is_gone:
@@ -117,8 +119,7 @@ class HostLinks:
         if not workers:
             return f"{host}: it takes no part"
         row.state = "connecting"
-        boot = self._boots.get(host) or next(b for b in self._boots.values() if b.host != self._learner_host)
-        self._orchestrator.deploy({host: replace(boot, host=host, workers=indexes)})
+        self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
         return f"{host}: it is connected to again, for {workers} workers"
 
     def _keep(self, event: HostEvent) -> None:

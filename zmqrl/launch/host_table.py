@@ -92,7 +92,7 @@ class HostTable:
 
     def expect(self, host: str, workers: int) -> HostRow:
         """It is to hold so many workers from now on."""
-        row = self._rows.setdefault(host, HostRow(host, workers, "drained"))
+        row = self._rows[host]
         row.workers = workers
         return row
 

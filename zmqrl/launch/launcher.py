@@ -16,7 +16,7 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
-from zmqrl.launch.lost_agent import how_agent_ended, lost_agent
+from zmqrl.launch.lost_agent import lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
@@ -136,7 +136,7 @@ class Launcher:
             now = time.monotonic()
             still = self._stillness.look(self._state, now)
             if still is not None:
-                self._state.problems.append(still)
+                self._state.note(still)
             self._tell_problems(view)
             self._links.renew(now)
             self._pass_requests(view, now)
@@ -265,10 +265,10 @@ class Launcher:
     def _lost_agent(self, request: Request) -> str | None:
         if self._state.finished or request is Request.KILL:
             return None
-        code, agent = self._state.agent_exit, f"the host agent of {self._plan.config.learner.host}"
+        agent, lost = f"the host agent of {self._plan.config.learner.host}", lost_agent(self._state)
         if self._state.agent_fault is not None:
             return f"{agent} failed: {self._state.agent_fault}"
-        return f"{agent} died{'' if code is None else f': {how_agent_ended(self._plan, code)}'}"
+        return lost.cause if lost is not None else f"{agent} died"
 
 
 def _teardown_line(teardown: Teardown) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_state import RunState
+from zmqrl.logs.tail import tail_of
 from zmqrl.supervision.process_table import cause_of
-
-TAIL_BYTES = 8_192
 
 
 def lost_agent(state: RunState) -> Problem | None:
@@ -20,12 +18,13 @@ def lost_agent(state: RunState) -> Problem | None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
-    cause = f"the host agent of {host} died: {how_agent_ended(state.plan, state.agent_exit)}"
-    tail = last_words(log, state.plan.started_at)
-    return Problem(f"{host}/agent-0", cause, {}, str(log), tail, "its processes end with it, and so does the run")
+    cause = f"the host agent of {host} died: {_how_it_ended(state.plan, state.agent_exit)}"
+    tail = tail_since(log, state.plan.started_at)
+    ends = "its processes end with it, and so does the run"
+    return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
 
 
-def how_agent_ended(plan: RunPlan, code: int) -> str:
+def _how_it_ended(plan: RunPlan, code: int) -> str:
     """Of the learner's host's agent. SSH has -1 for every signal, and for a connection that was lost."""
     host = plan.config.learner.host
     section = plan.config.hosts.get(host)
@@ -34,13 +33,9 @@ def how_agent_ended(plan: RunPlan, code: int) -> str:
     return cause_of(code)
 
 
-def last_words(log: Path, since: float) -> tuple[str, ...]:
+def tail_since(log: Path, since: float) -> tuple[str, ...]:
     """The last lines of a log; none when nobody wrote to it after unix time `since`: they are an earlier run's."""
     try:
-        with log.open("rb") as file:
-            if os.fstat(file.fileno()).st_mtime < since:
-                return ()
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return tuple(file.read().decode(errors="replace").splitlines())
+        return tail_of(log) if log.stat().st_mtime >= since else ()
     except OSError:
         return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 LOG_LINES_SHOWN = 12
@@ -21,10 +21,10 @@ class Problem:
 
     where: str
     cause: str
-    detail: Mapping[str, Any]
-    log: str
-    log_tail: tuple[str, ...]
     done_about_it: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    log: str = ""
+    log_tail: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         told = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}

@@ -215,8 +215,8 @@ class RunState:
             return "the run goes on, and nothing is scored any more"
         if role != "worker":
             return "the run ends"
-        gone = sum(row.state in ("given up", "lost") for row in self.workers.values())
-        if gone >= max(len(self.workers), self.expected_workers):
+        counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
+        if set(counted_on) <= {"given up"} and len(counted_on) >= self.expected_workers:
             return "no rollout worker is left, and the run ends"
         return self._where_its_envs_go
 
@@ -236,7 +236,7 @@ class RunState:
         """Something failed that killed nobody."""
         where = f"{event.host}/{event.data['role']}-{event.data['index']}"
         log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{event.data['role']}-{event.data['index']}.log"
-        self.problems.append(Problem(where, str(event.data["cause"]), {}, str(log), (), str(event.data["done"])))
+        self.problems.append(Problem(where, str(event.data["cause"]), str(event.data["done"]), log=str(log)))
 
     def _on_failed(self, event: HostEvent) -> None:
         self.failure = self.failure or str(event.data["cause"])
@@ -258,11 +258,11 @@ class RunState:
         if path is not None and not event.data["store"]:
             cause = f"it does not see store.path {path} as the learner's host does"
             mend = "weights come through the broker instead; mount it there, or leave it at that"
-            self.problems.append(Problem(event.host, cause, {}, "", (), mend))
+            self.problems.append(Problem(event.host, cause, mend))
 
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
-        self.problems.append(Problem(host, "it joins by hand", {}, "", (), text))
+        self.problems.append(Problem(host, "it joins by hand", text))
 
     def _on_host_here(self, event: HostEvent) -> None:
         """The broker's word for hosts whose events do not come to this launcher."""
@@ -274,14 +274,14 @@ class RunState:
             self.ready.add(("worker", index))
 
     def _on_warning(self, event: HostEvent) -> None:
-        self.problems.append(Problem(event.host, str(event.data["text"]), {}, "", (), "the run goes on with it"))
+        self.problems.append(Problem(event.host, str(event.data["text"]), "the run goes on with it"))
 
     def _on_refused(self, event: HostEvent) -> None:
         before, self.refused_messages = sum(self.refused_messages.values()), dict(event.data["counts"])
         if not before:
             said = ", ".join(f"{count} x {reason}" for reason, count in self.refused_messages.items())
             where = f"{event.host}/broker-0"
-            self.problems.append(Problem(where, f"refused: {said}", {}, "", (), "it is counted, and the run goes on"))
+            self.problems.append(Problem(where, f"refused: {said}", "it is counted, and the run goes on"))
 
     def _lose(self, loss: Loss) -> None:
         for worker in [worker for worker in self.workers.values() if worker.host == loss.host]:
@@ -294,7 +294,7 @@ class RunState:
         if self.hosts.can_go_on:
             others = f"the run goes on without it; {self._where_its_envs_go}"
         done = f"{loss.mend}; {others}" if loss.mend else others
-        self.problems.append(Problem(loss.host, loss.cause, {}, "", (), done))
+        self.problems.append(Problem(loss.host, loss.cause, done))
 
     def _on_lease_lost(self, event: HostEvent) -> None:
         """The learner's host ended in good order, and yet not because the run was at its end."""
@@ -315,9 +315,9 @@ class RunState:
             Problem(
                 where=where,
                 cause=str(died.data.get("cause", "ended")),
+                done_about_it=done_about_it,
                 detail=died.data.get("detail", {}),
                 log=str(died.data.get("log", "")),
                 log_tail=tuple(died.data.get("log_tail", ())),
-                done_about_it=done_about_it,
             )
         )

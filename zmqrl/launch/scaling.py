@@ -54,6 +54,11 @@ class Scaling:
             raise ConfigError(f"there is no host {host!r} in this run; there are: {', '.join(config.hosts)}")
         if config.run.mode == "single":
             raise ConfigError("mode single has no workers to scale")
+        if workers and host != config.learner.host and not self._plan.workers.get(host):
+            raise ConfigError(
+                f"{host}={workers}: {host} took no part when the run began, and cannot join it now: `zmqrl stop` it, "
+                "and resume it with workers there"
+            )
         if others + workers < 1:
             raise ConfigError(f"{host}={workers} would leave the run without a worker: `zmqrl stop` ends it")
         if config.run.mode == "sync" and others + workers > config.env.vector_envs:

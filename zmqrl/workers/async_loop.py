@@ -64,6 +64,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
             learning.learned(learner.update(replay, due, learning.progress))
         learning.source.report(counters.env_steps, counters.updates + counters.updates_forgiven)
         if due <= 0 and not learning.stop_requested and counters.env_steps < learning.config.run.total_env_steps:
+            learning.emit_metrics()
             continue
         reason = learning.boundary()
         learning.publish(announce=reason is None)

@@ -96,9 +96,9 @@ class Rates:
             self.samples[:-RECENT_SAMPLES] = self.samples[:-RECENT_SAMPLES:2]
 
     def since(self, window_s: float) -> dict[str, float]:
-        """Rates over the newest `window_s`."""
-        if not self.samples:
-            return self._between(0, 0)
+        """Rates over the newest `window_s`; none before the second sample."""
+        if len(self.samples) < 2:
+            return {}
         start = self.samples[-1].at_s - window_s
         first = next(i for i, s in enumerate(self.samples) if s.at_s >= start or i == len(self.samples) - 1)
         return self._between(max(0, first - 1), len(self.samples) - 1)

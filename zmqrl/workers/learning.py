@@ -129,7 +129,7 @@ class Learning:
         c, run = self.counters, self.config.run
         c.n += 1
         self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s + self.fulls.spent_s)
-        self._emit_metrics()
+        self.emit_metrics()
         mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
         threshold = self.plan.env.reward_threshold
         if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
@@ -244,7 +244,8 @@ class Learning:
             **final,
         )
 
-    def _emit_metrics(self) -> None:
+    def emit_metrics(self) -> None:
+        """Tell the launcher how far we are, at most once in `METRICS_EVERY_S`: cheap to call."""
         now = time.monotonic()
         if now - self._metrics_at_s < METRICS_EVERY_S:
             return
