@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import stat
 import tempfile
@@ -19,6 +20,8 @@ DEATH_S = 2.0
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What crashes on purpose leaves no core behind.
+resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _descendants() -> set[ProcessId]:

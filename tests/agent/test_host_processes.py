@@ -210,7 +210,7 @@ def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -
 
 
 def test_the_end_is_counted(host_of: MakeHost) -> None:
-    host = host_of(0, 1, says={"1": "deaf"})
+    host = host_of(0, 1, says={"1": "deaf"}, grace_s=3.0)
     host.until(lambda: host.report.ready == [0, 1])
     deaf = next(event["pid"] for event in host.told("started") if event["index"] == 1)
     host.processes.end(Manner.CLEAN)

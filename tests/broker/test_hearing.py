@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +190,18 @@ def test_silence_becomes_events_once(ear: Ear) -> None:
 
 def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
+    here = [ev.HostIs({1: 0}, (), "far1", (1,)), ev.WorkerIs(1, 0, (), {}, remote=True)]
+    ear.state.handle_all([ev.HostIs({0: 0}, (), "far0", (0,)), ev.WorkerIs(0, 0, (), {}, remote=True), *here])
     after = Ear(tmp_path / "next", ear.arena)
     try:
         now = time.monotonic()
-        assert after.hearing.silence(now) == []
-        assert after.hearing.silence(now + CLAIM_S) == [ev.WaitedEnough()]
+        after.state.handle(ev.HostIs({}, (), ear.plan.config.learner.host, ()))
+        after.state.handle_all([here[0], replace(here[1], broker=after.state.incarnation)])
+        assert after.hearing.silence(now) == [] == after.state.requests
+        waited = after.hearing.silence(now + CLAIM_S)
+        assert waited == [ev.WaitedEnough()]
+        after.state.handle_all(waited)
+        assert after.state.requests, "what the other stepped is taken up"
         assert after.hearing.silence(now + 2 * CLAIM_S) == []
         assert ear.hearing.silence(now + CLAIM_S) == [], "the first has nobody to wait for"
     finally:

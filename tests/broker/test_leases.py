@@ -55,6 +55,9 @@ def test_leases_go_to_the_poorest_first_and_only_to_members() -> None:
     assert [len(leases) for leases in desk.lease_out(0, 1)] == [1, 2]
     fair = Desk(slots=2)
     assert [len(leases) for leases in fair.lease_out(0, 1)] == [1, 1]
+    fair.booking.leave(1)
+    fair.booking.join(1)
+    assert [len(leases) for leases in fair.lease_out(0, 1)] == [1, 1], "not to who was first in line"
 
 
 def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from commands import RUN, Command, Ended
+
 from zmqrl.cli.main import main
-
-RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048")
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)

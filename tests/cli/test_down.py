@@ -8,21 +8,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command, live_run
 
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.agent.run_processes import agents, processes_of
-from zmqrl.launch.run_directory import RunInfo, read_info
-from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive, kill
-
-END_S = 20.0
-ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
+from zmqrl.launch.run_directory import RunInfo
+from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
 
 
 @dataclass(frozen=True)
@@ -40,26 +37,20 @@ class Live:
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Live]]:
     """Runs without an end; the commands see these alone."""
     runs: list[Live] = []
+    with ExitStack() as ends:
 
-    def start(name: str) -> Live:
-        directory = tmp_path / "elsewhere" / name
-        command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        info = read_info(directory)
-        assert info is not None
-        launcher = ProcessId(info.pid, info.start_time)
-        runs.append(Live(directory, info, (launcher, *processes_of(info.run_id).names)))
-        assert len(runs[-1].processes) >= 5
-        return runs[-1]
+        def start(name: str) -> Live:
+            directory = tmp_path / "elsewhere" / name
+            info = ends.enter_context(live_run(directory))
+            launcher = ProcessId(info.pid, info.start_time)
+            runs.append(Live(directory, info, (launcher, *processes_of(info.run_id).names)))
+            assert len(runs[-1].processes) >= 5
+            return runs[-1]
 
-    monkeypatch.setattr(
-        "zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] in {run.info.run_id for run in runs})
-    )
-    yield start
-    for run in runs:
-        kill(run.launcher)
-        assert not await_gone(run.processes, END_S)
+        monkeypatch.setattr(
+            "zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] in {run.info.run_id for run in runs})
+        )
+        yield start
 
 
 def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Callable[[str], Live]) -> None:

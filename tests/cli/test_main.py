@@ -9,7 +9,7 @@ import time
 from importlib.metadata import version
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from zmqrl.cli.main import COMMANDS, _started_at
 from zmqrl.cli.train import MODES

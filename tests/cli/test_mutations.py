@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from zmqrl.config.codec import to_json
 from zmqrl.launch.configure import load_config

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import Command
+from commands import Command
 
 
 def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finished: Path) -> None:

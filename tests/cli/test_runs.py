@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import END_S, Command, live_run
 
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
-
-END_S = 20.0
 
 
 @pytest.fixture
@@ -32,20 +30,9 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
     A sync run without an end, in a directory that is not below the tests' working directory.
     """
     run_dir = tmp_path / "elsewhere" / "live"
-    options = ["--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1"]
-    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--run-dir", str(run_dir), "--detach"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    info = read_info(run_dir)
-    assert info is not None
-    monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] == info.run_id))
-    all_of_it = [
-        ProcessId(info.pid, info.start_time),
-        *(identify(pid) for pid, run_id in agents() if run_id == info.run_id),
-    ]
-    yield run_dir, info
-    kill(all_of_it[0])
-    assert not await_gone([process for process in all_of_it if process is not None], END_S)
+    with live_run(run_dir) as info:
+        monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] == info.run_id))
+        yield run_dir, info
 
 
 def test_a_live_run_is_found_shown_and_stopped(

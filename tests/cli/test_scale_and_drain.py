@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command, live_run
 
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
-from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
-ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
 CHANGE_S = 30.0
-END_S = 20.0
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Path, RunInfo]]:
-    """A run in sync without an end: one worker, and vector envs for four."""
-    directory = tmp_path / "live"
-    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    info = read_info(directory)
-    assert info is not None
-    processes = (ProcessId(info.pid, info.start_time), *processes_of(info.run_id).names)
-    yield directory, info
-    kill(processes[0])
-    assert not await_gone(processes, END_S)
+    """One worker, and vector envs for four."""
+    with live_run(tmp_path / "live") as info:
+        yield tmp_path / "live", info
 
 
 def workers_of(run_id: str) -> set[str]:
@@ -45,6 +32,14 @@ def await_workers(run_id: str, wanted: set[str]) -> None:
     until = time.monotonic() + CHANGE_S
     while (found := workers_of(run_id)) != wanted:
         assert time.monotonic() < until, f"{found}, not {wanted}"
+        time.sleep(0.05)
+
+
+def await_none_left(requests: Path) -> None:
+    """Every answer was taken, and the launcher forgets the last request."""
+    until = time.monotonic() + CHANGE_S
+    while left := list(requests.iterdir()):
+        assert time.monotonic() < until, left
         time.sleep(0.05)
 
 
@@ -67,7 +62,7 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
         refused = zmqrl(command, directory, word)
         assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
     assert workers_of(info.run_id) == {"worker-0"}
-    assert not any((directory / "requests").iterdir()), "every answer was taken"
+    await_none_left(directory / "requests")
 
 
 @pytest.mark.parametrize(("words", "why"), [

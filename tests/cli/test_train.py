@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import RUN, Command
+from commands import RUN, Command
 
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from lab import Host, Lab, Process
 
 ROOT = Path(__file__).parents[2]
+PATHS = f"{ROOT}:{ROOT}/tests/system"
 RUN_S = 110.0
 WAIT_S = 30.0
 LOOK_EVERY_S = 0.05
@@ -48,7 +49,7 @@ class FarRun:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": PATHS},
         )
 
     def command(self, *words: str) -> tuple[int, str, str]:
@@ -93,7 +94,7 @@ class FarRun:
 
     def wait_for_steps(self, env_steps: int) -> None:
         """Until so many are stored."""
-        until(lambda: self.status().get("env_steps", 0) >= env_steps, f"{env_steps} env steps")
+        until(lambda: self.status().get("env_steps", 0) >= env_steps, f"{env_steps} env steps", RUN_S)
 
     def close(self) -> None:
         """Whatever became of the test: the launcher is killed, and what it started here has 5 s to end by itself."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,17 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 LAUNCH = str(Path(__file__).with_name("launch_plan.py"))
+SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
+"""Of a summary: what no death and no other spread over hosts may change."""
 RUN_S = 60.0
 END_S = 5.0
 LOOK_EVERY_S = 0.01
+
+
+def assert_same(summary: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Both learned the same, and the books of the first balance."""
+    assert summary["ledger"]["balanced"] and summary["ledger"]["in_flight"] == 0, summary["ledger"]
+    assert {n: summary[n] for n in SAME} == {n: other[n] for n in SAME}
 
 
 class Run:
@@ -83,13 +92,7 @@ class Run:
 
     def wait_for_updates(self, version: int = 1) -> None:
         """Until version `version` or a later one is in the store."""
-        folder = Path(self.plan.store_path)
-
-        def is_there() -> bool:
-            names = [p.name for p in folder.glob("*.safetensors")] if folder.is_dir() else []
-            return any(_n(name) >= version for name in names)
-
-        self.wait_for(is_there)
+        self.wait_for(lambda: newest_n(Path(self.plan.store_path)) >= version)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Look until it is true; fails when the run has ended before."""
@@ -109,6 +112,13 @@ class Run:
         self.wait_for(lambda: self.processes().get(place, before) != before)
 
 
-def _n(name: str) -> int:
-    digits = name.removesuffix(".safetensors").rpartition("-")[2]
-    return int(digits) if digits.isdigit() else -1
+def newest_n(folder: Path, kind: str = "") -> int:
+    """The highest version in a store, of those whose names begin with `kind`; -1: there is none."""
+    numbers = [path.stem.rpartition("-")[2] for path in folder.glob(f"{kind}*.safetensors")]
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def limit_files(process: ProcessId, nbytes: int | None) -> None:
+    """What a full disk is to one process: no file may grow beyond `nbytes`."""
+    hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard if nbytes is None else nbytes, hard))

@@ -27,7 +27,7 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
 LONG = 10_000_000
-LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0, stalled_after_s=3.0)
+LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=4.0, stalled_after_s=8.0)
 ORDERED = RestartSection(max=30, backoff_s=0.1)
 PAUSE_S = 0.5
 """Many heartbeats, and less than `lost_after_s`."""
@@ -180,11 +180,11 @@ CASES = (
     ),
     _case("evaluator", KILL, "signal SIGKILL"),
     _case("worker", KILL, "signal SIGKILL", [rf"\n    {WORDS}"], order="say", together=True),
-    _case("worker", Action.HANG, r"hangs: silent for limits\.lost_after_s \(2 s\), killed", index=1, together=True),
+    _case("worker", Action.HANG, r"hangs: silent for limits\.lost_after_s \(4 s\), killed", index=1, together=True),
     _case(
         "worker",
         Action.STALL,
-        r"stalled: no progress for limits\.stalled_after_s \(3 s\), killed",
+        r"stalled: no progress for limits\.stalled_after_s \(8 s\), killed",
         [r"told_envs\.py.* in _obey"],
         index=2,
         order="hang",
@@ -234,6 +234,7 @@ def _hear(run: Heard, told: Sequence[str], since: int = 0) -> None:
     run.wait(lambda: any(pattern.search(block) for block in run.blocks()[since:]), pattern.pattern)
 
 
+@pytest.mark.timeout(400)
 def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
     run = hear(_plan(tmp_path, "run", "async", 3, ORDERED, checkpoint_every_s=1.0))
     run.wait_for_updates(2)
@@ -260,6 +261,7 @@ def test_every_fault_of_the_drill_is_here() -> None:
     assert {(case.kind.role, case.kind.action.value) for case in CASES} | ended == set(SHARES)
 
 
+@pytest.mark.timeout(400)
 def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     tmp_path: Path, hear: Callable[[RunPlan], Heard]
 ) -> None:
@@ -309,7 +311,7 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
     _hear(
         of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes end with it, and so does the run"]
     )
-    assert of_agent.code() == 1
+    assert of_agent.end()[0] == 1
     found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])
     assert found, of_agent.blocks()
     _can_be_typed(found[1], of_agent)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from system_plans import ACROBOT, NORMALISED, PPO, system_plan
-from system_runs import Run
+from system_runs import Run, assert_same
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
@@ -32,13 +32,6 @@ def _plan(run_dir: Path, **more: Any) -> RunPlan:
     return system_plan(run_dir, "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, schedule_steps=STEPS, **more)
 
 
-def _same(summary: dict[str, Any], undisturbed: dict[str, Any]) -> None:
-    assert summary["ledger"]["balanced"], summary["ledger"]
-    assert summary["ledger"]["in_flight"] == 0
-    names = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
-    assert {n: summary[n] for n in names} == {n: undisturbed[n] for n in names}
-
-
 def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
     run, dice = begin(_plan(tmp_path / "run")), random.Random(5)
     for version in (8, 22, 40):
@@ -49,7 +42,7 @@ def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: 
         run.wait_for_successor("worker-1", before)
     summary = run.done()
     assert summary["restarts"] == 3
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
@@ -58,7 +51,7 @@ def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str,
     run.kill("learner-0")
     summary = run.done()
     assert summary["restarts"] == 1
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
@@ -67,7 +60,7 @@ def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, 
     run.kill("broker-0")
     summary = run.done()
     assert summary["restarts"] == 1
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
@@ -77,7 +70,7 @@ def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: dict[st
     summary = run.done()
     assert summary["restarts"] == 1
     assert summary["eval_episodes"] == 2
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin) -> None:
@@ -86,7 +79,7 @@ def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin) -> No
     run = begin(plans[1])
     run.wait_for_updates(6)
     run.kill("worker-0")
-    _same(run.done(), straight)
+    assert_same(run.done(), straight)
 
 
 def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:

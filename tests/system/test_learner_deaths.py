@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
-from system_runs import Run
+from system_runs import SAME, Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -19,7 +19,6 @@ from zmqrl.types import Mode
 from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
 
 Begin = Callable[[RunPlan], Run]
-SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
 
 
 def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:

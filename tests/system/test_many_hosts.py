@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from system_plans import PPO, system_plan
-from system_runs import END_S, Run
+from system_runs import END_S, Run, assert_same
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -129,12 +129,6 @@ def begin() -> Iterator[Any]:
         await_gone(held, END_S)
 
 
-def _same(summary: dict[str, Any], one_host: dict[str, Any]) -> None:
-    _balanced(summary)
-    names = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
-    assert {n: summary[n] for n in names} == {n: one_host[n] for n in names}
-
-
 def _balanced(summary: dict[str, Any]) -> None:
     assert summary["ledger"]["balanced"], summary["ledger"]
     assert summary["ledger"]["in_flight"] == 0
@@ -144,7 +138,7 @@ def test_three_hosts_give_the_bits_of_one_and_leave_nothing(
     tmp_path: Path, begin: Any, one_host: dict[str, Any]
 ) -> None:
     run = begin(hosts_plan(tmp_path / "run"))
-    _same(run.done(), one_host)
+    assert_same(run.done(), one_host)
     assert not list((tmp_path / "runs").glob("**/*")), "folders of far hosts"
     logs = {path.name for path in (run.run_dir / "logs").iterdir()}
     assert {"local-learner-0.log", "local-agent-0.log"} <= logs
@@ -157,7 +151,7 @@ def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, 
     code, out, err = run.end()
     assert code == 0, out + err
     assert "b: " in out + err
-    _same(run.summary(), one_host)
+    assert_same(run.summary(), one_host)
 
 
 def test_the_broker_killed(tmp_path: Path, begin: Any, one_host: dict[str, Any]) -> None:
@@ -166,7 +160,7 @@ def test_the_broker_killed(tmp_path: Path, begin: Any, one_host: dict[str, Any])
     run.kill("broker-0")
     summary = run.done()
     assert summary["restarts"] == 1
-    _same(summary, one_host)
+    assert_same(summary, one_host)
 
 
 def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_slow_host: dict[str, Any]) -> None:
@@ -178,7 +172,7 @@ def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_s
     run.wait_for(lambda: run.has_worker(3))
     assert "connected to again" in run.scale(b=1)
     run.wait_for(lambda: run.has_worker(4))
-    _same(run.done(), one_slow_host)
+    assert_same(run.done(), one_slow_host)
 
 
 def test_async_over_hosts(tmp_path: Path, begin: Any) -> None:
@@ -215,7 +209,7 @@ def test_an_agent_that_is_stopped_is_given_up_and_ends_when_it_wakes(
     for process in held:
         os.kill(process.pid, signal.SIGCONT)
     assert not await_gone(held, SHORT_LEASE.host_lease_s + 5.0)
-    _same(run.done(), one_slow_host)
+    assert_same(run.done(), one_slow_host)
 
 
 def test_nothing_secret_is_to_be_seen(tmp_path: Path, begin: Any) -> None:

@@ -13,19 +13,23 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import RUN_S, FarRun, here, processes, until
+from ssh_runs import PATHS, RUN_S, FarRun, here, processes, until
+from system_runs import assert_same
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lab import Lab, lab_or_skip
 
+pytestmark = pytest.mark.timeout(400)
 LEASE_S, LOST_S = 5.0, 1.5
 END_S = 5.0
 """What a host may need beyond its lease."""
-RECOVERY_S = 3.0
+RECOVERY_S = 10.0
+"""Well below any time-out that a run which does not go on by itself would wait for; 1 s where nothing else runs."""
 LOOK_EVERY_S = 0.01
 DELAY_MS, LOSS = 25.0, 0.01
 """Each way."""
-STEPS = 20_000
+STEPS = 16_000
+"""Of `slow_envs` no less than 8 s, however fast the machine is: the run goes on when a lease is over."""
 Begin = Callable[..., FarRun]
 
 
@@ -41,10 +45,16 @@ def begin(lab: Lab) -> Iterator[Begin]:
     runs: list[FarRun] = []
 
     def start(name: str, *far: int, **more: Any) -> FarRun:
-        runs.append(FarRun(lab, name, {**small(), "hosts": lab.hosts_yaml(*far, workers=1), **more}))
+        hosts = lab.hosts_yaml(*far, workers=1)
+        for host in hosts.values():
+            host["env"]["PYTHONPATH"] = PATHS
+        runs.append(FarRun(lab, name, {**small(), "hosts": hosts, **more}))
         return runs[-1]
 
     yield start
+    lab.heal()
+    for index in (1, 2, 3):
+        lab.link(index, True)
     for run in runs:
         run.close()
 
@@ -62,7 +72,7 @@ def undisturbed(lab: Lab) -> dict[str, Any]:
 def small() -> dict[str, Any]:
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
-        "env": {"num_envs": 2, "vector_envs": 4, "segment_steps": 32},
+        "env": {"id": "slow_envs:Slow", "num_envs": 2, "vector_envs": 4, "segment_steps": 32},
         "algorithm": {"minibatch_size": 64, "epochs": 10},
         "evaluator": {"episodes": 0},
         "limits": {"heartbeat_s": 0.2, "host_lease_s": LEASE_S, "lost_after_s": LOST_S},
@@ -91,12 +101,10 @@ def next_round_s(run: FarRun) -> float:
     return timed(lambda: version(run) > at + 1, "another version")
 
 
-def assert_same(run: FarRun, undisturbed: dict[str, Any]) -> dict[str, Any]:
+def done_same(run: FarRun, undisturbed: dict[str, Any]) -> dict[str, Any]:
     """It ends well, with the same bits, and nothing is lost or doubled."""
     summary = run.done()
-    assert summary["ledger"]["balanced"] and summary["ledger"]["in_flight"] == 0, summary["ledger"]
-    names = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
-    assert {n: summary[n] for n in names} == {n: undisturbed[n] for n in names}
+    assert_same(summary, undisturbed)
     return summary
 
 
@@ -104,7 +112,7 @@ def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     begin: Begin, lab: Lab, undisturbed: dict[str, Any]
 ) -> None:
     run = begin("cables", 1, 2)
-    until(lambda: version(run) >= 5, "version 5")
+    until(lambda: version(run) >= 5, "version 5", RUN_S)
     lab.link(1, False)
     time.sleep(LOST_S + 1.0)  # the fault's length: by then its worker is lost
     lab.link(1, True)
@@ -118,7 +126,7 @@ def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     lab.link(2, True)
     print(f"dead {dead_s:.2f} s after the cable was out")
     assert LEASE_S - 2.0 < dead_s < LEASE_S + END_S, "its last lease may have been given some time before"
-    assert_same(run, undisturbed)
+    done_same(run, undisturbed)
     assert {row["host"]: row["state"] for row in run.status()["hosts"]}["h2"] == "lost"
     assert f"limits.host_lease_s ({LEASE_S:g} s)" in run.host("h2")["cause"]
 
@@ -133,7 +141,7 @@ def test_a_worker_host_that_the_learners_host_does_not_hear(
     dead_s = timed(lambda: not processes(lab.hosts[2], run.run_id), "the host to end its processes")
     lab.heal()
     assert dead_s < LEASE_S + END_S
-    assert_same(run, undisturbed)
+    done_same(run, undisturbed)
     rows = {row["host"]: row for row in run.status()["hosts"]}
     assert rows["h2"]["state"] == "lost" and rows["h3"]["state"] != "lost"
     assert f"for limits.host_lease_s ({LEASE_S:g} s)" in rows["h2"]["cause"]
@@ -144,13 +152,13 @@ def test_a_broker_killed_while_its_workers_are_far_away(begin: Begin, lab: Lab, 
         lab.delay(index, DELAY_MS, LOSS)
     try:
         run = begin("broker", 1, 2)
-        until(lambda: version(run) >= 5, "version 5")
+        until(lambda: version(run) >= 5, "version 5", RUN_S)
         os.kill(here(run.run_id, "zmqrl.broker")[0], signal.SIGKILL)
         took_s = next_round_s(run)
         print(f"goes on {took_s:.2f} s after the broker's death")
     finally:
         for index in (1, 2):
             lab.delay(index, 0.0)
-    summary = assert_same(run, undisturbed)
+    summary = done_same(run, undisturbed)
     assert summary["restarts"] == 1 and not any(summary["ledger"]["dropped"].values())
     assert took_s < RECOVERY_S

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from system_runs import Run
+from system_runs import SAME, Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import Mode
@@ -24,7 +24,6 @@ KINDS = {
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
 }
-SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
 
 
 def _second_leg(plan: RunPlan, run_id: str, steps: int = STEPS) -> RunPlan:

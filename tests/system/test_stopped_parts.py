@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from system_plans import DQN, PPO, system_plan
-from system_runs import Run
+from system_runs import SAME, Run
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -28,7 +28,6 @@ KINDS: Mapping[str, tuple[Mode, Mapping[str, Any], int]] = {
     "async-dqn": ("async", DQN, 20_000),
     "sync-ppo": ("sync", PPO, 8_000),
 }
-SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
 
 
 def _rss_mb(process: ProcessId) -> float:

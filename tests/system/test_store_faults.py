@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,16 +13,14 @@ from typing import Any
 
 import pytest
 from system_plans import DQN, PPO, system_plan
-from system_runs import Run
+from system_runs import Run, assert_same, limit_files
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
-from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
 STEPS = 6000
-SAME = ("weights_sha256", "env_steps", "updates", "episodes", "train_return_mean_100")
 FEW_BYTES = 512
 DISK_BYTES = 4 << 20
 
@@ -58,21 +55,10 @@ def _problems(run: Run) -> str:
         return ""
 
 
-def _same(summary: dict[str, Any], undisturbed: dict[str, Any]) -> None:
-    assert summary["ledger"]["balanced"], summary["ledger"]
-    assert {n: summary[n] for n in SAME} == {n: undisturbed[n] for n in SAME}
-
-
 def _ended_well(run: Run) -> tuple[dict[str, Any], str]:
     code, out, err = run.end()
     assert code == 0, f"exit {code}\n{out}\n{err}"
     return run.summary(), out + err
-
-
-def _limit_files(process: ProcessId, nbytes: int | None) -> None:
-    """What a full disk is to one process: no file may grow beyond `nbytes`."""
-    hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard if nbytes is None else nbytes, hard))
 
 
 def _newest(run: Run, kind: str) -> list[Path]:
@@ -95,7 +81,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begi
     filler.unlink()
     summary, told = _ended_well(run)
     assert "the current version could not be written" in told
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_a_store_that_is_read_only_for_a_while(
@@ -113,19 +99,19 @@ def test_a_store_that_is_read_only_for_a_while(
     assert remount("rw")
     summary, told = _ended_well(run)
     assert "the current version could not be written" in told
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     learner = run.processes()["learner-0"]
-    _limit_files(learner, FEW_BYTES)
+    limit_files(learner, FEW_BYTES)
     run.wait_for(lambda: "File too large" in _problems(run) and "the run waits" in _problems(run))
-    _limit_files(learner, None)
+    limit_files(learner, None)
     summary, told = _ended_well(run)
     assert "the current version could not be written" in told
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_a_full_that_cannot_be_written_does_not_stop_the_run(
@@ -135,13 +121,13 @@ def test_a_full_that_cannot_be_written_does_not_stop_the_run(
     run.wait_for_updates(4)
     learner = run.processes()["learner-0"]
     between = (_newest(run, "v")[-1].stat().st_size + _newest(run, "full-")[-1].stat().st_size) // 2
-    _limit_files(learner, between)
+    limit_files(learner, between)
     before = _newest(run, "v")[-1]
     run.wait_for(lambda: "the FULL before it stays" in _problems(run))
     run.wait_for(lambda: _newest(run, "v")[-1] not in (before, _newest(run, "v")[0]))
-    _limit_files(learner, None)
+    limit_files(learner, None)
     summary, told = _ended_well(run)
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
     assert told.count("can be written again") == 1, "once, not with every version in between"
     n = int(_newest(run, "v")[-1].stem.rpartition("-")[2])
     assert _newest(run, "full-")[-1].name == f"full-0-{n}.safetensors", "FULL again when there was room"
@@ -152,7 +138,7 @@ def test_a_store_that_stays_full_fails_the_run_in_the_end(tmp_path: Path, begin:
     config = replace(plan.config, store=replace(plan.config.store, wait_s=0.5))
     run = begin(replace(plan, config=replace(config, restart=replace(config.restart, max=0))))
     run.wait_for_updates(4)
-    _limit_files(run.processes()["learner-0"], FEW_BYTES)
+    limit_files(run.processes()["learner-0"], FEW_BYTES)
     code, _, err = run.end()
     assert code == 1
     assert "store.path" in err
@@ -168,7 +154,7 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
     newest.write_bytes(newest.read_bytes()[:-9])
     os.kill(learner.pid, signal.SIGKILL)
     summary, told = _ended_well(run)
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
     assert newest.name in told and "it is not loaded" in told
     assert summary["restarts"] == 1
 
@@ -185,7 +171,7 @@ def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Beg
     only.write_bytes(only.read_bytes()[:-9])
     os.kill(learner.pid, signal.SIGKILL)
     run.wait_for(lambda: "the run begins anew" in _problems(run))
-    run.wait_for(lambda: any(only.parent.glob("full-1-*.safetensors")))
+    run.wait_for(lambda: (only.parent / "full-1-1.safetensors").exists())  # at once, not when its time has come
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()
     assert code == 130, err
@@ -229,7 +215,7 @@ def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, 
         os.kill(agent.pid, signal.SIGCONT)
     summary, told = _ended_well(run)
     assert newest.name in told and "written and announced again" in told
-    _same(summary, undisturbed)
+    assert_same(summary, undisturbed)
 
 
 def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> None:
@@ -237,9 +223,9 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
     run = begin(plan)
     run.wait_for(lambda: "evaluator-0" in run.processes())
     evaluator = run.processes()["evaluator-0"]
-    _limit_files(evaluator, FEW_BYTES)
+    limit_files(evaluator, FEW_BYTES)
     run.wait_for(lambda: "the best version before it stays" in _problems(run))
-    _limit_files(evaluator, None)
+    limit_files(evaluator, None)
     summary, _ = _ended_well(run)
     assert summary["restarts"] == 0
     assert _newest(run, "best-")

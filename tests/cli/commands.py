@@ -1,0 +1,48 @@
+"""A command's end, and a run that lives, for the tests of the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.agent.run_processes import processes_of
+from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.supervision.process_table import ProcessId, await_gone, kill
+
+RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048")
+ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
+START_S = 60.0
+END_S = 20.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@contextmanager
+def live_run(directory: Path) -> Iterator[RunInfo]:
+    """A sync run without an end, started detached; killed afterwards, whatever became of its start."""
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+        assert done.returncode == 0, done.stderr
+        info = read_info(directory)
+        assert info is not None
+        yield info
+    finally:
+        info = read_info(directory)
+        if info is not None:
+            launcher = ProcessId(info.pid, info.start_time)
+            everything = (launcher, *processes_of(info.run_id).names)
+            kill(launcher)
+            assert not await_gone(everything, END_S)
