@@ -32,6 +32,18 @@ def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) 
     assert [second for second in range(200, 400) if stillness.look(state, second)] == [260]
 
 
+def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) -> None:
+    """The learner counts rows when it uses them; the broker's books have them before."""
+    stillness = Stillness(60.0)
+    stored(state, 100)
+    told = []
+    for second in range(300):
+        rows = min(second, 200) // 50 * 64
+        state.handle(HostEvent("local", "usage", {"processes": {}, "leases": 2, "stored": rows}))
+        told += [second] if stillness.look(state, second) else []
+    assert told == [260]
+
+
 def test_who_is_away_is_named(state: RunState) -> None:
     stillness = Stillness(60.0)
     stored(state, 1_500)

@@ -131,7 +131,9 @@ class HostProcesses:
 
     def measure(self) -> None:
         """Tell what the processes use, and keep their logs from growing without end."""
-        self._events.usage(self._children.values(), self._data_plane.leases_in_use())
+        books = self._data_plane.ledger()
+        stored = None if books is None else books.stored
+        self._events.usage(self._children.values(), self._data_plane.leases_in_use(), stored)
         for child in self._children.values():
             child.cap_log()
 

@@ -65,9 +65,9 @@ class ProcessEvents:
         """Measure without telling: those who are about to end count in the peaks."""
         return self._usage.sample(children)
 
-    def usage(self, children: Collection[Child], leases: int | None) -> None:
-        """What each of them uses now; `leases`: slots that workers may write."""
-        self._output.send("usage", processes=self.sample(children), leases=leases)
+    def usage(self, children: Collection[Child], leases: int | None, stored: int | None) -> None:
+        """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the broker's books."""
+        self._output.send("usage", processes=self.sample(children), leases=leases, stored=stored)
 
     def send_logs(self) -> None:
         """What is new in the logs, also of those who have ended."""

@@ -58,6 +58,8 @@ class RunState:
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
     hosts: HostTable = field(init=False)
+    stored: int = 0
+    """Rows in the books of this arena: the learner counts `env_steps` when it uses them."""
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
@@ -161,6 +163,8 @@ class RunState:
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used["pss_mb"])
         if event.data.get("leases") is not None:
             self.metrics["leases"] = event.data["leases"]
+        if event.data.get("stored") is not None:
+            self.stored = event.data["stored"]
 
     def _on_exit(self, event: HostEvent) -> None:
         place = (event.data["role"], event.data["index"])

@@ -11,15 +11,15 @@ class Stillness:
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        self._env_steps = 0
+        self._seen = (0, 0)
         self._since: float | None = None
         self._told = False
 
     def look(self, state: RunState, now: float) -> Problem | None:
         """What is to be told at `now`, in monotonic seconds; None also while the run starts or ends."""
-        begun = state.all_ready or state.env_steps > 0
-        if self._since is None or state.env_steps != self._env_steps or state.ended or not begun:
-            self._env_steps, self._since, self._told = state.env_steps, now, False
+        seen = (state.env_steps, state.stored)
+        if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
+            self._seen, self._since, self._told = seen, now, False
         if self._told or now - self._since < self._after_s:
             return None
         self._told = True
