@@ -33,14 +33,14 @@ Command = Callable[..., Ended]
 def live_run(directory: Path) -> Iterator[RunInfo]:
     """A sync run without an end, started detached; killed afterwards, whatever became of its start."""
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
+    info = None
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-        assert done.returncode == 0, done.stderr
         info = read_info(directory)
-        assert info is not None
+        assert done.returncode == 0 and info is not None, done.stderr
         yield info
     finally:
-        info = read_info(directory)
+        info = info or read_info(directory)  # the test may have removed it
         if info is not None:
             launcher = ProcessId(info.pid, info.start_time)
             everything = (launcher, *processes_of(info.run_id).names)
