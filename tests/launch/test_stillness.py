@@ -19,8 +19,9 @@ def state(tmp_path: Path) -> RunState:
     return RunState(stand_in_plan(tmp_path / "run"))
 
 
-def stored(state: RunState, env_steps: int) -> None:
-    state.handle(HostEvent("local", "metrics", {"role": "learner", "index": 0, "values": {"env_steps": env_steps}}))
+def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
+    values = {"env_steps": env_steps, "updates": updates}
+    state.handle(HostEvent("local", "metrics", {"role": "learner", "index": 0, "values": values}))
 
 
 def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
@@ -42,6 +43,16 @@ def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) ->
         state.handle(HostEvent("local", "usage", {"processes": {}, "leases": 2, "stored": rows}))
         told += [second] if stillness.look(state, second) else []
     assert told == [260]
+
+
+def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> None:
+    """After a death it may have many updates to do before workers are let on."""
+    stillness = Stillness(60.0)
+    stored(state, 100)
+    for second in range(200):
+        stored(state, 100, updates=second)
+        assert not stillness.look(state, second)
+    assert [second for second in range(200, 400) if stillness.look(state, second)] == [259]
 
 
 def test_who_is_away_is_named(state: RunState) -> None:

@@ -7,17 +7,17 @@ from zmqrl.launch.run_state import RunState
 
 
 class Stillness:
-    """Tells once per pause in which no env step was stored. Pure."""
+    """Tells once per pause in which no env step was stored and no update done. Pure."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0.0)
         self._since: float | None = None
         self._told = False
 
     def look(self, state: RunState, now: float) -> Problem | None:
         """What is to be told at `now`, in monotonic seconds; None also while the run starts or ends."""
-        seen = (state.env_steps, state.stored)
+        seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
         if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._told = seen, now, False
         if self._told or now - self._since < self._after_s:
