@@ -66,19 +66,21 @@ def _go_on(plan: RunPlan, counters: Counters, source: SegmentSource, full: Full 
 def _forgive(plan: RunPlan, counters: Counters, full: Full | None) -> Counters:
     """async, off-policy: a leg whose replay begins empty does not make up for updates that earlier ones owed.
 
-    The limiter would let nobody fill it before the updates were done that need it. A FULL of this leg has decided.
+    The limiter would let nobody fill it before the updates were done that need it. A FULL of this leg, or one that
+    brings its replay, has decided.
     """
     if plan.config.run.mode != "async" or plan.on_policy or _is_of_leg(full, counters.leg):
         return counters
-    section, owed = plan.config.replay, 0
-    if full is None or not held_segments(full.arrays)[0]:
-        owed = updates_due(
-            counters.env_steps_before,
-            counters.updates,
-            learning_starts=section.learning_starts,
-            ratio=section.ratio,
-            most=NO_LIMIT,
-        )
+    if full is not None and held_segments(full.arrays)[0]:
+        return counters
+    section = plan.config.replay
+    owed = updates_due(
+        counters.env_steps_before,
+        counters.updates,
+        learning_starts=section.learning_starts,
+        ratio=section.ratio,
+        most=NO_LIMIT,
+    )
     return replace(counters, updates_forgiven=owed)
 
 
