@@ -23,8 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 LEASE_S, LOST_S = 5.0, 1.5
 END_S = 5.0
 """What a host may need beyond its lease."""
-RECOVERY_S = 10.0
-"""Well below any time-out that a run which does not go on by itself would wait for; 1 s where nothing else runs."""
+RECOVERY_S = 3.0
 LOOK_EVERY_S = 0.01
 DELAY_MS, LOSS = 25.0, 0.01
 """Each way."""
