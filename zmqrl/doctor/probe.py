@@ -119,7 +119,8 @@ class Probe:
     def _unpack(self, code: str) -> Path:
         folder = self._scratch / "code"
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 and 3.10.11 have none
+            archive.extractall(folder)
         return folder
 
     def _finish(self) -> None:
