@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.errors import ConfigError
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
 NOTHING = Reaped()
@@ -125,8 +126,16 @@ def test_one_of_two_runs_ends_and_the_other_does_not_notice(
 
 
 def test_an_agent_that_does_not_answer_is_killed_with_all_it_holds(
-    plan: Callable[[str], RunPlan], begin: Callable[..., Started]
+    plan: Callable[[str], RunPlan], begin: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where there is time between one kill and the next: what an agent's death takes along was not asked."""
+
+    def kill_slowly(process: ProcessId) -> bool:
+        killed = kill(process)
+        time.sleep(0.05)  # the kernel's time to end what hangs on it
+        return killed
+
+    monkeypatch.setattr("zmqrl.agent.reaper.kill", kill_slowly)
     stopped = begin(plan("stopped"))
     os.kill(stopped.process.pid, signal.SIGSTOP)
     folder = IpcFolder(run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()), stopped.run_id).path

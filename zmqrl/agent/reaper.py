@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.agent.ipc_folder import remove_left_folder
-from zmqrl.agent.run_processes import STRAY, processes_of
+from zmqrl.agent.run_processes import AGENT, STRAY, processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send
@@ -66,7 +66,9 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
         alive = await_gone(seen.names, 0.0)
         if not alive:
             break
-        seen.killed |= {process for process in alive if kill(process)}
+        # Agents last: the kernel ends their children with them, and those would count as ended by themselves.
+        agents_last = sorted(alive, key=lambda process: seen.names[process] == AGENT)
+        seen.killed |= {process for process in agents_last if kill(process)}
         await_gone(alive, KILL_WAIT_S)
     left = set(await_gone(seen.names, 0.0))
     if not left and not processes_of(run_id, None, register).names:
