@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from zmqrl.doctor.examination import ECHOES, Examination, Orders, Question
 from zmqrl.doctor.measurement import Failure
 from zmqrl.doctor.messages import (
@@ -99,6 +101,48 @@ def test_the_token_is_written_once_it_is_watched_for_and_taken_away_when_seen() 
     assert store.visible_s is not None and abs(store.visible_s - 0.25) < 1e-6
 
 
+def watched(exam: Examination) -> Write:
+    """Up to the order to write."""
+    begin(exam, "node07")
+    with_learner(exam)
+    exam.handle("node07", Examined(), NOW)
+    exam.handle("node07", Reached(()), NOW)
+    ((_, write),) = exam.handle("node07", Watching(None), NOW)
+    assert isinstance(write, Write)
+    return write
+
+
+def test_what_is_seen_before_it_is_said_to_be_written_waits_for_that() -> None:
+    exam = two()
+    write = watched(exam)
+    assert exam.handle("node07", Seen(write.name, NOW + 0.25), NOW) == []
+    assert exam.is_idle("node07") and not exam.is_idle("gpu1")
+    orders = exam.handle("gpu1", Written(write.name, NOW + 5.0, None), NOW)
+    assert kinds(orders) == [("gpu1", Forget), ("node07", Finish)]
+    assert not exam.is_idle("node07") and exam.is_idle("gpu1")
+    store = exam.measurements["node07"].store
+    assert store is not None and store.visible_s is not None and abs(store.visible_s - 0.25) < 1e-6
+
+
+@pytest.mark.parametrize("seen_at", [None, NOW])
+def test_who_waits_for_the_learners_host_to_say_that_it_wrote_goes_on_when_that_dies(seen_at: float | None) -> None:
+    exam = two()
+    write = watched(exam)
+    assert exam.handle("node07", Seen(write.name, seen_at), NOW) == []
+    assert exam.fail("gpu1", Failure("answer", "silence")) == [("node07", Finish())]
+    store = exam.measurements["node07"].store
+    assert (store is not None and store.seen) == (seen_at is not None)
+
+
+def test_who_dies_while_it_waits_for_that_leaves_nothing_in_the_store() -> None:
+    exam = two()
+    write = watched(exam)
+    exam.handle("node07", Seen(write.name, NOW), NOW)
+    orders = exam.fail("node07", Failure("probe", "it ended"))
+    assert orders == [("gpu1", Forget("/nfs/rl", write.name)), ("gpu1", Finish())]
+    assert exam.handle("gpu1", Written(write.name, NOW, None), NOW) == []
+
+
 def test_another_directory_and_none_are_told_apart() -> None:
     exam = Examination({"gpu1": LEARNER, "a": WORKER, "b": WORKER}, "gpu1")
     for host in ("a", "b"):
@@ -110,6 +154,7 @@ def test_another_directory_and_none_are_told_apart() -> None:
     assert kinds(exam.handle("a", Watching("/nfs/rl: No such file or directory"), NOW)) == [("a", Finish)]
     ((_, write),) = exam.handle("b", Watching(None), NOW)
     assert isinstance(write, Write)
+    exam.handle("gpu1", Written(write.name, NOW, None), NOW)
     exam.handle("b", Seen(write.name, None), NOW)
     causes = [found.cause for host in "ab" if (found := exam.measurements[host].store) is not None]
     assert causes[0] == "/nfs/rl: No such file or directory" and "another directory" in (causes[1] or "")
@@ -144,6 +189,16 @@ def test_a_learners_host_that_dies_later_leaves_no_one_waiting() -> None:
     assert exam.fail("gpu1", Failure("probe", "it ended")) == []
     assert kinds(exam.handle("a", Reached(()), NOW)) == [("a", Finish)]
     assert kinds(exam.handle("b", Examined(), NOW)) == [("b", Finish)]
+
+
+def test_nobody_is_asked_to_write_once_the_learners_host_is_dead() -> None:
+    exam = two()
+    begin(exam, "node07")
+    with_learner(exam)
+    exam.handle("node07", Examined(), NOW)
+    assert kinds(exam.handle("node07", Reached(()), NOW)) == [("node07", Watch)]
+    exam.fail("gpu1", Failure("probe", "it ended"))
+    assert exam.handle("node07", Watching(None), NOW) == [("node07", Finish())]
 
 
 def test_a_store_that_cannot_be_written_and_a_port_that_is_taken_are_not_tried() -> None:

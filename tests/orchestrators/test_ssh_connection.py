@@ -252,3 +252,5 @@ def test_a_cut_cable_ends_it_only_after_the_silence_that_it_bears(lab: Lab, monk
         finally:
             lab.link(2, True)
         assert patient.run("echo there", WAIT_S).stdout == b"there\n"
+        for process in sessions(lab.hosts[2]):  # the far end of `hasty` has nothing to send: it would never learn
+            os.kill(process.pid, signal.SIGKILL)

@@ -64,8 +64,10 @@ class Examination:
         self._ready: Listening | None = None
         self._learner_examined = learner not in questions
         self._tokens = {host: secrets.token_hex(16) for host in questions}
-        self._written_s: dict[str, float] = {}
-        self._not_written: dict[str, str] = {}
+        self._asked_for: set[str] = set()
+        """Hosts whose token lies, or will soon, in the store."""
+        self._written: dict[str, Written] = {}
+        self._seen: dict[str, Seen] = {}
         self._finishing: set[str] = set()
         self.over: set[str] = set()
 
@@ -105,7 +107,7 @@ class Examination:
     def is_idle(self, host: str) -> bool:
         """Whether it is this host's turn to wait, not ours."""
         keeps_open = host == self._learner and self._learner_examined and host not in self._finishing
-        return host in self._waiting or keeps_open
+        return host in self._waiting or host in self._seen or (keeps_open and not self._seen)
 
     # one host after the other
 
@@ -148,6 +150,7 @@ class Examination:
         self._learner_examined = True
         waiting, self._waiting = self._waiting, []
         orders = [order for host in waiting for order in self._reach(host)]
+        orders += [order for host in list(self._seen) for order in self._compare(host)]
         return orders + self._finish_learner()
 
     def _reach(self, host: str) -> Orders:
@@ -174,22 +177,40 @@ class Examination:
     def _store(self, host: str, word: Watching | Written | Seen) -> Orders:
         if isinstance(word, Watching):
             return self._watching(host, word)
-        if isinstance(word, Written):
-            if word.error is None:
-                self._written_s[word.name] = word.time_s
-            else:
-                self._not_written[word.name] = word.error
+        if isinstance(word, Seen):
+            self._seen[host] = word
+            return self._compare(host)
+        self._written[word.name] = word
+        return [order for watcher in list(self._seen) for order in self._compare(watcher)]
+
+    def _compare(self, host: str) -> Orders:
+        """Needs the words of two hosts, which come in any order."""
+        seen = self._seen[host]
+        written = self._written.get(seen.name)
+        if written is None and not self._is_over_learner():
             return []
-        self.measurements[host] = replace(self.measurements[host], store=self._seen(host, word))
-        forget: Orders = [] if self._is_over_learner() else [(self._learner, Forget(self._store_there(), word.name))]
-        return [*forget, *self._finish(host)]
+        del self._seen[host]
+        if written is not None or seen.time_s is not None:
+            facts = self._store_facts(host, seen, written)
+            self.measurements[host] = replace(self.measurements[host], store=facts)
+        return self._forget(host) + self._finish(host)
 
     def _watching(self, host: str, word: Watching) -> Orders:
         if word.error is not None:
             facts = StoreFacts(False, None, word.error)
             self.measurements[host] = replace(self.measurements[host], store=facts)
             return self._finish(host)
+        if self._is_over_learner():
+            return self._finish(host)
+        self._asked_for.add(host)
         return [(self._learner, Write(self._store_there(), self._name(host), self._tokens[host]))]
+
+    def _forget(self, host: str) -> Orders:
+        """Nothing is left in the store, also when who watched for it died."""
+        if host not in self._asked_for or self._is_over_learner():
+            return []
+        self._asked_for.remove(host)
+        return [(self._learner, Forget(self._store_there(), self._name(host)))]
 
     def _name(self, host: str) -> str:
         """A file of its own for each host: nobody waits for the slowest."""
@@ -200,15 +221,14 @@ class Examination:
         assert folders is not None and folders.store is not None, "nobody watches before"
         return folders.store.there
 
-    def _seen(self, host: str, word: Seen) -> StoreFacts:
-        if word.time_s is None:
-            cause = self._not_written.get(word.name, f"it is another directory: not seen within {WATCH_S:g} s")
-            return StoreFacts(False, None, cause)
-        written_s = self._written_s.get(word.name)
+    def _store_facts(self, host: str, seen: Seen, written: Written | None) -> StoreFacts:
+        if seen.time_s is None:
+            cause = written.error if written is not None else None
+            return StoreFacts(False, None, cause or f"it is another directory: not seen within {WATCH_S:g} s")
         here, there = self.measurements[host].clock, self._of_learner().clock
-        if written_s is None or here is None or there is None:
+        if written is None or here is None or there is None:
             return StoreFacts(True, None, None)
-        return StoreFacts(True, max(0.0, (word.time_s - here.skew_s) - (written_s - there.skew_s)), None)
+        return StoreFacts(True, max(0.0, (seen.time_s - here.skew_s) - (written.time_s - there.skew_s)), None)
 
     # the end
 
@@ -230,11 +250,12 @@ class Examination:
 
     def _end(self, host: str) -> Orders:
         self.over.add(host)
+        self._seen.pop(host, None)
         if host in self._waiting:
             self._waiting.remove(host)
         if host == self._learner:
             return self._learner_is_known()
-        return self._finish_learner()
+        return self._forget(host) + self._finish_learner()
 
 
 def _levels(path: str, there: str) -> int:
