@@ -22,13 +22,26 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], Run]
-STEPS = 12_000
+ENDLESS = 10_000_000
+SCHEDULE_STEPS = 12_000
+MORE_STEPS = 1_500
 
 
-def _plan(run_dir: Path, algorithm: Mapping[str, Any]) -> RunPlan:
-    plan = system_plan(
-        run_dir, "async", 2, algorithm, CARTPOLE, steps=STEPS, schedule_steps=STEPS, checkpoint_every_s=0.3
+def _plan(run_dir: Path, algorithm: Mapping[str, Any], checkpoint_every_s: float) -> RunPlan:
+    """A first leg: it ends when it is told to."""
+    return system_plan(
+        run_dir,
+        "async",
+        2,
+        algorithm,
+        CARTPOLE,
+        steps=ENDLESS,
+        schedule_steps=SCHEDULE_STEPS,
+        checkpoint_every_s=checkpoint_every_s,
     )
+
+
+def _with_replay(plan: RunPlan) -> RunPlan:
     return replace(plan, config=replace(plan.config, store=StoreSection(async_replay=True)))
 
 
@@ -38,8 +51,9 @@ def _full(plan: RunPlan) -> Full:
     return full
 
 
-def _second_leg(plan: RunPlan) -> RunPlan:
-    return replace(plan, run_id=f"{plan.run_id}-b", resume=True, started_at=time.time())
+def _second_leg(plan: RunPlan, steps: int = ENDLESS) -> RunPlan:
+    config = replace(plan.config, run=replace(plan.config.run, total_env_steps=steps))
+    return replace(plan, run_id=f"{plan.run_id}-b", resume=True, started_at=time.time(), config=config)
 
 
 def _counters(full: Full) -> dict[str, Any]:
@@ -49,20 +63,20 @@ def _counters(full: Full) -> dict[str, Any]:
 
 @pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
 def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
-    plan = _plan(tmp_path / "run", algorithm)
+    plan = _with_replay(_plan(tmp_path / "run", algorithm, 0.3))
     run = begin(plan)
     run.wait_for_updates(20)
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130
     first, full = run.summary(), _full(plan)
-    assert first["env_steps"] < STEPS
-    second = begin(_second_leg(plan)).done()
+    steps = max(SCHEDULE_STEPS, first["env_steps"] + MORE_STEPS)
+    second = begin(_second_leg(plan, steps)).done()
     assert second["ledger"]["balanced"], second["ledger"]
     assert second["env_steps"] == first["env_steps"] + second["ledger"]["stored"]
     assert second["episodes"] > first["episodes"]
     last = _full(plan)
     assert _counters(last)["updates"] == second["updates"] > _counters(full)["updates"] == first["updates"]
-    assert _counters(last)["schedule_env_steps"] == STEPS
+    assert _counters(last)["schedule_env_steps"] == SCHEDULE_STEPS
     assert second["updates_lost"] == 0
     if algorithm is PRIORITISED:
         section = plan.config.replay
@@ -74,7 +88,7 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
 
 def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, begin: Begin) -> None:
     """The updates that its last FULL did not see are lost: waiting for them, nobody would fill the replay."""
-    plan = system_plan(tmp_path / "run", "async", 2, DQN, CARTPOLE, steps=10_000_000, checkpoint_every_s=1.0)
+    plan = _plan(tmp_path / "run", DQN, 1.0)
     run = begin(plan)
     folder = Path(plan.store_path)
     run.wait_for(lambda: list(folder.glob("full-0-*.safetensors")))
@@ -87,15 +101,14 @@ def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, 
     os.kill(run.processes()["agent-0"].pid, signal.SIGKILL)
     assert run.end()[0] == 1
     steps = run.summary()["env_steps"]
-    config = replace(plan.config, run=replace(plan.config.run, total_env_steps=steps + 1_500))
-    second = begin(replace(_second_leg(plan), config=config)).done()
-    assert second["ledger"]["balanced"] and second["env_steps"] >= steps + 1_500
+    second = begin(_second_leg(plan, steps + MORE_STEPS)).done()
+    assert second["ledger"]["balanced"] and second["env_steps"] >= steps + MORE_STEPS
     assert second["updates"] > then["updates"]
 
 
 def test_a_resumed_leg_goes_on_from_an_older_full_than_it_began_with(tmp_path: Path, begin: Begin) -> None:
     """The env steps before a leg are those that the broker was told, whatever FULL its second learner has."""
-    plan = system_plan(tmp_path / "run", "async", 2, DQN, CARTPOLE, steps=10_000_000, checkpoint_every_s=2.0)
+    plan = _plan(tmp_path / "run", DQN, 2.0)
     run = begin(plan)
     folder = Path(plan.store_path)
     run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)
@@ -124,7 +137,7 @@ def _between(folder: Path) -> int:
 
 
 def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_path: Path, begin: Begin) -> None:
-    plan = _plan(tmp_path / "run", PRIORITISED)
+    plan = _with_replay(_plan(tmp_path / "run", PRIORITISED, 0.3))
     run = begin(plan)
     folder = Path(plan.store_path)
     run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)
@@ -139,8 +152,8 @@ def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_pa
     resumed = begin(_second_leg(plan))
     resumed.wait_for_updates(_counters(full)["n"] + 3)
     after = _full(plan)
-    summary = resumed.done()
-    assert summary["ledger"]["balanced"]
+    resumed.process.send_signal(signal.SIGTERM)
+    assert resumed.end()[0] == 130
+    assert resumed.summary()["ledger"]["balanced"]
     kept = {tuple(row) for row in full.arrays["held_metas"].tolist()}
     assert kept & {tuple(row) for row in after.arrays["held_metas"].tolist()}, "nothing of the replay before"
-    assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"

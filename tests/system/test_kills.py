@@ -7,13 +7,12 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from system_plans import ACROBOT, NORMALISED, PPO, system_plan
-from system_runs import Run, assert_same
+from system_runs import Run, assert_same, newest_n
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
@@ -83,10 +82,14 @@ def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin) -> No
 
 
 def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
-    plan = system_plan(tmp_path / "run", "async", 2, PPO, steps=30_000)
-    run = begin(replace(plan))
+    run = begin(system_plan(tmp_path / "run", "async", 2, PPO, steps=10_000_000))
     run.wait_for_updates(10)
-    run.kill("worker-0")
-    summary = run.done()
+    before = run.processes()["worker-0"]
+    os.kill(before.pid, signal.SIGKILL)
+    run.wait_for_successor("worker-0", before)
+    run.wait_for_updates(newest_n(Path(run.plan.store_path)) + 10)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    summary = run.summary()
     assert summary["restarts"] == 1
     assert summary["ledger"]["balanced"], summary["ledger"]
