@@ -30,14 +30,11 @@ MLP, CNN = NetworkSection(hidden=(8,)), NetworkSection("cnn", (8,), "relu", (4,)
 
 
 def found() -> list[type[Algorithm]]:
-    kinds = []
+    kinds: list[type[Algorithm]] = []
     for module in pkgutil.iter_modules(zmqrl.algorithms.__path__, "zmqrl.algorithms."):
         names = vars(importlib.import_module(module.name)).values()
-        kinds += [
-            v
-            for v in names
-            if isinstance(v, type) and issubclass(v, Algorithm) and v is not Algorithm and v.__module__ == module.name
-        ]
+        own = [v for v in names if getattr(v, "__module__", None) == module.name and isinstance(v, type)]
+        kinds += [v for v in own if issubclass(v, Algorithm) and v is not Algorithm]
     return kinds
 
 

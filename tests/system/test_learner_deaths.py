@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
 from system_runs import SAME, Run
 
+from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores import tensors
@@ -102,5 +104,19 @@ def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, alg
     if algorithm is DQN:
         replay = run.plan.config.replay
         expected = replay.ratio * (summary["env_steps"] - replay.learning_starts)
-        assert summary["updates"] == pytest.approx(expected, abs=PUBLISH_EVERY_UPDATES + 10)
+        counted = summary["updates"] + summary["updates_lost"]
+        slack = least_slack(2, run.plan.config.limits.leases_per_worker, CARTPOLE.num_envs * CARTPOLE.segment_steps)
+        away = 2 * (replay.ratio * slack + PUBLISH_EVERY_UPDATES)  # fell due while nobody was there, at most
+        assert expected - away - PUBLISH_EVERY_UPDATES <= counted <= expected + PUBLISH_EVERY_UPDATES
     assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"
+
+
+def test_a_successor_writes_a_full_at_once(tmp_path: Path, begin: Begin) -> None:
+    """What it began with may be the only one, or there may be none."""
+    run = begin(_plan(tmp_path / "run", "async", DQN, 10_000_000, every_s=1000.0))
+    run.wait_for_updates(5)
+    run.kill("learner-0")
+    run.wait_for(lambda: _versions(run, "full-"))
+    assert _versions(run, "full-")[0][0] == 1
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130

@@ -43,7 +43,7 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
         held = restore_segments(full.arrays, source) if full is not None else []
-        return Beginning(_forgive(plan, counters, full), full, held)
+        return Beginning(_rebased(plan, counters), full, held)
     if plan.config.run.mode == "async":
         return _go_on(plan, counters, source, full)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
@@ -60,28 +60,25 @@ def _go_on(plan: RunPlan, counters: Counters, source: SegmentSource, full: Full 
     env_steps = before + sum(stream.rows for stream in booked)
     counted = [(stream.incarnation, stream.next_index) for stream in booked]
     counters = replace(counters, env_steps=env_steps, env_steps_before=before)
-    return Beginning(_forgive(plan, counters, full), full, counted=counted)
+    return Beginning(_rebased(plan, counters), full, counted=counted)
 
 
-def _forgive(plan: RunPlan, counters: Counters, full: Full | None) -> Counters:
-    """async, off-policy: a leg whose replay begins empty does not make up for updates that earlier ones owed.
+def _rebased(plan: RunPlan, counters: Counters) -> Counters:
+    """async, off-policy: updates that are lost, or were due when the last learner ended, are not made up for.
 
-    The limiter would let nobody fill it before the updates were done that need it. A FULL of this leg, or one that
-    brings its replay, has decided.
+    All at once on a replay that nobody may fill meanwhile, they would overfit it: see decision 0015.
     """
-    if plan.config.run.mode != "async" or plan.on_policy or _is_of_leg(full, counters.leg):
-        return counters
-    if full is not None and held_segments(full.arrays)[0]:
+    if plan.config.run.mode != "async" or plan.on_policy:
         return counters
     section = plan.config.replay
-    owed = updates_due(
-        counters.env_steps_before,
+    due = updates_due(
+        counters.env_steps,
         counters.updates,
         learning_starts=section.learning_starts,
         ratio=section.ratio,
         most=NO_LIMIT,
     )
-    return replace(counters, updates_forgiven=owed)
+    return replace(counters, updates_forgiven=due)
 
 
 def _is_of_leg(full: Full | None, leg: float) -> bool:

@@ -26,7 +26,7 @@ class FullWriter:
         """Time that the run waited for FULL."""
 
     def hurry(self) -> None:
-        """One is due at the next boundary: the newest was damaged, and there may be no other."""
+        """One is due at the next boundary: what this learner began with may be the only one."""
         self._written_at_s = -float("inf")
 
     def due(self, every_round: bool) -> bool:

@@ -38,6 +38,7 @@ def main(boot: Boot) -> int:
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
     for damaged in store.passed_over():
         events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
+    if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
