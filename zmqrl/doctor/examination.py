@@ -61,7 +61,6 @@ class Examination:
         self._clocks: dict[str, list[tuple[float, float, float]]] = {host: [] for host in questions}
         self._echoed_at: dict[str, float] = {}
         self._waiting: list[str] = []
-        self._ready: Listening | None = None
         self._learner_examined = learner not in questions
         self._tokens = {host: secrets.token_hex(16) for host in questions}
         self._asked_for: set[str] = set()
