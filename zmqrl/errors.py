@@ -40,12 +40,6 @@ class UncleanTeardown(ZmqrlError):
     exit_code = 3
 
 
-class TooFewWorkers(ZmqrlError):
-    """Fewer than `min_workers` were ready within `limits.start_s`."""
-
-    exit_code = 4
-
-
 class Interrupted(ZmqrlError):
     """SIGINT or SIGTERM ended the run."""
 

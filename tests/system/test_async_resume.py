@@ -19,6 +19,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.plot import RETURN
 from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], Run]
@@ -78,6 +80,9 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
     assert _counters(last)["updates"] == second["updates"] > _counters(full)["updates"] == first["updates"]
     assert _counters(last)["schedule_env_steps"] == SCHEDULE_STEPS
     assert second["updates_lost"] == 0
+    told = list(read_metrics(run.run_dir / "metrics.jsonl"))
+    means = [(row[RETURN], row.get("train_length_mean_100")) for row in told if RETURN in row]
+    assert means and all(mean == length for mean, length in means), "a CartPole gives 1 each step"
     if algorithm is PRIORITISED:
         section = plan.config.replay
         assert second["updates"] == pytest.approx(

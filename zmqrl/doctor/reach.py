@@ -24,7 +24,6 @@ OTHERS_S = 0.3
 """How long further addresses are waited for, once one has answered on every port."""
 ROUND_TRIPS = 5
 POLL_MS = 200
-MOST_PINGS = 1000
 
 
 class Door:

@@ -267,6 +267,8 @@ class Learning:
             values["replay_ratio"] = c.updates / trained_steps if trained_steps > 0 else 0.0
         if self.episodes.mean_return is not None:
             values["train_return_mean_100"] = self.episodes.mean_return
+        if self.episodes.mean_length is not None:
+            values["train_length_mean_100"] = self.episodes.mean_length
         self.events.send("metrics", values={k: v for k, v in values.items() if np.isfinite(v)})
 
 

@@ -74,7 +74,6 @@ class RolloutWorker:
         self._streams: dict[int, _Stream] = {}
         self._version: Version | None = None
         self._stopping = False
-        self._stepping: int | None = None
         self._stepped = False
         self._reports = _Reports(events)
 
