@@ -54,6 +54,7 @@ class Lab:
         self.shared = self.folder / "shared"
         """A folder that every host sees under this name, as an NFS mount."""
         self.hosts: list[Host] = []
+        self._home: Path | None = None
         self._closing = contextlib.ExitStack()
         self._closing.callback(self._lock.close)
         self._closing.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -133,12 +134,11 @@ class Lab:
         network = self.hosts[0].network
         if network is None:
             return list(argv)
-        home = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
-        if not home.is_dir():
-            home.mkdir(mode=0o700)
-            self._closing.callback(_remove_empty, home)
+        if self._home is None:
+            self._home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+            self._closing.enter_context(_ssh_folder(self._home))
         own = ["unshare", "--mount", "--propagation", "private", "sh", "-c", BIND_SSH, "sh"]
-        return network.command([*own, str(self.known_hosts.parent), str(home), *argv])
+        return network.command([*own, str(self.known_hosts.parent), str(self._home / ".ssh"), *argv])
 
     def run_here(self, argv: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
         """Start a process on the laptop; its pid is that of `argv` itself. Arguments as of `subprocess.Popen`."""
@@ -187,9 +187,22 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+@contextlib.contextmanager
+def _ssh_folder(home: Path) -> Iterator[None]:
+    """Something to mount on, if need be; removed again unless another lab has mounted on it: it would lose that."""
+    held = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        folder = home / ".ssh"
+        made = not folder.is_dir()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        yield
+        if made:
+            with contextlib.suppress(OSError):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder.rmdir()
+    finally:
+        os.close(held)
 
 
 def _sweep() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -159,6 +160,21 @@ sys.stdin.read()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     with lab_or_skip(1, isolated):
         assert not Path(folder).exists()
+
+
+def test_a_lab_that_ends_takes_no_ssh_folder_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is removed takes along what others have mounted on it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with lab_or_skip(1, isolated=True) as first, lab_or_skip(1, isolated=True) as second:
+        user = pwd.getpwuid(os.getuid())
+        monkeypatch.setattr("pwd.getpwuid", lambda uid: pwd.struct_passwd((*user[:5], str(home), user[6])))
+        assert first.run_here(["true"]).wait(WAIT_S) == 0
+        look = ["sh", "-c", f"read word; ls {home}/.ssh"]
+        with second.run_here(look, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            until(lambda: str(home) in Path(f"/proc/{client.pid}/mounts").read_text())
+            first.close()
+            assert client.communicate("now\n", WAIT_S)[0].split() == ["config", "known_hosts"]
 
 
 def test_hosts_without_namespaces_serve_too() -> None:
