@@ -1,0 +1,81 @@
+"""The weights of three reference runs, bit for bit: a refactoring that changes them is not one.
+
+`tests/oracles/reference_digests.json` holds every setting that the weights depend on. With the CPU features beyond
+SSE2 switched off in numpy, torch and glibc, the digests are the same on every x86-64 CPU; with them they belong to one
+CPU type and are compared only there.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from system_runs import Run
+
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.launch.plan_run import plan_run
+
+Begin = Callable[[RunPlan], Run]
+FIXTURE = json.loads((Path(__file__).parents[1] / "oracles" / "reference_digests.json").read_text())
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the digests are those of x86-64")
+
+
+def _portable() -> dict[str, str]:
+    """The environment of a process whose arithmetic does not depend on the type of the CPU."""
+    from numpy._core import _multiarray_umath as umath
+
+    there = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]]
+    return {
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "MKL_CBWR": "COMPATIBLE",
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(there),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-FMA4,-AVX512F,-AVX512VL,-SSE4_1,-SSE4_2",
+    }
+
+
+def _cpu() -> str:
+    text = Path("/proc/cpuinfo").read_text()
+    vendor, family, model = (
+        re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE) for key in ("vendor_id", "cpu family", "model")
+    )
+    return "-".join(match.group(1) for match in (vendor, family, model) if match is not None)
+
+
+def _digest(begin: Begin, run_dir: Path, settings: dict[str, Any]) -> str:
+    kept = {"evaluator": {"episodes": 0}, "hosts": {"local": {"workers": 1}}}
+    config = from_json(Config, {**kept, **settings, "run": {**settings["run"], "mode": "single"}})
+    digest: str = begin(plan_run(config, run_dir, time.time())).done()["weights_sha256"]
+    return digest
+
+
+@X86
+@pytest.mark.parametrize("name", FIXTURE["runs"])
+def test_on_any_x86_64_cpu(name: str, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in _portable().items():
+        monkeypatch.setenv(variable, value)
+    assert _digest(begin, tmp_path / "run", FIXTURE["runs"][name]) == FIXTURE["any x86-64"][name]
+
+
+@X86
+@pytest.mark.skipif(_cpu() not in FIXTURE["cpus"], reason=f"no digests of the CPU type {_cpu()} are recorded")
+@pytest.mark.parametrize("name", FIXTURE["runs"])
+def test_on_this_cpu_type(name: str, tmp_path: Path, begin: Begin) -> None:
+    assert _digest(begin, tmp_path / "run", FIXTURE["runs"][name]) == FIXTURE["cpus"][_cpu()][name]
+
+
+def test_of_these_libraries() -> None:
+    """The digests belong to these versions: a new one of torch or numpy records them again, in a commit of its own."""
+    pins = dict(line.split("==") for line in (Path(__file__).parents[2] / "constraints.txt").read_text().splitlines())
+    assert FIXTURE["versions"]["torch"] == pins["torch"]
+    assert FIXTURE["versions"]["numpy"] == pins["numpy"] == np.__version__
