@@ -35,8 +35,8 @@ class BrokerState:
     """Streams, leases and members. One thread; no I/O but the arena."""
 
     def __init__(self, plan: RunPlan, arena: Arena) -> None:
-        env, limits, sync = plan.config.env, plan.config.limits, plan.config.run.mode != "async"
-        streams = Streams(arena, env.num_envs * env.segment_steps, limits.leases_per_worker)
+        env, sync = plan.config.env, plan.config.run.mode != "async"
+        streams = Streams(arena, env.num_envs * env.segment_steps)
         streams.mend()
         self._actions: list[ev.Action] = []
         self._membership = Membership(sync, env.vector_envs if sync else plan.streams)
@@ -135,7 +135,9 @@ class BrokerState:
         return index not in self._workers or (bool(self._booking.leases(index)) and self._placement.due(index) > 0)
 
     def accept_all_sealed(self) -> list[SlotRef]:
-        """Book whatever is sealed, in order, when the broker ends."""
+        """The broker ends: book whatever is sealed, in order, and count what workers of other hosts did not deliver."""
+        for index in self.end_remote():
+            self._bury(index)
         return self._booking.accept_all_sealed()
 
     def _is_there(self, index: int, spawn: int) -> bool:
@@ -172,15 +174,17 @@ class BrokerState:
         """A process that is new to this broker; one that outlived the broker before goes on with what it has."""
         self._workers[event.index] = _Process(event.spawn, event.remote)
         self._membership.greet(event.index)
-        self._booking.join(event.index)
+        self._booking.join(event.index, event.remote)
         self._booking.claim(event.index, event.leases)
-        self._placement.join(event.index)
+        self._placement.join(event.index, event.spawn)
         self._placement.claim(event.index, event.streams)
 
     def _host_is(self, event: ev.HostIs) -> None:
         held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
         if self._membership.hear(event.host, held, given_up):
             self._placement.review()
+        theirs = [i for i in (*held, *given_up) if self._membership.is_of(i, event.host)]
+        self._placement.end_claims_of_dead(theirs, event.alive)
         for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
             worker = self._workers[index]
             if index in self._membership.given_up or (worker.listed and event.alive.get(index) != worker.spawn):
@@ -203,7 +207,7 @@ class BrokerState:
     def _bury(self, index: int) -> None:
         """The process is gone: book what it sealed, count what it did not, take its slots back."""
         del self._workers[index]
-        self._booking.book_for_the_dead(index)
+        self._booking.book_all(index, dead=True)
         self._placement.leave(index)
         self._booking.leave(index)
 
