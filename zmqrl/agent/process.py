@@ -53,7 +53,7 @@ def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
 def _hold_broker(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.shared_data_plane import SharedDataPlane
 
-    folder = IpcFolder(run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()), boot.plan.run_id)
+    folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
         shared = boot.listen is not None
         return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), boot.host, shared), output, command)
