@@ -213,9 +213,7 @@ class DirectoryStore(DataStore):
         for version, name in entries:
             try:
                 content = self._read_whole(name)
-                held = tensors.verify(content).get("version", str(version))
-                if held != str(version):  # a power cut kept the name and lost that the file was written again
-                    raise StoreError(f"it holds version {held}")
+                _check_name(kind, version, tensors.verify(content))
             except FileNotFoundError:
                 continue  # retired between the listing and the reading
             except (OSError, StoreError) as error:
@@ -273,3 +271,10 @@ class DirectoryStore(DataStore):
         except OSError as error:
             if error.errno not in RETRIED and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 _log.warning("%s in %s cannot be deleted: %s", name, self.path, error)
+
+
+def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> None:
+    """StoreError when the content is that of another name: a power cut kept a name of a file that was written again."""
+    held = metadata.get("version", str(version))
+    if ("full" in metadata) != (kind == "full-") or held != str(version):
+        raise StoreError(f"it holds {'FULL' if 'full' in metadata else 'weights'} of another version")
