@@ -193,10 +193,10 @@ def test_what_is_durable_or_of_another_process_is_never_written_again(
 ) -> None:
     """Who has such a file open reads it to its end, however often it was retired."""
     monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
-    before = DirectoryStore(str(tmp_path), 2)
+    before = DirectoryStore(str(tmp_path), 100)
     before.save(Version(0, 0), {"a": np.zeros(40)}, {})
     before.save_full(_full(Version(0, 0)), durable=False)
-    store = DirectoryStore(str(tmp_path), 2)
+    store = DirectoryStore(str(tmp_path), 100)
     held = {name: (tmp_path / name).open("rb") for name in os.listdir(tmp_path)}
     for n in range(1, 30):
         store.save(Version(1, n), {"a": np.full(40, n)}, {})
