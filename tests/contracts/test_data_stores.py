@@ -120,6 +120,7 @@ def test_what_an_earlier_process_left_is_retired_too(
     temporary.write_bytes(b"x")
     os.utime(temporary, (1, 1))
     successor = DirectoryStore(str(path), 2)
+    successor.sync_full(Version(0, 4))
     successor.save(Version(1, 0), WEIGHTS, {})
     successor.retire()
     names = sorted(item.name for item in path.iterdir())

@@ -43,6 +43,11 @@ class End:
         grace_s = HURRIED_GRACE_S if manner is Manner.HURRIED else config.limits.grace_s
         self._ending = Ending(manner, grace_s, config.evaluator.final_limit_s, now)
 
+    def extend(self, role: str, now: float) -> None:
+        """A process of the role reports that it is writing."""
+        if self._ending is not None:
+            self._ending.extend(role, now)
+
     def is_over(self, now: float) -> bool:
         """Nothing of the host is alive, or nothing more can be done."""
         return self._ending is not None and self._ending.is_over(self._roles_alive(), now)

@@ -200,6 +200,8 @@ class HostProcesses:
             event |= {"addresses": own_addresses(), "token": self._data_plane.token}
         elif name == "ready":
             child.ready = True
+        elif name == "writing":
+            self._end.extend(child.place.role, time.monotonic())
         elif name == "left":
             child.told_to_end = True
         elif name == "fault":

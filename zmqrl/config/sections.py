@@ -176,7 +176,7 @@ class StoreSection:
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
     """sync: FULL is written every round while it is no larger than this."""
     async_replay: bool = False
-    """async, off-policy: FULL holds replay too. Written beside training, it needs three times replay's memory."""
+    """async, off-policy: FULL holds replay too. Written beside training, it needs replay's memory once more."""
     wait_s: Seconds = 300.0
     """How long a run waits for a store that cannot be written, before it fails."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from zmqrl.data_stores.tensors import Rows
 from zmqrl.types import Version, Weights
 
 
@@ -25,6 +26,8 @@ class Full:
     version: Version
     arrays: Weights
     meta: Mapping[str, object]
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    """Further arrays, to be written from where they are; `newest_full` has them among `arrays`."""
 
 
 class DataStore(ABC):
@@ -46,7 +49,14 @@ class DataStore(ABC):
 
     @abstractmethod
     def save_full(self, full: Full, durable: bool) -> int:
-        """Write FULL, return its bytes. With `durable` it is fsynced (clocked, stops), else it survives the process."""
+        """Write FULL, return its bytes. It survives the process; with `durable` also a power cut once this returns.
+
+        The last durable FULL stays as it is until the next one is durable, however many others come between.
+        """
+
+    def sync_full(self, version: Version) -> None:
+        """Make a FULL durable that is there already. Kinds whose files are durable at once have nothing to do."""
+        del version
 
     @abstractmethod
     def newest_full(self) -> Full | None:
@@ -74,4 +84,11 @@ class DataStore(ABC):
 
     @abstractmethod
     def retire(self) -> None:
-        """Delete what retention no longer keeps: newest `keep`, best and last two FULL stay. Late, cheap."""
+        """Delete what retention no longer keeps. Late, cheap.
+
+        The newest `keep` versions stay, best, the last two FULL, and the last two durable FULL.
+        """
+
+    def finish(self) -> None:
+        """The writer has written its last: retention holds from now on, and nothing hidden stays."""
+        self.retire()

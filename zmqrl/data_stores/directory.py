@@ -16,22 +16,25 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.data_stores.retention import FullRetention
 from zmqrl.errors import StoreError
 from zmqrl.types import Version, Weights
 
 SUPERSEDED_FOR_S = 2.0
 """A version is deleted no sooner than this after a newer one: its readers have long finished."""
 SPARES = 2
-"""Retired files that are kept aside, to be written again under a new name."""
+"""Retired files that are kept aside, to be written again under a new name; never one that was durable."""
 STALE_TEMPORARY_S = 60.0
 TRANSIENT_S = 5.0
 """How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
 _NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
+_LEARNERS = re.compile(r"\.(v|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
+"""Hidden files of a learner, and which process wrote them."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +47,9 @@ class DirectoryStore(DataStore):
         self._keep = keep
         self._made = False
         self._swept = False
-        self._versions: deque[tuple[Version, float]] = deque()
-        self._fulls: deque[Version] = deque()
+        self._versions: deque[tuple[Version, float, bool]] = deque()
+        """When each was written, and whether by this process."""
+        self._fulls = FullRetention()
         self._spares: list[str] = []
         self._damaged: list[str] = []
         self._bad: set[str] = set()
@@ -53,8 +57,8 @@ class DirectoryStore(DataStore):
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
-        key = self._write(f"v{version}", content, durable=False)
-        self._versions.append((version, time.monotonic()))
+        key, _ = self._write(f"v{version}", [(0, content)], durable=False)
+        self._versions.append((version, time.monotonic(), True))
         return Saved(key, len(content), hashlib.sha256(content).hexdigest())
 
     def read(self, key: str, nbytes: int, sha256: str, deadline_s: float) -> bytes:
@@ -77,11 +81,20 @@ class DirectoryStore(DataStore):
                 self._list()
 
     def save_full(self, full: Full, durable: bool) -> int:
-        content = tensors.dump(full.arrays, {"full": json.dumps(full.meta)})
-        self._write(f"full-{full.version}", content, durable)
-        if full.version not in self._fulls:
-            self._fulls.append(full.version)
-        return len(content)
+        metadata = {"full": json.dumps(full.meta), "version": str(full.version)}
+        pieces = tensors.pieces({**full.arrays, **full.rows}, metadata)
+        _, nbytes = self._write(f"full-{full.version}", pieces, durable)
+        self._fulls.written(full.version, durable)
+        return nbytes
+
+    def sync_full(self, version: Version) -> None:
+        path = self._path(f"full-{version}.safetensors")
+        try:
+            files.sync_file(path)
+            files.sync_directory(self.path)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be synced to disk: {error}; see store.path") from error
+        self._fulls.synced(version)
 
     def newest_full(self) -> Full | None:
         before = len(self._damaged)
@@ -100,7 +113,8 @@ class DirectoryStore(DataStore):
     def save_best(self, version: Version, content: bytes, score: float) -> None:
         before = sorted(((v, name) for name, kind, v in self._list() if kind == "best-" and v != version), reverse=True)
         arrays, metadata = tensors.parse(content)
-        self._write(f"best-{version}", tensors.dump(arrays, {**metadata, "score": repr(score)}), durable=True)
+        pieces = tensors.pieces(arrays, {**metadata, "score": repr(score)})
+        self._write(f"best-{version}", pieces, durable=True)
         for _, name in before[1:]:
             self._delete(name)
 
@@ -113,63 +127,59 @@ class DirectoryStore(DataStore):
         return next(self._verified("v"), None)
 
     def retire(self) -> None:
+        self._retire_all(SUPERSEDED_FOR_S)
+
+    def finish(self) -> None:
+        self._swept = False
+        self._retire_all(0.0)
+        with contextlib.suppress(OSError):
+            for name in [name for name in os.listdir(self.path) if _LEARNERS.fullmatch(name)]:
+                self._delete(name)
+        self._spares.clear()
+
+    def _retire_all(self, superseded_for_s: float) -> None:
         if not self._swept:
             with contextlib.suppress(OSError, StoreError):  # next time
                 self._sweep()
         now = time.monotonic()
         # The one after it is what superseded the oldest.
-        while len(self._versions) > self._keep and now - self._versions[1][1] >= SUPERSEDED_FOR_S:
-            self._retire(f"v{self._versions.popleft()[0]}.safetensors")
-        while len(self._fulls) > 2:
-            self._retire(f"full-{self._fulls.popleft()}.safetensors")
+        while len(self._versions) > self._keep and now - self._versions[1][1] >= superseded_for_s:
+            version, _, own = self._versions.popleft()
+            self._retire(f"v{version}.safetensors", own)
+        for version in self._fulls.superseded():
+            self._retire(f"full-{version}.safetensors", self._fulls.may_recycle(version))
+            self._fulls.drop(version)
 
-    def _retire(self, name: str) -> None:
+    def _retire(self, name: str, may_recycle: bool) -> None:
         """Delete, or keep aside: making and deleting files costs several times what writing them does."""
         spare = f".{name}.spare.tmp"
-        if len(self._spares) >= SPARES:
+        if not may_recycle or len(self._spares) >= SPARES:
             self._delete(name)
             return
         with contextlib.suppress(OSError):
-            os.rename(os.path.join(self.path, name), os.path.join(self.path, spare))
+            files.rename(self._path(name), self._path(spare))
             self._spares.append(spare)
 
-    def _write(self, stem: str, content: bytes, durable: bool) -> str:
-        """Write under a temporary name, then rename; returns the key."""
+    def _path(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def _write(self, stem: str, pieces: Iterable[tuple[int, files.Buffer]], durable: bool) -> tuple[str, int]:
+        """Write under a temporary name, then rename; returns the key and the size in bytes."""
         key = f"{stem}.safetensors"
         temporary = f".{key}.{os.getpid()}.tmp"
-        with contextlib.suppress(IndexError):  # FULL may be written in a thread of its own
-            temporary = self._spares.pop()
+        if not durable:  # else a spare's old name, if the disk still has it, would hold the new content
+            with contextlib.suppress(IndexError):  # FULL may be written in a thread of its own
+                temporary = self._spares.pop()
         try:
             if not self._made:
-                os.makedirs(self.path, exist_ok=True)
+                files.make_directory(self.path)
                 self._made = True
-            self._write_file(os.path.join(self.path, temporary), content, durable)
-            os.rename(os.path.join(self.path, temporary), os.path.join(self.path, key))
-            if durable:
-                self._sync_directory()
+            nbytes = files.replace(self._path(key), pieces, self._path(temporary), durable)
         except OSError as error:
             self._delete(temporary)
             raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
-        return key
-
-    def _write_file(self, path: str, content: bytes, durable: bool) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.ftruncate(fd, len(content))
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)  # NFS reports deferred write errors here
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._bad.discard(key)
+        return key, nbytes
 
     def _read_once(self, key: str, nbytes: int, sha256: str) -> bytes:
         content = self._content(key)
@@ -182,7 +192,7 @@ class DirectoryStore(DataStore):
     def _content(self, name: str) -> bytes:
         if os.path.basename(name) != name:
             raise StoreError(f"{name!r} is no key of a store")
-        with open(os.path.join(self.path, name), "rb") as file:
+        with open(self._path(name), "rb") as file:
             return file.read()
 
     def _read_whole(self, name: str) -> bytes:
@@ -203,14 +213,16 @@ class DirectoryStore(DataStore):
         for version, name in entries:
             try:
                 content = self._read_whole(name)
-                tensors.verify(content)
+                _check_name(kind, version, tensors.verify(content))
             except FileNotFoundError:
                 continue  # retired between the listing and the reading
             except (OSError, StoreError) as error:
-                self._damaged.append(f"{name} in {self.path}: {error}")
+                damaged = f"{name} in {self.path}: {error}"
+                if kind != "v":  # after a power cut these may be many, and nothing is resumed from them
+                    self._damaged.append(damaged)
                 if isinstance(error, StoreError):
                     self._bad.add(name)
-                _log.warning("%s is passed over", self._damaged[-1])
+                _log.warning("%s is passed over", damaged)
                 continue
             yield version, content
 
@@ -226,31 +238,43 @@ class DirectoryStore(DataStore):
         return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
 
     def _sweep(self) -> None:
-        """Take what an earlier process of this run left into retention; once, by the writer."""
+        """Take what an earlier process of this run left into retention; by the writer, at its begin and at its end."""
         now = time.monotonic()
-        own = {version for version, _ in self._versions}
-        entries = sorted((v, kind) for _, kind, v in self._list())
+        own = {version for version, _, _ in self._versions}
+        entries = sorted((v, kind, name) for name, kind, v in self._list())
         temporary = [name for name in os.listdir(self.path) if name.startswith(".") and name.endswith(".tmp")]
         self._swept = True
-        older = [(v, now) for v, kind in entries if kind == "v" and v not in own]
+        for name in [name for _, kind, name in entries if name in self._bad and kind != "best-"]:
+            self._delete(name)  # else it would take the place of one that can be loaded
+        left = [(v, kind) for v, kind, name in entries if name not in self._bad]
+        older = [(v, now, False) for v, kind in left if kind == "v" and v not in own]
         self._versions.extendleft(reversed(older))
-        self._fulls.extendleft(reversed([v for v, kind in entries if kind == "full-" and v not in self._fulls]))
-        for version in [v for v in self._fulls if f"full-{v}.safetensors" in self._bad]:
-            self._fulls.remove(version)  # else it would take the place of one that can be loaded
-            self._delete(f"full-{version}.safetensors")
+        self._fulls.found(v for v, kind in left if kind == "full-")
         for name in temporary:
             self._sweep_temporary(name)
 
     def _sweep_temporary(self, name: str) -> None:
+        """A learner's are those of one that has died, since there is one; the evaluator may be writing its own."""
+        learners = _LEARNERS.fullmatch(name)
         try:
-            if time.time() - os.stat(os.path.join(self.path, name)).st_mtime > STALE_TEMPORARY_S:
+            if learners is None:
+                if time.time() - os.stat(self._path(name)).st_mtime > STALE_TEMPORARY_S:
+                    self._delete(name)
+            elif name not in self._spares and learners[2] != str(os.getpid()):
                 self._delete(name)
         except OSError:
             return  # gone, or not to be seen now
 
     def _delete(self, name: str) -> None:
         try:
-            os.unlink(os.path.join(self.path, name))
+            files.unlink(self._path(name))
         except OSError as error:
             if error.errno not in RETRIED and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 _log.warning("%s in %s cannot be deleted: %s", name, self.path, error)
+
+
+def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> None:
+    """StoreError when the content is that of another name: a power cut kept a name of a file that was written again."""
+    held = metadata.get("version", str(version))
+    if ("full" in metadata) != (kind == "full-") or held != str(version):
+        raise StoreError(f"it holds {'FULL' if 'full' in metadata else 'weights'} of another version")

@@ -38,7 +38,7 @@ class MemoryStore(DataStore):
 
     def save_full(self, full: Full, durable: bool) -> int:
         del durable
-        content = tensors.dump(full.arrays, {"full": json.dumps(full.meta)})
+        content = tensors.dump({**full.arrays, **full.rows}, {"full": json.dumps(full.meta)})
         self._fulls[full.version] = content
         return len(content)
 

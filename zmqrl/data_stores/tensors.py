@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
 from zmqrl.errors import StoreError
-from zmqrl.types import Array, Weights
+from zmqrl.types import Array
 
 _NAMES = {
     "float64": "F64",
@@ -34,13 +36,69 @@ _NAMES = {
 _BY_DTYPE = {np.dtype(name): short for name, short in _NAMES.items()}
 _DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
 _MAX_HEADER = 100_000_000
+PIECE_BYTES = 1 << 20
 _ZEROS = "0" * 64
 _DIGEST_KEY = "sha256"
 _MARK = f'"{_DIGEST_KEY}":"'.encode()
 
 
-def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a larger array, one after the other: written one by one, without a copy of them all."""
+
+    array: Array
+    """`[n, ...]`; each row is C-contiguous."""
+    index: Sequence[int]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Of the elements."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[k, ...]`, k rows."""
+        return len(self.index), *self.array.shape[1:]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows together."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def copied(self) -> Array:
+        """The rows side by side, in memory of their own."""
+        rows: Array = self.array[np.asarray(self.index, np.int64)]
+        return rows
+
+
+def dump(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> bytes:
     """Whole file as bytes. Arrays are ordered by item size so that each is aligned when read in place."""
+    ordered, head = _head(arrays, metadata)
+    content = bytearray().join([head, *(piece for array in ordered for piece in _contents(array))])
+    at = _digest_at(head)
+    content[at : at + len(_ZEROS)] = hashlib.sha256(content).hexdigest().encode()
+    return bytes(content)
+
+
+def pieces(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> Iterator[tuple[int, bytes | memoryview]]:
+    """What `dump` gives as (offset, bytes), in the order of writing; the digest is last, so a part never verifies.
+
+    Beside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
+    """
+    ordered, head = _head(arrays, metadata)
+    if len(head) + sum(array.nbytes for array in ordered) <= PIECE_BYTES:
+        yield 0, dump(arrays, metadata)
+        return
+    digest, offset = hashlib.sha256(), 0
+    for piece in _batches(chain([head], (piece for array in ordered for piece in _contents(array)))):
+        digest.update(piece)
+        yield offset, piece
+        offset += len(piece)
+    yield _digest_at(head), digest.hexdigest().encode()
+
+
+def _head(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> tuple[list[Array | Rows], bytes]:
+    """The arrays in the order of the file, and all that comes before them, with zeros in the place of the digest."""
     ordered = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     entries = [f'"__metadata__":{json.dumps({**metadata, _DIGEST_KEY: _ZEROS}, separators=(",", ":"))}']
     offset = 0
@@ -49,11 +107,36 @@ def dump(arrays: Weights, metadata: Mapping[str, str]) -> bytes:
         offset += array.nbytes
     text = ("{" + ",".join(entries) + "}").encode()
     text += b" " * (-len(text) % 8)
-    raw = (array.data if array.flags.c_contiguous else array.tobytes() for _, array in ordered)
-    content = bytearray().join([len(text).to_bytes(8, "little"), text, *raw])
-    at = content.index(_MARK) + len(_MARK)
-    content[at : at + len(_ZEROS)] = hashlib.sha256(content).hexdigest().encode()
-    return bytes(content)
+    return [array for _, array in ordered], len(text).to_bytes(8, "little") + text
+
+
+def _digest_at(head: bytes) -> int:
+    return head.index(_MARK) + len(_MARK)
+
+
+def _contents(array: Array | Rows) -> Iterator[memoryview]:
+    """Raw bytes in C order."""
+    for part in (array.array[i] for i in array.index) if isinstance(array, Rows) else (array,):
+        if part.nbytes:
+            yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+
+
+def _batches(contents: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces of about `PIECE_BYTES`; large ones go through without a copy."""
+    batch: list[bytes | memoryview] = []
+    size = 0
+    for content in contents:
+        if len(content) >= PIECE_BYTES:
+            yield b"".join(batch)
+            yield content
+            batch, size = [], 0
+            continue
+        batch.append(content)
+        size += len(content)
+        if size >= PIECE_BYTES:
+            yield b"".join(batch)
+            batch, size = [], 0
+    yield b"".join(batch)
 
 
 @lru_cache(maxsize=4096)
@@ -77,18 +160,19 @@ def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
     return arrays, {str(key): str(value) for key, value in metadata.items() if key != _DIGEST_KEY}
 
 
-def verify(content: bytes) -> None:
-    """StoreError unless `content` was written by `dump` and not a byte of it has changed."""
+def verify(content: bytes) -> dict[str, object]:
+    """The metadata. StoreError unless `content` was written by `dump` and not a byte of it has changed."""
     header, start = _header(content)
     metadata = header.get("__metadata__")
     stated = metadata.get(_DIGEST_KEY) if isinstance(metadata, dict) else None
-    if not isinstance(stated, str) or len(stated) != len(_ZEROS):
+    if not isinstance(metadata, dict) or not isinstance(stated, str) or len(stated) != len(_ZEROS):
         raise StoreError("the file holds no digest")
     head = content[:start].replace(_MARK + stated.encode(), _MARK + _ZEROS.encode(), 1)
     digest = hashlib.sha256(head)
     digest.update(memoryview(content)[start:])
     if digest.hexdigest() != stated:
         raise StoreError(f"the content does not match its digest {stated[:12]}")
+    return metadata
 
 
 def _header(content: bytes) -> tuple[dict[str, object], int]:

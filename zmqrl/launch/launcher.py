@@ -172,6 +172,8 @@ class Launcher:
             prefix = f"worker_{event.data['index']}_"
             rates = {prefix + name: event.data.get(name) for name in ("env_steps_per_s", "wait_fraction")}
             recorder.record(time.time(), self._state.env_steps, rates)
+        elif event.event == "writing":
+            self._give_time()
         if self._on_ready is not None and self._state.all_ready:
             self._on_ready()
             self._on_ready = None
@@ -207,8 +209,16 @@ class Launcher:
         self._state.hosts.ending = True
         # the learner's host first: its learner needs the others' workers to reach a version boundary
         self._orchestrator.command(self._plan.config.learner.host, {"command": "stop"})
+        self._deadlines.end_by = self._clean_end_by(now)
+
+    def _give_time(self) -> None:
+        """The learner is writing a FULL that may take longer than the grace; its host bounds that (`store.wait_s`)."""
+        if self._deadlines.end_by is not None and self._signals.request is not Request.KILL:
+            self._deadlines.end_by = max(self._deadlines.end_by, self._clean_end_by(time.monotonic()))
+
+    def _clean_end_by(self, now: float) -> float:
         limits, evaluator = self._plan.config.limits, self._plan.config.evaluator
-        self._deadlines.end_by = now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
+        return now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
 
     def _check_start(self, now: float) -> None:
         started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None

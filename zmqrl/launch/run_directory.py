@@ -15,6 +15,7 @@ from typing import Any
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
@@ -58,33 +59,37 @@ class RunDirectory:
 
     @classmethod
     def create(cls, plan: RunPlan) -> RunDirectory:
-        """Make it, or take over one whose launcher is gone. ConfigError when a run is using it."""
+        """Make it, or take over one whose launcher is gone. ConfigError when a run is using it.
+
+        Once this returns the directory, `config.json` and `run.json` survive a power cut.
+        """
         path = Path(plan.run_dir)
         info = read_info(path)
         if info is not None and info.live:
             raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
         directory = cls(path, created=not path.exists())
         for folder in (path / "logs", path / "checkpoints"):
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_directory(str(folder))
         me = identify(os.getpid())
         assert me is not None
         preset = plan.config.run.preset
         run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
-        directory.write("config.json", {"format_version": FORMAT_VERSION, "config": to_json(plan.config)})
-        directory.write("run.json", to_json(run))
+        config = {"format_version": FORMAT_VERSION, "config": to_json(plan.config)}
+        directory.write("config.json", config, durable=True)
+        directory.write("run.json", to_json(run), durable=True)
         return directory
 
-    def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """A JSON file, whole or not at all."""
+    def write(self, name: str, data: Mapping[str, Any], durable: bool = False) -> None:
+        """A JSON file, whole or not at all; with `durable` it survives a power cut once this returns."""
         temporary = self.path / f".{name}.{os.getpid()}"
-        temporary.write_text(json.dumps(data, indent=2) + "\n")
-        temporary.replace(self.path / name)
+        content = (json.dumps(data, indent=2) + "\n").encode()
+        files.replace(str(self.path / name), [(0, content)], str(temporary), durable)
 
     def mark_ended(self, now: float) -> None:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
         info = read_info(self.path)
         if info is not None:
-            self.write("run.json", to_json(replace(info, ended_at=now)))
+            self.write("run.json", to_json(replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
@@ -103,6 +108,11 @@ def read_info(run_dir: Path) -> RunInfo | None:
 def read_config(run_dir: Path) -> Config:
     """The configuration of a run as it was resolved. ConfigError names what is wrong."""
     path = run_dir / "config.json"
+    if not path.exists():
+        raise ConfigError(
+            f"{path} is no configuration of a run: there is no such file; a run writes it before its first env step, "
+            "so nothing was trained here that a resume could go on with"
+        )
     try:
         data = json.loads(path.read_text())
         if data["format_version"] != FORMAT_VERSION:

@@ -31,6 +31,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": state.score,
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
+        "checkpoint_every_s": run.checkpoint_every_s,
         "hosts": [host_status(state, row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],

@@ -48,6 +48,8 @@ class Summary:
     restarts: int
     peak_pss_mb: Mapping[str, float]
     bottleneck: str | None
+    checkpoint_interval_s: float | None
+    """Seconds from one durable FULL to the next at the end: `run.checkpoint_every_s`, or longer."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -83,6 +85,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
+        checkpoint_interval_s=known.get("checkpoint_interval_s"),
     )
 
 

@@ -91,7 +91,16 @@ def layout_of(plan: RunPlan) -> Layout:
 
 def check_fits(plan: RunPlan) -> None:
     """Raise `ArenaTooLarge`, which says the need, what there is and what to change, before anything is started."""
-    memory.check_fits(layout_of(plan).nbytes, SETTING)
+    _check(plan, layout_of(plan))
+
+
+def _check(plan: RunPlan, layout: Layout) -> None:
+    """The arena, and where FULL holds replay the one copy of it: made when it is read, in async also to write it."""
+    config, copy = plan.config, 0
+    if not plan.on_policy and (config.run.mode != "async" or config.store.async_replay):
+        segments = -(-config.replay.capacity // (config.env.num_envs * config.env.segment_steps))
+        copy = segments * layout.stride
+    memory.check_fits(layout.nbytes, SETTING, copy)
 
 
 class Arena:
@@ -110,7 +119,7 @@ class Arena:
     def create(cls, plan: RunPlan) -> Arena:
         """Host agent: a reserved memfd, to be inherited. `ArenaTooLarge` when it does not fit."""
         layout = layout_of(plan)
-        memory.check_fits(layout.nbytes, SETTING)
+        _check(plan, layout)
         fd = memory.create("zmqrl-arena", layout.nbytes)
         return cls(layout, memory.attach(fd, layout.nbytes), fd)._begin()
 
@@ -130,7 +139,7 @@ class Arena:
     def private(cls, plan: RunPlan) -> Arena:
         """The same layout in memory of this process alone (single mode, tests)."""
         layout = layout_of(plan)
-        memory.check_fits(layout.nbytes, SETTING)
+        _check(plan, layout)
         return cls(layout, memory.private(layout.nbytes), None)._begin()
 
     def _begin(self) -> Arena:

@@ -25,13 +25,17 @@ def available_bytes() -> int:
     return max(0, min(limits))
 
 
-def check_fits(need: int, setting: str) -> None:
-    """Raise `ArenaTooLarge` when `need` bytes are not there; `setting` is what the user can lower."""
+def check_fits(need: int, setting: str, copy: int = 0) -> None:
+    """Raise `ArenaTooLarge` when `need` and `copy` bytes are not available; the user can lower `setting`.
+
+    `copy`: of the replay, for reading or writing FULL.
+    """
     there = available_bytes() - KEEP_FREE
-    if need > there:
+    if need + copy > there:
+        of_replay = f" and a copy of replay for FULL {copy / 1e6:.0f} MB" if copy else ""
         raise ArenaTooLarge(
-            f"the arena needs {need / 1e6:.0f} MB of memory and {max(0, there) / 1e6:.0f} MB are available: "
-            f"lower {setting}"
+            f"the arena needs {need / 1e6:.0f} MB of memory{of_replay}, and {max(0, there) / 1e6:.0f} MB are "
+            f"available: lower {setting}"
         )
 
 

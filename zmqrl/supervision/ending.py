@@ -75,6 +75,11 @@ class Ending:
             return self._hurried(alive, now)
         return [*self._in_order(alive, now), *self._evaluator(alive, now)]
 
+    def extend(self, role: str, now: float) -> None:
+        """A process of the role is writing what it has to leave: its grace begins again, unless the host hurries."""
+        if self._manner in (Manner.CLEAN, Manner.FAILED) and role in self._stage_until:
+            self._stage_until[role] = now + self._grace_s
+
     def is_over(self, alive: Set[str], now: float) -> bool:
         """Nothing is alive, or what is does not even hear SIGKILL."""
         return all(role in self._killed and now - self._killed[role] > REAP_S for role in alive)

@@ -34,7 +34,7 @@ class ActionHistory:
         self.first += gone
 
     def view(self) -> Array | None:
-        """The rows kept, without a copy; None when there are none."""
+        """The rows kept, without a copy, and never written again: others are added behind. None when there are none."""
         return None if self._rows is None or self._begin == self._end else self._rows[self._begin : self._end]
 
     def load(self, actions: Array | None) -> None:

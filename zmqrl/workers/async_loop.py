@@ -36,7 +36,7 @@ def run_async_on_policy(learning: Learning) -> str:
         learning.learned(learner.learn(batch, learning.progress))
         reason = learning.boundary()
         learning.publish(announce=reason is None)
-        if reason is not None or learning.fulls.due(every_round=False):
+        if reason is not None or learning.fulls.due():
             learning.save_full(last=reason is not None)
         if reason is not None:
             return reason
@@ -81,9 +81,9 @@ def _save_full(learning: Learning, replay: UniformReplay, last: bool) -> None:
     if last:
         learning.fulls.is_writing(wait=True)
         learning.save_full(last=True, replay=replay if with_replay else None)
-    elif with_replay and not learning.fulls.is_writing() and learning.fulls.due(every_round=False):
+    elif with_replay and not learning.fulls.is_writing() and learning.fulls.due():
         learning.save_full_beside(replay)
-    elif not with_replay and learning.fulls.due(every_round=False):
+    elif not with_replay and learning.fulls.due():
         learning.save_full()
 
 

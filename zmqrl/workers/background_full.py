@@ -1,8 +1,12 @@
-"""FULL with replay, written while training goes on: slots are copied one by one, and looked at again afterwards."""
+"""FULL with replay, written while training goes on: slots are copied one by one, and looked at again afterwards.
+
+The copy is counted in `shared_memory.arena.check_fits`.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +37,10 @@ class BackgroundFull:
         self._store, self._full = store, full
         self._held, self._columns, self._is_held = held, columns, is_held
         self._nbytes = 0
+        self.begun_at_s = time.monotonic()
+        """The moment whose state it holds."""
+        self.took_s = 0.0
+        """Once it is written."""
         self._error: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="full", daemon=True)
         self._thread.start()
@@ -57,6 +65,7 @@ class BackgroundFull:
             self._nbytes = self._store.save_full(self._with_replay(), durable=True)
         except StoreError as error:
             self._error = error
+        self.took_s = time.monotonic() - self.begun_at_s
 
     def _with_replay(self) -> Full:
         """What replay let go of before or while it was copied is left out, and so are its priorities."""

@@ -8,7 +8,7 @@ told at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -42,9 +42,12 @@ class EnvRecord:
         self.next_index = 0
         """Index of the segment after the last one."""
         self._actions = ActionHistory()
+        self.before: dict[str, Array] = {}
+        """`arrays` before the last segment."""
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
         """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        self.before = self.arrays()
         self.next_index = meta.id.index + 1
         if not self._keep_actions and meta.id.incarnation != self._incarnation:
             if self._incarnation >= 0:  # the envs began their next episodes afresh
@@ -84,10 +87,15 @@ class EnvRecord:
         )
 
     def arrays(self) -> dict[str, Array]:
-        """For FULL."""
+        """For FULL. What they hold stays as it is when the record moves on."""
         actions, first = self._actions.view(), self._actions.first
         place = np.array([self.next_index, self._incarnation])
-        stored = {"episode": self._episode, "resetting": self._resetting, "begun": self._begun - first, "place": place}
+        stored = {
+            "episode": self._episode.copy(),
+            "resetting": self._resetting.copy(),
+            "begun": self._begun - first,
+            "place": place,
+        }
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
@@ -153,8 +161,8 @@ class EpisodeBook:
                 self._running[vector_env] += reward.sum(axis=0, dtype=np.float64)
                 self._length[vector_env] += columns["valid"][:, cut].sum(axis=0)
 
-    def arrays(self) -> dict[str, Array]:
-        """For FULL."""
+    def arrays(self, without: Collection[int] = ()) -> dict[str, Array]:
+        """For FULL. Of the vector envs `without` the record before the last segment, of the others as it stands."""
         arrays: dict[str, Array] = {
             "running": self._running,
             "length": self._length,
@@ -163,7 +171,7 @@ class EpisodeBook:
             "lengths": np.array(self.lengths, np.int64),
             "total": np.array(self.total),
         }
-        records = [record.arrays() for record in self._records]
+        records = [record.before if v in without else record.arrays() for v, record in enumerate(self._records)]
         arrays.update({name: np.stack([record[name] for record in records]) for name in RECORD_ARRAYS})
         actions = [record["actions"] for record in records if "actions" in record]
         arrays["action_rows"] = np.array([len(record.get("actions", ())) for record in records], np.int64)

@@ -50,8 +50,11 @@ def main(boot: Boot) -> int:
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
         learning.restore(full)
+    replay = _replay(learning, full, beginning.held)
+    del beginning, full, weights  # with replay the file is large
     try:
-        learning.ended(_run(learning, full, beginning.held))
+        learning.ended(_run(learning, replay))
+        store.finish()
     finally:
         source.close()
     return 0
@@ -61,20 +64,23 @@ def _gone_on_from(full: Full | None) -> str:
     return "the run begins anew" if full is None else f"the run goes on from FULL {full.version}"
 
 
-def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> str:
-    plan = learning.plan
-    if plan.on_policy and plan.config.run.mode == "async":
+def _replay(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> UniformReplay | None:
+    """The replay of an off-policy run, with what FULL says that it held."""
+    if learning.plan.on_policy:
+        return None
+    config, prioritised = learning.config, learning.algorithm.prioritised
+    replay = build_replay(learning.source.columns, config.replay.capacity, config.run.seed, prioritised)
+    if full is not None and held:
+        refill(replay, full.arrays, held)
+    return replay
+
+
+def _run(learning: Learning, replay: UniformReplay | None) -> str:
+    if learning.config.run.mode != "async":
+        return run_sync(learning, replay)
+    if replay is None:
         return run_async_on_policy(learning)
-    replay: UniformReplay | None = None
-    if not plan.on_policy:
-        config, prioritised = plan.config, learning.algorithm.prioritised
-        replay = build_replay(learning.source.columns, config.replay.capacity, config.run.seed, prioritised)
-        if full is not None and held:
-            refill(replay, full.arrays, held)
-    if plan.config.run.mode == "async":
-        assert replay is not None
-        return run_async_off_policy(learning, replay)
-    return run_sync(learning, replay)
+    return run_async_off_policy(learning, replay)
 
 
 def _first_weights(learning: Learning, full: Full | None) -> Weights:
@@ -86,7 +92,9 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
     else:
         spec: NetworkSpec = algorithm.network()
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
-    learning.announce(learning.save_version(weights))
+    notice = learning.save_version(weights)
+    learning.make_start_durable(full, weights)
+    learning.announce(notice)
     return weights
 
 

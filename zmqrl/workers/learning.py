@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unpr
 from zmqrl.workers.end_conditions import EndConditions
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 from zmqrl.workers.full_writer import FullWriter
-from zmqrl.workers.replay_checkpoint import replay_arrays
+from zmqrl.workers.replay_checkpoint import replay_arrays, replay_rows
 from zmqrl.workers.saving import Saving
 
 METRICS_EVERY_S = 1.0
@@ -199,12 +199,34 @@ class Learning:
     def _leave_word(self) -> None:
         self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
-    def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
-        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed."""
-        arrays = self._full_arrays()
+    def save_full(
+        self, last: bool = False, replay: UniformReplay | None = None, without: Collection[int] = ()
+    ) -> int | None:
+        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed.
+
+        `without`: vector envs whose last segment was taken since the boundary, and is left out.
+        """
+        arrays, rows = self._full_arrays(without), {}
         if replay is not None:
-            arrays.update(replay_arrays(replay, self.source.columns))
-        return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}), last)
+            arrays.update(replay_arrays(replay))
+            rows = replay_rows(replay, self.source.columns)
+        return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}, rows), last)
+
+    def make_start_durable(self, full: Full | None, weights: Weights) -> None:
+        """Before anything is announced: the FULL begun from, or else a first one, survives a power cut.
+
+        A first FULL has `weights` alone: a learner made from them is the one that began.
+        """
+        if full is not None:
+            version = full.version
+            self._insist_on_start(lambda: self.store.sync_full(version))
+            return
+        arrays = {**prefixed("weights", weights), **prefixed("episodes", self.episodes.arrays())}
+        first = Full(self.version, arrays, {"counters": vars(self.counters)})
+        self._insist_on_start(lambda: self.store.save_full(first, durable=True))
+
+    def _insist_on_start(self, write: Callable[[], object]) -> None:
+        self.saving.insist("the FULL to begin from", write, "the run waits to begin, and tries again")
 
     def save_full_beside(self, replay: UniformReplay) -> None:
         """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
@@ -218,16 +240,18 @@ class Learning:
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         return BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
 
-    def _full_arrays(self) -> dict[str, Array]:
+    def _full_arrays(self, without: Collection[int] = ()) -> dict[str, Array]:
         return {
             **prefixed("weights", self.learner.weights()),
             **prefixed("state", self.learner.state()),
-            **prefixed("episodes", self.episodes.arrays()),
+            **prefixed("episodes", self.episodes.arrays(without)),
         }
 
     def restore(self, full: Full) -> None:
         """Go back to FULL; the counters were read from it before (`counters_of`)."""
-        self.learner.load_state(unprefixed("weights", full.arrays), unprefixed("state", full.arrays))
+        state = unprefixed("state", full.arrays)
+        if state:  # none in the first FULL of a run: the learner was made from its weights just now
+            self.learner.load_state(unprefixed("weights", full.arrays), state)
         self.episodes.load_arrays(unprefixed("episodes", full.arrays))
 
     def ended(self, reason: str) -> None:
@@ -249,6 +273,7 @@ class Learning:
             policy_lag=self.lags.summary(),
             replay_ratio=c.updates / trained_steps if trained_steps > 0 else 0.0,
             weights_sha256=weights_sha256(self.learner.weights(), self.learner.network_names()),
+            checkpoint_interval_s=self.fulls.interval_s,
             notice=to_json(self._notice),
             ledger=None if self._ledger is None else to_json(self._ledger.ledger()),
             **final,
@@ -270,6 +295,7 @@ class Learning:
             "episodes": self.episodes.total,
             "policy_lag_mean": lag["mean"],
             "policy_lag_max": lag["max"],
+            "checkpoint_interval_s": self.fulls.interval_s,
             **(self.rates.since(5.0) or warm_up),
             **self._result,
             **self.algorithm.schedule(self.progress),

@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from zmqrl.data_stores.tensors import Rows
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
 from zmqrl.workers.counters import prefixed, unprefixed
 
 
-def replay_arrays(replay: UniformReplay, columns: Mapping[str, Array]) -> dict[str, Array]:
-    """The part of FULL: sampler state, metas `[k, 6]` and a copy of the held rows of each column `[k, T, N, ...]`."""
-    held = replay.held()
-    slots = np.array([ref.slot for ref, _ in held], np.int64)
-    return {
-        **prefixed("sampler", replay.state()),
-        **prefixed("held", {name: column[slots] for name, column in columns.items()}),
-        "held_metas": metas_array([meta for _, meta in held]),
-    }
+def replay_arrays(replay: UniformReplay) -> dict[str, Array]:
+    """The part of FULL that is small: sampler state and metas `[k, 6]`."""
+    return {**prefixed("sampler", replay.state()), "held_metas": metas_array([meta for _, meta in replay.held()])}
+
+
+def replay_rows(replay: UniformReplay, columns: Mapping[str, Array]) -> dict[str, Rows]:
+    """The held rows of each column, `[k, T, N, ...]`, to be written from the slots themselves."""
+    slots = [ref.slot for ref, _ in replay.held()]
+    return {f"held/{name}": Rows(column, slots) for name, column in columns.items()}
 
 
 def metas_array(metas: Sequence[SegmentMeta]) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +14,8 @@ from zmqrl.logs.events import EventPipe
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 TELL_AGAIN_S = 30.0
+REPORT_EVERY_S = 0.5
+"""Well below any `limits.grace_s`."""
 Result = TypeVar("Result")
 
 
@@ -53,6 +57,23 @@ class Saving:
         except StoreError as error:
             self._failed(what, error, meanwhile)
             return None
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """While this lasts, `store.wait_s` at most, the agent receives `writing`: a clean stop waits for the writer."""
+        over, until = threading.Event(), time.monotonic() + self._wait_s
+
+        def report() -> None:
+            while not over.wait(REPORT_EVERY_S) and time.monotonic() < until:
+                self._events.send("writing")
+
+        thread = threading.Thread(target=report, name="writing", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def problem(self, cause: str, done: str) -> None:
         """Tell the user at once."""

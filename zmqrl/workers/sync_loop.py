@@ -23,6 +23,7 @@ def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
     while True:
         segments = loop.gather_round()
         if isinstance(segments, str):
+            loop.write_last_boundary()
             return segments
         released = loop.train(segments)
         reason = learning.boundary()
@@ -95,5 +96,10 @@ class _SyncLoop:
         """FULL of every round while it is small, else by the clock; with replay always by the clock."""
         learning = self._learning
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
-        if learning.fulls.due(every_round=small and self._replay is None) or last:
+        if last or (small and self._replay is None) or learning.fulls.due():
             self._full_bytes = learning.save_full(last, self._replay) or self._full_bytes
+
+    def write_last_boundary(self) -> None:
+        """FULL of the last boundary: of the round that did not come together only the env records know."""
+        learning = self._learning
+        learning.save_full(last=True, replay=self._replay, without=[s.meta.id.vector_env for s in self._round.values()])

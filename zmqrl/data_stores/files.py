@@ -1,0 +1,113 @@
+"""The operations on files that durability rests on; `DirectoryStore` and the run directory write by these alone.
+
+What survives a power cut: the content of a file up to its last `sync`, and the names in a directory up to its last
+`sync_directory`. Everything else may be there, be lost, or hold zeros. Tests replace these functions by recording ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+Buffer = bytes | bytearray | memoryview
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
+
+
+def open_to_write(path: str) -> int:
+    """A descriptor; the file is created where it does not exist, else it keeps its content."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def write(fd: int, content: Buffer, offset: int) -> None:
+    """All of `content`, from byte `offset` on."""
+    rest = memoryview(content).cast("B")
+    while rest:
+        written = os.pwrite(fd, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def truncate(fd: int, nbytes: int) -> None:
+    """The file ends at `nbytes`."""
+    os.ftruncate(fd, nbytes)
+
+
+def sync(fd: int) -> None:
+    """The file's content and size survive a power cut from now on."""
+    os.fsync(fd)
+
+
+def rename(path: str, to: str) -> None:
+    """Replaces `to`."""
+    os.rename(path, to)
+
+
+def unlink(path: str) -> None:
+    """Remove the name."""
+    os.unlink(path)
+
+
+def mkdir(path: str) -> None:
+    """One directory, whose parent exists."""
+    os.mkdir(path)
+
+
+def sync_directory(path: str) -> None:
+    """The directory's names survive a power cut from now on. A file system without this operation is accepted."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: str) -> None:
+    """`sync` of a file that was written and closed before, by whomever."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: str) -> None:
+    """Make it and its missing parents, each durable in the directory above it."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        try:
+            mkdir(directory)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise
+        sync_directory(os.path.dirname(directory))
+
+
+def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, durable: bool) -> int:
+    """Write (offset, bytes) `pieces` to `temporary`, rename it to `path`; returns the size in bytes.
+
+    With `durable` content and name survive a power cut once this returns. A reader finds the old file or the new one.
+    """
+    fd, nbytes = open_to_write(temporary), 0
+    try:
+        if os.fstat(fd).st_nlink > 1:  # a hard link of a backup (`cp -al`): its content stays as it is
+            os.close(fd)
+            unlink(temporary)
+            fd = open_to_write(temporary)
+        for offset, piece in pieces:
+            write(fd, piece, offset)
+            nbytes = max(nbytes, offset + memoryview(piece).nbytes)
+        truncate(fd, nbytes)
+        if durable:
+            sync(fd)
+    finally:
+        os.close(fd)  # NFS reports deferred write errors here
+    rename(temporary, path)
+    if durable:
+        sync_directory(os.path.dirname(path))
+    return nbytes

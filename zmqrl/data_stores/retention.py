@@ -1,0 +1,57 @@
+"""Which FULLs stay. Pure: names and what is known of them in, what may go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zmqrl.types import Version
+
+KEPT = 2
+
+
+class FullRetention:
+    """The newest two stay, and the last two that survive a power cut; what was found stays until one does.
+
+    One thread may call `written` while another asks: single set operations, each of them atomic.
+    """
+
+    def __init__(self) -> None:
+        self._versions: set[Version] = set()
+        self._found: set[Version] = set()
+        self._volatile: set[Version] = set()
+        """Written by this process, and never durable."""
+        self._durable: list[Version] = []
+
+    def found(self, versions: Iterable[Version]) -> None:
+        """Written by an earlier process: whether they are durable is unknown."""
+        new = {*versions} - self._versions
+        self._found.update(new)
+        self._versions.update(new)
+
+    def written(self, version: Version, durable: bool) -> None:
+        """Written by this process."""
+        self._found.discard(version)
+        self._volatile.add(version)
+        if durable:
+            self.synced(version)
+        self._versions.add(version)
+
+    def synced(self, version: Version) -> None:
+        """Content and name survive a power cut from now on, whoever wrote the file."""
+        self._durable = [*(v for v in self._durable if v != version), version][-KEPT:]
+        self._volatile.discard(version)
+
+    def may_recycle(self, version: Version) -> bool:
+        """Whether the retired file may be overwritten in place: this process wrote it, and it never was durable."""
+        return version in self._volatile
+
+    def drop(self, version: Version) -> None:
+        """It was retired."""
+        for known in (self._versions, self._found, self._volatile):
+            known.discard(version)
+
+    def superseded(self) -> list[Version]:
+        """Those that may go, oldest first; whoever retires one says so with `drop`."""
+        versions = sorted(self._versions)
+        kept = {*versions[-KEPT:], *self._durable, *(() if self._durable else self._found)}
+        return [v for v in versions if v not in kept]
