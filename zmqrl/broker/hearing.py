@@ -13,6 +13,7 @@ from zmqrl.broker.answers import Answers
 from zmqrl.broker.hosts import Hosts
 from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.orders import TakeUp, order_from_data
+from zmqrl.broker.senders import Senders
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.codec import from_json
@@ -26,8 +27,6 @@ from zmqrl.wire.gate import user_of
 CLAIM_S = 3.0
 """How long a new broker waits for the workers of other hosts to come back before it moves their vector envs."""
 ROLES = ("worker", "learner")
-FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
-"""What a host that came in over tcp may say: the learner is here."""
 
 
 class Hearing:
@@ -45,6 +44,7 @@ class Hearing:
     ) -> None:
         """`layout`: the arena's digest. `guarded`: other hosts take part, and messages may bear the gate's user."""
         self._columns, self._layout, self._guarded = plan.columns, layout, guarded
+        self._senders = Senders(plan)
         self._state, self._answers, self._desk, self._events = state, answers, desk, events
         limits = plan.config.limits
         self._liveness = Liveness(limits)
@@ -54,18 +54,26 @@ class Hearing:
             state.await_claims()
             self._claims_until = time.monotonic() + CLAIM_S
 
-    def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event:
-        """Descriptors, or a whole segment. WireError when it cannot be one."""
+    def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event | None:
+        """Descriptors, or a whole segment; None when its worker is not known yet. WireError when it is refused."""
+        user = self._user_of(frames[0])
         if len(frames) > 1:
-            return self._delivered(frames)
+            return self._delivered(frames, user)
+        if user is not None:
+            raise WireError("not from there", f"descriptors from {user}")
         index, spawn, refs = messages.unpack_descriptors(frames[0].bytes)
         return ev.Sealed(index, spawn, refs)
 
-    def _delivered(self, frames: Sequence[zmq.Frame]) -> ev.Delivered:
+    def _user_of(self, frame: zmq.Frame) -> str | None:
+        return user_of(frame) if self._guarded else None
+
+    def _delivered(self, frames: Sequence[zmq.Frame], user: str | None) -> ev.Delivered | None:
         message = messages.unpack(frames[0].bytes)
         f = message.fields
         if message.kind != "segment" or f["layout"] != self._layout:
             raise WireError("segment", "not a segment of this run's layout")
+        if not self._senders.admit(user, "segment", f):
+            return None
         columns = messages.unpack_columns([frame.buffer for frame in frames[1:]], self._columns)
         meta = messages.segment_meta(f["meta"])
         return ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns)
@@ -76,9 +84,9 @@ class Hearing:
             raise WireError("frames", f"{len(frames)} frames on control")
         peer, message = frames[0].bytes, messages.unpack(frames[1].bytes)
         kind, f = message.kind, message.fields
-        user = user_of(frames[1]) if self._guarded else None
-        if user is not None and kind not in FROM_OTHER_HOSTS:
-            raise WireError("not from there", f"{kind} from {user}")
+        user = self._user_of(frames[1])
+        if not self._senders.admit(user, kind, f):
+            return None
         if kind == "worker":
             if self._state.may_be(f["index"]):
                 self._answers.worker_at(f["index"], peer)
@@ -110,17 +118,16 @@ class Hearing:
 
     def _agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> ev.HostIs | None:
         """Always answered: it is how an agent knows that this broker lives."""
-        if user is not None and user != f["host"]:
-            raise WireError("host", f"{user} speaks for {f['host']}")
         if user is not None and self._state.gave_up(f["workers"]):
             self._answers.farewell(peer)  # it was silent for too long: others have its vector envs
             return None
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
                 self._liveness.expect(Member("worker", index), spawn, index in f["ready"], time.monotonic())
+        self._senders.learn(f["host"], filter(self._state.may_be, f["workers"]))
         if f["workers"]:
             if user is not None:
-                self._answers.agent_at(user, peer)
+                self._answers.agent_at(f["host"], peer)
             if self._hosts.hear(f["host"], f["workers"], time.monotonic()):
                 self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
