@@ -12,7 +12,6 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
 from zmqrl.broker.hosts import Hosts
 from zmqrl.broker.liveness import Beat, Liveness, Member
-from zmqrl.broker.orders import TakeUp, order_from_data
 from zmqrl.broker.senders import Senders
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
@@ -98,6 +97,8 @@ class Hearing:
             return self._agent(peer, f, user)
         if kind == "beat":
             self._beat(f)
+        elif kind == "want":
+            self._answers.want(f["index"], f["spawn"], f["records"])
         elif kind == "fetch":
             self._fetch(peer, Version(*f["version"]))
         else:
@@ -135,17 +136,23 @@ class Hearing:
         self._answers.welcome(peer)
         return ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"])
 
-    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event:
+    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event | None:
         if kind not in ("learner", "announce", "answer"):
             raise WireError("kind", kind)
+        if kind == "answer":
+            return self._answered(peer, f)
         repeated = kind == "announce" and self._knows(f["notice"]["version"])
         self._answers.learner_at(peer, bool(self._state.requests) or repeated)
         if kind == "learner":
             return ev.LearnerIs(f["updates"])
-        if kind == "announce":
-            return ev.Announced(from_json(Notice, f["notice"]), f["back"])
-        order = order_from_data(f["order"])
-        return ev.Answered(TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ()))
+        return ev.Announced(from_json(Notice, f["notice"]), f["back"])
+
+    def _answered(self, peer: bytes, f: Mapping[str, Any]) -> ev.Answered | None:
+        """A part that was there already is not answered: each answer brings the next one."""
+        parts = self._answers.take_up_parts
+        take_up = parts.take(f["part"], self._state.requests)
+        self._answers.learner_at(peer, parts.progressed)
+        return None if take_up is None else ev.Answered(take_up)
 
     def _knows(self, version: Sequence[int]) -> bool:
         """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""

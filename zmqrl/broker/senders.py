@@ -9,7 +9,7 @@ from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.errors import WireError
 from zmqrl.wire.gate import UNNAMED
 
-FROM_OTHER_HOSTS = frozenset({"worker", "beat", "goodbye", "agent", "fetch", "segment"})
+FROM_OTHER_HOSTS = frozenset({"worker", "want", "beat", "goodbye", "agent", "fetch", "segment"})
 """Kinds of message that another host may send: the learner is on the broker's host."""
 
 
