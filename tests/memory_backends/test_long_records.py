@@ -128,9 +128,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
 
 def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> None:
     successor = bus.successor()
-    until(
-        lambda: successor.poll(TURN_S) and bus.learner.take(TURN_S) is not None and bus.learner.take_up_requests(), ""
-    )
+    until(lambda: successor.poll(TURN_S) and (bus.learner.take(0.0), bus.learner.take_up_requests())[1], "asked")
     bus.learner.answer(TakeUp(0, 1, 1, STATES[0]))
     bus.learner.take(0.0)
     bus.learner.close()
