@@ -48,6 +48,8 @@ class Summary:
     restarts: int
     peak_pss_mb: Mapping[str, float]
     bottleneck: str | None
+    recovery: str | None = None
+    """`env.recovery` in single and sync: with restart_episode the bits depend on deaths."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -83,7 +85,13 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
+        recovery=recovery_of(plan),
     )
+
+
+def recovery_of(plan: RunPlan) -> str | None:
+    """How running episodes are taken up again after a death; None in async, which promises no bits."""
+    return None if plan.config.run.mode == "async" else plan.config.env.recovery
 
 
 def _env_steps(known: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> int | None:
