@@ -61,7 +61,7 @@ class Fuzzer:
             "noise": (30, lambda: self._say(self._noise())),
             "noise to segments": (30, lambda: self._push(self._noise())),
             "wrong version": (8, lambda: self._say(msgpack.packb([self._number(), "beat", self._beat()]))),
-            "unknown kind": (8, lambda: self._say(msgpack.packb([1, self._word(), self._beat()]))),
+            "unknown kind": (8, lambda: self._say(msgpack.packb([messages.PROTOCOL, self._word(), self._beat()]))),
             "mutated": (30, lambda: self._say(self._mutated(messages.pack("beat", **self._beat())))),
             "wrong values": (20, lambda: self._say(messages.pack("beat", **{**self._beat(), "role": self._any()}))),
             "unknown member": (8, lambda: self._say(messages.pack("beat", **self._beat()))),
@@ -116,7 +116,7 @@ class Fuzzer:
         return self._dice.randbytes(self._dice.randrange(most))
 
     def _number(self) -> int:
-        return self._dice.choice((0, 2, -1, 255, 1 << 40, (1 << 63) - 1))
+        return self._dice.choice((0, 1, -1, 255, 1 << 40, (1 << 63) - 1))
 
     def _word(self) -> str:
         return self._dice.choice(("", "labourer", "segment", "books", "orders", "weights", "\0", "x" * 3000))

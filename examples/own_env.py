@@ -1,4 +1,7 @@
-"""One's own gymnasium env. From this directory: `zmqrl train cartpole-ppo --set env.id=own_env:Corridor`."""
+"""One's own gymnasium env.
+
+From this directory: `zmqrl train cartpole-ppo --set env.id=own_env:Corridor --set env.max_episode_steps=50`.
+"""
 
 from __future__ import annotations
 

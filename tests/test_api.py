@@ -90,7 +90,13 @@ def test_the_package_imports_nothing_until_it_is_used() -> None:
 
 
 def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
-    options = ["--set", "env.id=own_env:Corridor", "--set", "env.kwargs.length=5", "--set", "run.total_env_steps=1024"]
+    settings = (
+        "env.id=own_env:Corridor",
+        "env.kwargs.length=5",
+        "env.max_episode_steps=50",
+        "run.total_env_steps=1024",
+    )
+    options = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "2"]
     done = subprocess.run(
         [*command, "--run-dir", str(tmp_path / "run")],
@@ -114,7 +120,8 @@ def test_an_env_beside_the_script_is_found_from_any_directory(tmp_path: Path) ->
     script.write_text(
         "import os, zmqrl\n"
         "before = dict(os.environ)\n"
-        "options = {'env__id': 'own_env:Corridor', 'run__total_env_steps': 512, 'restart__max': 0, 'workers': 1}\n"
+        "options = {'env__id': 'own_env:Corridor', 'env__max_episode_steps': 50}\n"
+        "options |= {'run__total_env_steps': 512, 'restart__max': 0, 'workers': 1}\n"
         "print(zmqrl.train('cartpole-ppo', run_dir='run', **options).status, dict(os.environ) == before)\n"
     )
     done = subprocess.run(

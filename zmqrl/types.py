@@ -99,6 +99,10 @@ class EnvSpec:
     reward_threshold: float | None = None
     native_vector: bool = False
     """A vector form that steps all envs in one call exists (used in async)."""
+    max_episode_steps: int | None = None
+    """No episode has more steps; None: unknown."""
+    saves_state: bool = False
+    """The env has `get_state` and `set_state`: single and sync keep its state instead of its actions."""
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,13 @@ NOTICE = Notice(Version(0, 4), "key", 3, "sha", 5)
 class Ear:
     """Everything of a broker but its loop, and peers that speak to it."""
 
-    def __init__(self, folder: Path, arena: Arena | None = None) -> None:
-        self.plan = bus_plan()
+    def __init__(self, folder: Path, arena: Arena | None = None, curve: bool = True) -> None:
+        self.plan = replace(bus_plan(), workers={"local": 1, "far": 1})
         self.arena = arena or Arena.private(self.plan)
         self.state = BrokerState(self.plan, self.arena)
         ends = {name: f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")}
         keys = Keys(SERVER[0], server_secret=SERVER[1], allowed={FAR[0]: "far"})
-        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), keys)
+        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), keys if curve else None)
         desk = WeightsDesk(None)
         self.answers = Answers(self.doors, self.state, desk, Counter())
         digest = self.arena.layout.digest
@@ -53,15 +53,15 @@ class Ear:
         self._ids: dict[zmq.Socket[Any], bytes] = {}
         self._context: zmq.Context[Any] = zmq.Context()
         self.near = connect(self._context, zmq.DEALER, ends["control"])
-        self.far = connect(
-            self._context, zmq.DEALER, f"tcp://127.0.0.1:{self.doors.ports[2]}", Keys(SERVER[0], FAR[0], FAR[1])
-        )
+        far, far_keys = Endpoints.tcp("127.0.0.1", self.doors.ports), Keys(SERVER[0], *FAR) if curve else None
+        self.far = connect(self._context, zmq.DEALER, far.control, far_keys)
         self.pusher = connect(self._context, zmq.PUSH, ends["segments"])
+        self.far_pusher = connect(self._context, zmq.PUSH, far.segments, far_keys)
 
     def hear(self, peer: zmq.Socket[Any], *frames: bytes) -> ev.Event | None:
         """What becomes of a message that `peer` sends."""
         peer.send_multipart(frames)
-        if peer is self.pusher:
+        if peer in (self.pusher, self.far_pusher):
             return self.hearing.pushed(self._received(self.doors.segments))
         received = self._received(self.doors.control)
         self._ids[peer] = received[0].bytes

@@ -106,3 +106,10 @@ def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
     assert is_finished(
         run_dir, load_config("cartpole-ppo", overrides=["run.total_env_steps=300000", "run.stop_at_return=390"])
     )
+
+
+def test_how_episodes_are_taken_up_again_may_change(run_dir: Path) -> None:
+    config = load_config("cartpole-ppo", overrides=["env.recovery=restart_episode"], workers=2)
+    check_resume(run_dir, config)
+    with pytest.raises(ConfigError, match=r"env.max_episode_steps: 9"):
+        check_resume(run_dir, load_config("cartpole-ppo", overrides=["env.max_episode_steps=9"], workers=2))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,21 @@ def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
     planned(tmp_path, "cartpole-ppo", "single")
     far = {"hosts": "{local: {workers: 0}, far: {workers: 2}}", "learner__host": "far"}
     assert planned(tmp_path, "cartpole-ppo", mode, None, **far).workers["far"] == 2
+
+
+def test_a_column_above_the_frame_limit_is_refused_where_another_host_would_send_it(tmp_path: Path) -> None:
+    def with_hosts(steps: int, envs: int, *hosts: str) -> RunPlan:
+        flags = [f"env.segment_steps={steps}", f"env.num_envs={envs}", "limits.leases_per_worker=1"]
+        flags += [f"hosts.{host}.workers=1" for host in hosts]
+        loaded = load("pendulum-ppo", overrides=[*flags, "env.vector_envs=2", "algorithm.minibatch_size=64"])
+        return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+
+    with_hosts(100_000, 64, "local")
+    with pytest.raises(ConfigError, match=r"env.segment_steps: 100000: column 'obs' of a segment has 77 MB") as refused:
+        with_hosts(100_000, 64, "local", "far")
+    steps = int(re.findall(r"env.segment_steps: (\d+) or", str(refused.value))[0])
+    envs = int(re.findall(r"or env.num_envs: (\d+) would fit", str(refused.value))[0])
+    with_hosts(steps, 64, "local", "far")
+    with_hosts(100_000, envs, "local", "far")
+    with pytest.raises(ConfigError, match="in one frame"):
+        with_hosts(steps + 1, 64, "local", "far")

@@ -44,7 +44,7 @@ class FarBus(RealBus):
         self.events, self._events_write = os.pipe()
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
         limits = replace(plan.config.limits, lost_after_s=lost_after_s)
-        super().__init__(replace(plan, config=replace(plan.config, limits=limits)), folder)
+        super().__init__(replace(plan, config=replace(plan.config, limits=limits), workers={"b": 1}), folder)
         self.listen = Listen("127.0.0.1", self._ports())
         self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)
         self.far_agent = AgentLink(self.far, "b", self.far_keys)

@@ -171,7 +171,7 @@ def garbage() -> list[list[bytes]]:
         [b"", b"", b""],
         [msgpack.packb([messages.PROTOCOL, "goodbye", {"index": 77, "spawn": 0}])],
         [msgpack.packb([messages.PROTOCOL, "books", {"broker": 1, "requests": [], "known": None}])],
-        [msgpack.packb([messages.PROTOCOL, "answer", {"order": [9, 9, 9, [[0, ["O", [1], b"12345678"], False]]]}])],
+        [msgpack.packb([messages.PROTOCOL, "answer", {"part": [9, 9, 9, 40, 0, b"12345678"]}])],
         [msgpack.packb([messages.PROTOCOL + 1, "worker", {}])],
         [b"\x91" * 3000],
     ]

@@ -26,3 +26,11 @@ class Slow(gym.Env[Any, Any]):
         time.sleep(self._step_s)
         self._steps += 1
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, self._steps % 50 == 0, {}
+
+
+class Endless(Slow):
+    """Its episodes have no end."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, False, info

@@ -111,6 +111,7 @@ def _plan(tmp_path: Path, name: str, mode: str, workers: int, restart: RestartSe
         vector_envs=4,
         segment_steps=16,
         kwargs={"folder": str(tmp_path / "orders")},
+        max_episode_steps=50,
     )
     algorithm = DQN if mode == "async" else {**PPO, "minibatch_size": 32}
     evaluator = EvaluatorSection(episodes=1 if mode == "async" else 0, final_limit_s=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,7 +18,7 @@ from system_runs import Run, assert_same, newest_n
 
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EvaluatorSection
+from zmqrl.config.sections import EnvSection, EvaluatorSection
 
 Begin = Callable[[RunPlan], Run]
 STEPS = 16_000
@@ -109,3 +110,17 @@ def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
     summary = run.summary()
     assert summary["restarts"] == 1
     assert summary["ledger"]["balanced"], summary["ledger"]
+
+
+def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin) -> None:
+    """Without a limit of steps nothing is repeated: the run goes on, its books are right, and the summary says so."""
+    env = EnvSection(id="slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode")
+    run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, env, steps=STEPS))
+    run.wait_for_updates(8)
+    before = run.processes()["worker-1"]
+    os.kill(before.pid, signal.SIGKILL)
+    run.wait_for_successor("worker-1", before)
+    summary = run.done()
+    assert (summary["recovery"], summary["restarts"]) == ("restart_episode", 1)
+    assert summary["ledger"]["balanced"] and summary["env_steps"] >= STEPS
+    assert json.loads((run.run_dir / "status.json").read_text())["recovery"] == "restart_episode"

@@ -29,7 +29,7 @@ SHORT_LEASE = replace(LIMITS, host_lease_s=2.0)
 ANSWER_S = 10.0
 # a run of no less than 8 s however fast the machine is, for what takes its time by the clock
 SLOW: Mapping[str, Any] = {
-    "env": EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32),
+    "env": EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32, max_episode_steps=50),
     "steps": 16_000,
 }
 ENDLESS = 10_000_000

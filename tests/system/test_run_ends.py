@@ -79,7 +79,12 @@ def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
 ])  # fmt: skip
 def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: Mode, fault: str, said: str) -> None:
     env = EnvSection(
-        id="faulty_envs:Faulty", num_envs=2, vector_envs=2, segment_steps=16, kwargs={"fault": fault, "after": 40}
+        id="faulty_envs:Faulty",
+        num_envs=2,
+        vector_envs=2,
+        segment_steps=16,
+        kwargs={"fault": fault, "after": 40},
+        max_episode_steps=25,
     )
     run = begin(system_plan(tmp_path / "run", mode, 2 if mode == "sync" else 1, FAULTY_PPO, env, restart=ONE_RESTART))
     code, _, err = run.end()

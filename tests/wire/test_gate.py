@@ -14,7 +14,7 @@ import zmq
 from zmqrl.broker.doors import Doors
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import ConfigError
-from zmqrl.wire.gate import user_of
+from zmqrl.wire.gate import UNNAMED, user_of
 from zmqrl.wire.sockets import connect
 
 WAIT_S = 5.0
@@ -150,6 +150,6 @@ def test_without_keys_loopback_is_bound(tmp_path: Path, dial: Dial) -> None:
     doors = Doors(endpoints(tmp_path), LOOPBACK, None)
     try:
         dial(tcp(doors)).send(b"here")
-        assert turn(doors, lambda: heard(doors)) == (None, b"here")
+        assert turn(doors, lambda: heard(doors)) == (UNNAMED, b"here")
     finally:
         doors.close()

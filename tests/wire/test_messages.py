@@ -15,7 +15,6 @@ from zmqrl.types import Notice, SlotRef, Version
 from zmqrl.wire import messages
 
 NOTICE = to_json(Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5}))
-STATES = [[3, ["<i8", [1], b"12345678"], False], [4, None, True]]
 VALUES: dict[str, Any] = {
     "index": 1,
     "spawn": 0,
@@ -41,15 +40,17 @@ VALUES: dict[str, Any] = {
     "updates": 6,
     "notice": NOTICE,
     "back": [3, 4],
-    "order": [0, 1, 2, STATES],
+    "part": [0, 1, 2, 40, 8, b"12345678"],
+    "records": [[0, 1, 8]],
     "acked": [[0, 0, 3]],
-    "orders": [[0, 1, 2, None]],
+    "orders": [[0, 1, 2, None], [1, 1, 2, 40]],
     "stop": False,
-    "requests": [[0, 1, 2]],
+    "requests": [[0, 1, 2, 8]],
     "known": None,
 }
 """A sound value of every field."""
 SOUND = [(kind, {name: VALUES[name] for name in fields}) for kind, fields in messages.SCHEMAS.items()]
+dict(SOUND)["record"]["parts"] = [[0, 1, 8, b"12345678"]]
 WORKER = dict(SOUND)["worker"]
 
 
@@ -113,11 +114,13 @@ def test_each_wrong_form_has_its_reason(frame: bytes, expected: str) -> None:
         ("announce", "notice", {**NOTICE, "schedule": {"epsilon": "x"}}),
         ("announce", "notice", {**NOTICE, "more": 1}),
         ("announce", "notice", {k: v for k, v in NOTICE.items() if k != "key"}),
-        ("answer", "order", [0, 1, 2]),
-        ("answer", "order", [0, 1, 2, [[3, ["<i8", [-1], b""], False]]]),
-        ("answer", "order", [0, 1, 2, [[3, ["<i8", [1], "text"], False]]]),
+        ("answer", "part", [0, 1, 2, 40, 8]),
+        ("answer", "part", [0, 1, 2, 40, -8, b""]),
+        ("answer", "part", [0, 1, 2, 40, 8, "text"]),
+        ("record", "parts", [[0, 1, b""]]),
+        ("orders", "orders", [[0, 1, 2, [[3, None, False]]]]),
         ("orders", "stop", 1),
-        ("books", "requests", [[0, 1]]),
+        ("books", "requests", [[0, 1, 2]]),
         ("books", "known", 3),
     ],
 )

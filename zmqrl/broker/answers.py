@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import zmq
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.doors import Doors
-from zmqrl.broker.orders import order_to_data
+from zmqrl.broker.env_records import PART_BYTES, PackedRecords, TakeUpParts
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.errors import TrainingFailed
@@ -32,6 +33,11 @@ class Answers:
         """Of other hosts."""
         self._forward: list[SlotRef] = []
         self._owed: set[int] = set()
+        self._wanted: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
+        """By worker: its spawn, and the parts of records that it requested last."""
+        self._packed = PackedRecords()
+        self.take_up_parts = TakeUpParts()
+        """The learner's answers, as far as they have come."""
         self._ask = False
 
     def worker_at(self, index: int, peer: bytes) -> None:
@@ -46,6 +52,10 @@ class Answers:
         """Where the learner spoke from last; it is answered in this round if it is new, or when `answer`."""
         self._ask = self._ask or answer or peer != self._learner
         self._learner = peer
+
+    def want(self, index: int, spawn: int, records: Sequence[Sequence[int]]) -> None:
+        """A worker lacks these `[vector env, incarnation, offset]` of its orders' records."""
+        self._wanted[index] = (spawn, records)
 
     def welcome(self, peer: bytes) -> None:
         """To an agent, at once: this broker is there, and so is this version."""
@@ -90,15 +100,30 @@ class Answers:
             if standing is not None and index in self._workers:
                 self._to(self._workers[index], self._orders(standing))
         self._owed.clear()
+        self._give_records()
         if self._ask and self._learner is not None:
             self._ask = False
             self._to(self._learner, self._books())
         for peer, reply in self._desk.served():
             self._to(peer, *reply)
 
+    def _give_records(self) -> None:
+        for index, (spawn, records) in self._wanted.items():
+            parts: list[list[Any]] = []
+            left = PART_BYTES
+            for vector_env, incarnation, offset in records:
+                order = self._state.unbegun(vector_env, incarnation)
+                if order is not None and left and self._state.holds(index, spawn, vector_env):
+                    parts.append([vector_env, incarnation, offset, self._packed.of(order)[offset : offset + left]])
+                    left -= len(parts[-1][3])
+            if parts and index in self._workers:
+                self._to(self._workers[index], messages.pack("record", spawn=spawn, parts=parts))
+        self._wanted.clear()
+        self._packed.keep(lambda key: self._state.unbegun(*key) is not None)
+
     def _books(self) -> bytes:
-        state = self._state
-        requests = [[r.vector_env, r.incarnation, r.next_index] for r in state.requests]
+        state, offset = self._state, self.take_up_parts.offset
+        requests = [[r.vector_env, r.incarnation, r.next_index, offset(r)] for r in state.requests]
         known = None if state.notice is None else list(state.notice.version)
         return messages.pack("books", broker=state.incarnation, requests=requests, known=known)
 
@@ -110,7 +135,7 @@ class Answers:
             leases=[list(ref) for ref in standing.leases],
             acked=[[v, *at] for v, at in standing.acked.items()],
             serial=standing.serial,
-            orders=None if standing.orders is None else [order_to_data(order) for order in standing.orders],
+            orders=None if standing.orders is None else [self._packed.order_to_data(o) for o in standing.orders],
             stop=standing.stop,
         )
 

@@ -12,7 +12,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
 from zmqrl.broker.hosts import Hosts
 from zmqrl.broker.liveness import Beat, Liveness, Member
-from zmqrl.broker.orders import TakeUp, order_from_data
+from zmqrl.broker.senders import Senders
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.codec import from_json
@@ -29,8 +29,6 @@ CLAIM_S = 3.0
 Longer when `limits.lost_after_s` is: who comes back later than that would have been lost under one broker too.
 """
 ROLES = ("worker", "learner")
-FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
-"""What a host that came in over tcp may say: the learner is here."""
 
 
 class Hearing:
@@ -53,6 +51,7 @@ class Hearing:
         """
         self._clock = clock
         self._columns, self._layout, self._guarded = plan.columns, layout, guarded
+        self._senders = Senders(plan)
         self._state, self._answers, self._desk, self._events = state, answers, desk, events
         limits = plan.config.limits
         self._liveness = Liveness(limits)
@@ -62,18 +61,26 @@ class Hearing:
             state.await_claims()
             self._claims_until = clock() + max(CLAIM_S, limits.lost_after_s)
 
-    def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event:
-        """Descriptors, or a whole segment. WireError when it cannot be one."""
+    def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event | None:
+        """Descriptors, or a whole segment; None when its worker is not known yet. WireError when it is refused."""
+        user = self._user_of(frames[0])
         if len(frames) > 1:
-            return self._delivered(frames)
+            return self._delivered(frames, user)
+        if user is not None:
+            raise WireError("not from there", f"descriptors from {user}")
         index, spawn, refs = messages.unpack_descriptors(frames[0].bytes)
         return ev.Sealed(index, spawn, refs)
 
-    def _delivered(self, frames: Sequence[zmq.Frame]) -> ev.Delivered:
+    def _user_of(self, frame: zmq.Frame) -> str | None:
+        return user_of(frame) if self._guarded else None
+
+    def _delivered(self, frames: Sequence[zmq.Frame], user: str | None) -> ev.Delivered | None:
         message = messages.unpack(frames[0].bytes)
         f = message.fields
         if message.kind != "segment" or f["layout"] != self._layout:
             raise WireError("segment", "not a segment of this run's layout")
+        if not self._senders.admit(user, "segment", f):
+            return None
         columns = messages.unpack_columns([frame.buffer for frame in frames[1:]], self._columns)
         meta = messages.segment_meta(f["meta"])
         return ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns)
@@ -84,9 +91,9 @@ class Hearing:
             raise WireError("frames", f"{len(frames)} frames on control")
         peer, message = frames[0].bytes, messages.unpack(frames[1].bytes)
         kind, f = message.kind, message.fields
-        user = user_of(frames[1]) if self._guarded else None
-        if user is not None and kind not in FROM_OTHER_HOSTS:
-            raise WireError("not from there", f"{kind} from {user}")
+        user = self._user_of(frames[1])
+        if not self._senders.admit(user, kind, f):
+            return None
         if kind == "worker":
             if self._state.may_be(f["index"]):
                 self._answers.worker_at(f["index"], peer)
@@ -98,6 +105,8 @@ class Hearing:
             return self._agent(peer, f, user)
         if kind == "beat":
             self._beat(f)
+        elif kind == "want":
+            self._answers.want(f["index"], f["spawn"], f["records"])
         elif kind == "fetch":
             self._fetch(peer, Version(*f["version"]))
         else:
@@ -118,17 +127,16 @@ class Hearing:
 
     def _agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> ev.HostIs | None:
         """Always answered: it is how an agent knows that this broker lives."""
-        if user is not None and user != f["host"]:
-            raise WireError("host", f"{user} speaks for {f['host']}")
         if user is not None and self._state.gave_up(f["workers"]):
             self._answers.farewell(peer)  # it was silent for too long: others have its vector envs
             return None
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
                 self._liveness.expect(Member("worker", index), spawn, index in f["ready"], self._clock())
+        self._senders.learn(f["host"], filter(self._state.may_be, f["workers"]))
         if f["workers"]:
             if user is not None:
-                self._answers.agent_at(user, peer)
+                self._answers.agent_at(f["host"], peer)
             if self._hosts.hear(f["host"], f["workers"], self._clock()):
                 self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
@@ -136,17 +144,23 @@ class Hearing:
         self._answers.welcome(peer)
         return ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"])
 
-    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event:
+    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event | None:
         if kind not in ("learner", "announce", "answer"):
             raise WireError("kind", kind)
+        if kind == "answer":
+            return self._answered(peer, f)
         repeated = kind == "announce" and self._knows(f["notice"]["version"])
         self._answers.learner_at(peer, bool(self._state.requests) or repeated)
         if kind == "learner":
             return ev.LearnerIs(f["updates"])
-        if kind == "announce":
-            return ev.Announced(from_json(Notice, f["notice"]), f["back"])
-        order = order_from_data(f["order"])
-        return ev.Answered(TakeUp(order.vector_env, order.incarnation, order.next_index, order.states or ()))
+        return ev.Announced(from_json(Notice, f["notice"]), f["back"])
+
+    def _answered(self, peer: bytes, f: Mapping[str, Any]) -> ev.Answered | None:
+        """A part that was there already is not answered: each answer brings the next one."""
+        parts = self._answers.take_up_parts
+        take_up = parts.take(f["part"], self._state.requests)
+        self._answers.learner_at(peer, parts.progressed)
+        return None if take_up is None else ev.Answered(take_up)
 
     def _knows(self, version: Sequence[int]) -> bool:
         """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""

@@ -7,7 +7,7 @@ holder had sealed is booked before (`zmqrl.broker.booking`), so the books say wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.membership import Membership
@@ -140,11 +140,20 @@ class Placement:
         part = self._parts[said.index]
         part.heard_serial = said.serial
         part.told = frozenset(v for v in said.streams if v < len(self._streams.records))
+        for vector_env, order in part.orders.items():
+            if order.states is not None and said.streams.get(vector_env) == order.incarnation:
+                part.orders[vector_env] = replace(order, states=None)  # it steps it: the record has served
         for vector_env, index, rows in said.open_rows if said.remote else ():
             named = vector_env in part.told and self.holders.get(vector_env) == said.index
             if named and said.streams[vector_env] == self._streams.records[vector_env].incarnation:
                 self._streams.report_open(vector_env, index, rows)
         return bool(part.leaving) and said.serial == part.serial
+
+    def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
+        """An order with states whose worker has not said yet that it steps the vector env."""
+        holder = self.holders.get(vector_env)
+        order = None if holder is None else self._parts[holder].orders.get(vector_env)
+        return order if order is not None and order.states and order.incarnation == incarnation else None
 
     def let_go(self, index: int) -> None:
         """What the worker was taken off and names no more is free."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zmqrl.broker import events as ev
 from zmqrl.broker.booking import Booking
 from zmqrl.broker.membership import Membership
-from zmqrl.broker.orders import TakeUpRequest
+from zmqrl.broker.orders import StreamOrder, TakeUpRequest
 from zmqrl.broker.placement import Placement
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
@@ -108,6 +108,14 @@ class BrokerState:
             return None
         leases, stop = tuple(self._booking.leases(index)), self._ending and worker.remote
         return self._placement.standing(index, worker.spawn, leases, stop)
+
+    def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
+        """An order with states whose worker has not said yet that it steps the vector env."""
+        return self._placement.unbegun(vector_env, incarnation)
+
+    def holds(self, index: int, spawn: int, vector_env: int) -> bool:
+        """Whether this process is to step the vector env."""
+        return self._is_there(index, spawn) and self._placement.holders.get(vector_env) == index
 
     @property
     def has_remote(self) -> bool:

@@ -9,6 +9,15 @@ from zmqrl.config.sections import Config
 from zmqrl.types import ColumnSpec, EnvSpec
 
 
+def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
+    """Host to the indexes of its workers: 0 .. k - 1, the next host from k."""
+    held, first = {}, 0
+    for host, count in workers.items():
+        held[host] = range(first, first + count)
+        first += count
+    return held
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """The resolved run. Plain data: it travels as JSON on the host agent's stdin."""

@@ -61,6 +61,15 @@ class EnvSection:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
     """Dotted paths `a.b:Wrapper`, applied in order."""
+    max_episode_steps: Positive | None = None
+    """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
+
+    Single and sync need one of the two, or `recovery: restart_episode`.
+    """
+    recovery: Literal["exact", "restart_episode"] = "exact"
+    """Single and sync, after a death and on a resume. exact: running episodes go on where they were, by repeating their
+    actions. restart_episode: the next episodes begin instead, and the weights depend on deaths as well.
+    """
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.drill.faults import Kind
 from zmqrl.drill.subject import Subject
+from zmqrl.drill.witness_rows import EPISODE_LIMIT
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
@@ -95,6 +96,7 @@ def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
         "env": {
             "id": "zmqrl.drill.witness:WitnessEnv",
             "kwargs": {"record": record, "step_s": STEP_S},
+            "max_episode_steps": EPISODE_LIMIT,
             "num_envs": num_envs,
             "vector_envs": env.vector_envs,
             "segment_steps": steps,

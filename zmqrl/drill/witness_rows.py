@@ -30,6 +30,10 @@ ROW = np.dtype(
 """One env step: the first four are what the books call its segment, the rest is what the env itself said."""
 
 
+EPISODE_LIMIT = 100
+"""Above every episode's length: it cuts none, and bounds what a take-up carries."""
+
+
 def episode_steps(seed: int) -> int:
     """Length of the episode that was reset with `seed`: 20 to 80."""
     return 20 + seed % 61

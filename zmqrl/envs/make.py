@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.diagnosis import explain
@@ -39,12 +40,12 @@ def make_single(section: EnvSection) -> Env:
         env = gym.make(section.id, disable_env_checker=True, **kwargs)
     for path in section.wrappers:
         env = _wrapper(path)(env)
-    return env
+    return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
 
 
 def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
     """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
-    if section.wrappers or _attribute(section.id) is not None:
+    if section.wrappers or section.max_episode_steps is not None or _attribute(section.id) is not None:
         return None
     _register_namespace(section.id)
     env_id = section.id.rpartition(":")[2]  # the module is imported by now
@@ -92,7 +93,17 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env))
+    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env), _limit(env))
+
+
+def _limit(env: Env) -> int | None:
+    """The least of the limits that cut its episodes, in steps of the wrapped env at most."""
+    limits = []
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, TimeLimit) and env._max_episode_steps is not None:
+            limits.append(int(env._max_episode_steps))
+        env = env.env
+    return min(limits, default=None)
 
 
 def _has_native(section: EnvSection, env: Env) -> bool:

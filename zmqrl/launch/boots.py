@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import Boot, Keys, Listen, RunPlan
+from zmqrl.config.plan import Boot, Keys, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import LearnerSection
 
 FAR_RUNS = "runs"
@@ -34,15 +34,6 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
         )
         for host in hosts
     }
-
-
-def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
-    """Host to the indexes of its workers: 0 .. k - 1, the next host from k."""
-    held, first = {}, 0
-    for host, count in workers.items():
-        held[host] = range(first, first + count)
-        first += count
-    return held
 
 
 def _keys(plan: RunPlan, hosts: Sequence[str]) -> dict[str, Keys]:

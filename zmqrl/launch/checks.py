@@ -14,7 +14,8 @@ from pathlib import Path
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
-from zmqrl.config.sections import Config
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, EnvSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import read_config, read_info
@@ -67,6 +68,27 @@ def check_machine(config: Config, store_path: Path, run_dir: Path) -> None:
     if here:
         _check_writable("store.path", store_path)
     _check_writable("run directory", run_dir)
+
+
+def check_frames(plan: RunPlan) -> None:
+    """Raise `ConfigError` when a worker of another host could not send a segment: each column is one frame."""
+    config = plan.config
+    if not any(count for host, count in plan.workers.items() if host != config.learner.host):
+        return
+    from zmqrl.wire.sockets import MAX_MESSAGE_BYTES  # a plan for this machine alone is made without zmq
+
+    for column in plan.columns:
+        if column.nbytes > MAX_MESSAGE_BYTES:
+            one_env = column.nbytes // config.env.num_envs
+            steps = (config.env.segment_steps + 1) * MAX_MESSAGE_BYTES // column.nbytes - 1
+            fits = [f"env.segment_steps: {steps}"] if steps > 0 else []
+            fits += [f"env.num_envs: {MAX_MESSAGE_BYTES // one_env}"] if one_env <= MAX_MESSAGE_BYTES else []
+            raise ConfigError(
+                f"env.segment_steps: {config.env.segment_steps}: column {column.name!r} of a segment has "
+                f"{column.nbytes / 1e6:,.0f} MB, and a worker on another host sends at most "
+                f"{MAX_MESSAGE_BYTES / 1e6:,.0f} MB in one frame; "
+                f"{' or '.join(fits) or 'smaller observations or actions'} would fit"
+            )
 
 
 def _check_device(device: str, here: bool) -> None:
@@ -142,7 +164,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),
-        *_changed("env", to_json(config.env), to_json(stored.env)),
+        *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", to_json(config.network), to_json(stored.network)),
         *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
@@ -153,6 +175,11 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
     for key, asked, before in pairs:
         if asked != before:
             raise ConfigError(f"{key}: {asked!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it")
+
+
+def _fixed(env: EnvSection) -> dict[str, object]:
+    """What a resume has to keep of the env: how episodes are taken up again may change."""
+    return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 
 def _changed(section: str, asked: dict[str, object], before: dict[str, object]) -> list[tuple[str, object, object]]:

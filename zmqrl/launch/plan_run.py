@@ -19,7 +19,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
-from zmqrl.launch.checks import check_machine, check_parts, check_processor
+from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor
+from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import ColumnSpec, EnvSpec
 
@@ -68,6 +69,8 @@ def plan_run(
         )
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)
+        check_frames(plan)
+        check_recovery(plan)
         return plan
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.errors import ConfigError
-from zmqrl.launch.boots import worker_indexes
 
 
 class Scaling:

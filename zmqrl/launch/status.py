@@ -7,6 +7,7 @@ from typing import Any
 from zmqrl.config.codec import to_json
 from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.summary import recovery_of
 
 RETURNS_SHOWN = 30
 
@@ -32,6 +33,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
         "checkpoint_every_s": run.checkpoint_every_s,
+        "recovery": recovery_of(state.plan),
         "hosts": [host_status(state, row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],

@@ -48,8 +48,10 @@ class Summary:
     restarts: int
     peak_pss_mb: Mapping[str, float]
     bottleneck: str | None
-    checkpoint_interval_s: float | None
+    checkpoint_interval_s: float | None = None
     """Seconds from one durable FULL to the next at the end: `run.checkpoint_every_s`, or longer."""
+    recovery: str | None = None
+    """`env.recovery` in single and sync: with restart_episode the bits depend on deaths."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -86,7 +88,13 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
+        recovery=recovery_of(plan),
     )
+
+
+def recovery_of(plan: RunPlan) -> str | None:
+    """How running episodes are taken up again after a death; None in async, which promises no bits."""
+    return None if plan.config.run.mode == "async" else plan.config.env.recovery
 
 
 def _env_steps(known: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> int | None:

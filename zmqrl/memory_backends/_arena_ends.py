@@ -311,8 +311,11 @@ class LeasedSink(SegmentSink):
         self._streams, self._serial = tuple(orders), serial
         for order in orders:
             if known.get(order.vector_env) != order.incarnation:
-                self._next[order.vector_env] = order.next_index
-                self._writer.take_up(order.vector_env)
+                self._take_up(order)
+
+    def _take_up(self, order: StreamOrder) -> None:
+        self._next[order.vector_env] = order.next_index
+        self._writer.take_up(order.vector_env)
 
     def _is_booked(self, id: SegmentId) -> bool:
         return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))

@@ -14,12 +14,13 @@ from typing import Any
 
 import zmq
 
+from zmqrl.broker.env_records import PART_BYTES, pack_record
 from zmqrl.broker.events import Standing
-from zmqrl.broker.orders import order_from_data, order_to_data
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.memory_backends._record_fetching import RecordFetching
 from zmqrl.memory_backends._remote_writer import RemoteWriter
 from zmqrl.memory_backends.base import (
     MemoryBackend,
@@ -60,6 +61,10 @@ class ZmqSource(ArenaSource):
         self._known = True
         self._owes_report = False
         self._requests: list[TakeUpRequest] = []
+        self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
+        """Answered, with the index to go on at: packed until the broker has every part."""
+        self._offsets: dict[TakeUpRequest, int] = {}
+        """Which part of each answer the broker asked for last."""
         self._asked = self._came = False
         self._progress = (0, 0)
         self._moves = 0
@@ -97,15 +102,40 @@ class ZmqSource(ArenaSource):
         return list(self._requests)
 
     def answer(self, take_up: TakeUp) -> None:
-        order = StreamOrder(take_up.vector_env, take_up.incarnation, take_up.next_index, take_up.states)
-        send(self._control, messages.pack("answer", order=order_to_data(order)))
-        self._requests = [r for r in self._requests if r.vector_env != take_up.vector_env]
+        for request in [r for r in self._requests if r.vector_env == take_up.vector_env]:
+            self._requests.remove(request)
+            if request.incarnation == take_up.incarnation:
+                self._records[request] = (take_up.next_index, pack_record(take_up.states))
+                self._send_part(request)
 
     def close(self) -> None:
         self._heartbeat.close()
         self._context.destroy(linger=int(self._heartbeat_s * 1000))
         self._fresh.clear()
         self._arena.close()
+
+    def _hear_books(self, f: Mapping[str, Any]) -> None:
+        """What the broker asks for: of an answer that was given, its next part follows at once."""
+        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in f["requests"]}
+        self._records = {r: record for r, record in self._records.items() if r in self._offsets}
+        self._requests = [r for r in self._offsets if r not in self._records]
+        self._asked = bool(self._requests)
+        left = PART_BYTES
+        for request in list(self._records):
+            left -= self._send_part(request) if left > 0 else 0
+        known = f["known"]
+        self._known = self._notice is None or (known is not None and tuple(known) == self._notice.version)
+
+    def _send_part(self, request: TakeUpRequest) -> int:
+        """Bytes sent of the record. After its last part it is forgotten: if that is lost, the learner is asked anew."""
+        next_index, record = self._records[request]
+        offset = self._offsets.get(request, 0)
+        content = record[offset : offset + PART_BYTES]
+        part = [request.vector_env, request.incarnation, next_index, len(record), offset, content]
+        send(self._control, messages.pack("answer", part=part))
+        if offset + len(content) >= len(record):
+            del self._records[request]
+        return len(content)
 
     def _released(self) -> None:
         self._owes_report = True  # any message makes the broker look; one usually follows at once
@@ -134,10 +164,7 @@ class ZmqSource(ArenaSource):
         for frame in drain(self._control):
             message = messages.unpack(frame)
             if message.kind == "books":
-                self._requests = [TakeUpRequest(*r) for r in message.fields["requests"]]
-                self._asked = bool(self._requests)
-                known = message.fields["known"]
-                self._known = self._notice is None or (known is not None and tuple(known) == self._notice.version)
+                self._hear_books(message.fields)
 
 
 class ZmqSink(LeasedSink):
@@ -163,6 +190,7 @@ class ZmqSink(LeasedSink):
         self._broker = 0
         self._said_at = 0.0
         self._resend_at = 0.0
+        self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s)
         who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
         self._heartbeat = Heartbeat(self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys)
 
@@ -173,6 +201,7 @@ class ZmqSink(LeasedSink):
         while True:
             if now >= self._said_at + self._heartbeat_s or self._is_new_broker():
                 self._say(now)
+            self._ask_for_records(now)
             changed = self._take_in(max(0.0, min(deadline, self._said_at + self._heartbeat_s) - now))
             now = time.monotonic()
             if changed or now >= deadline:
@@ -242,8 +271,11 @@ class ZmqSink(LeasedSink):
                 pass
         for frame in drain(self._control):
             message = messages.unpack(frame)
-            if message.kind == "orders" and message.fields["spawn"] == self._spawn:
-                self._hear(message.fields)
+            f = message.fields
+            if message.kind == "orders" and f["spawn"] == self._spawn:
+                self._hear(f)
+            elif message.kind == "record" and f["spawn"] == self._spawn:
+                self._hear_record(f["parts"])
         return True
 
     def _hear(self, f: Mapping[str, Any]) -> None:
@@ -253,11 +285,41 @@ class ZmqSink(LeasedSink):
             self._broker, self._serial = f["broker"], -1
         known_serial = self._serial
         acked = {v: (incarnation, index) for v, incarnation, index in f["acked"]}
-        orders = None if f["orders"] is None else tuple(order_from_data(o) for o in f["orders"])
+        orders = None if f["orders"] is None or f["serial"] == known_serial else self._ready(f["orders"])
         self._stand(Standing(f["spawn"], [SlotRef(*r) for r in f["leases"]], acked, orders, f["serial"]))
         self._stop = f["stop"]
         if self._serial != known_serial:
             self._said_at = 0.0  # so that the orders are not repeated in each reply
+
+    def _ready(self, rows: Sequence[Sequence[Any]]) -> list[StreamOrder]:
+        """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
+
+        An order that is known stays as it is: it may not have been followed yet, and has no states when it comes again.
+        """
+        known = {(order.vector_env, order.incarnation): order for order in self._streams}
+        ready, awaited = [], []
+        for vector_env, incarnation, next_index, nbytes in rows:
+            order = StreamOrder(vector_env, incarnation, next_index, None if nbytes is None else ())
+            if (vector_env, incarnation) in known:
+                ready.append(known[vector_env, incarnation])
+            elif nbytes:
+                awaited.append((order, nbytes))
+            else:
+                ready.append(order)
+        self._records.expect(awaited)
+        return ready
+
+    def _ask_for_records(self, now: float) -> None:
+        wanted = self._records.due(now)
+        if wanted:
+            send(self._control, messages.pack("want", index=self._index, spawn=self._spawn, records=wanted))
+
+    def _hear_record(self, parts: Sequence[Sequence[Any]]) -> None:
+        self._moves += 1
+        for order in self._records.take(parts):
+            self._streams = (*self._streams, order)
+            self._take_up(order)
+            self._said_at = 0.0  # so that the broker forgets the record
 
 
 class ZmqBackend(MemoryBackend):

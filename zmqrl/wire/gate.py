@@ -18,6 +18,10 @@ from zmqrl.errors import ConfigError
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 LOOPBACK = "127.0.0.1"
+UNNAMED = ""
+"""The user of a message that came over tcp without a key."""
+IPC_ADDRESS = "localhost:"
+"""Begins the address of an ipc peer (then uid, gid, pid); that of a tcp peer is an IP address."""
 ZAP_FRAMES = 7
 """version, request, domain, address, identity, mechanism, key."""
 DOMAIN = b"zmqrl"
@@ -104,8 +108,17 @@ class Gate:
 
 
 def user_of(frame: zmq.Frame) -> str | None:
-    """The host that a message came from as the gate knows it; None for this host's own (ipc)."""
-    try:
-        return str(frame.get("User-Id"))
-    except zmq.ZMQError:
+    """The host that a message came from, as the gate knows it.
+
+    None for the broker's own host (ipc). `UNNAMED` for a sender over tcp without a key (`security.curve: off`).
+    """
+    if _property(frame, "Peer-Address").startswith(IPC_ADDRESS):
         return None
+    return _property(frame, "User-Id")
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return UNNAMED

@@ -14,7 +14,7 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.errors import WireError
 from zmqrl.types import Array, ColumnSpec, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_CONTROL_BYTES = 16 << 20
 MAX_DESCRIPTORS_BYTES = 1 << 20
 MOST_PARTS = 4096
@@ -66,29 +66,23 @@ def _is_list_of_counts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_count, value))
 
 
-def _is_states(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(s, list)
-        and len(s) == 3
-        and _is_count(s[0])
-        and isinstance(s[2], bool)
-        and (
-            s[1] is None
-            or (
-                isinstance(s[1], list)
-                and len(s[1]) == 3
-                and _is_text(s[1][0])
-                and _is_list_of_counts(s[1][1])
-                and isinstance(s[1][2], bytes)
-            )
+def _is_part(counts: int) -> Check:
+    """So many counts, then a part of an env-slot record as bytes."""
+
+    def check(value: Any) -> bool:
+        return (
+            isinstance(value, list)
+            and len(value) == counts + 1
+            and all(map(_is_count, value[:-1]))
+            and isinstance(value[-1], bytes)
         )
-        for s in value
-    )
+
+    return check
 
 
 def _is_orders(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(o, list) and len(o) == 4 and all(map(_is_count, o[:3])) and (o[3] is None or _is_states(o[3]))
+        isinstance(o, list) and len(o) == 4 and all(map(_is_count, o[:3])) and (o[3] is None or _is_count(o[3]))
         for o in value
     )
 
@@ -130,7 +124,7 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
     "weights": {"notice": _is_notice, "parts": lambda v: _is_count(v) and v <= MOST_PARTS},
     "learner": {"env_steps": _is_count, "updates": _is_count},
     "announce": {"notice": _is_notice, "back": lambda v: v is None or _is_list_of_counts(v)},
-    "answer": {"order": lambda v: _is_orders([v])},
+    "answer": {"part": _is_part(5)},
     "orders": {
         "spawn": _is_count,
         "broker": _is_count,
@@ -140,7 +134,9 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
         "orders": lambda v: v is None or _is_orders(v),
         "stop": _is_flag,
     },
-    "books": {"broker": _is_count, "requests": _is_counts(3), "known": _is_version_or_none},
+    "want": {"index": _is_count, "spawn": _is_count, "records": _is_counts(3)},
+    "record": {"spawn": _is_count, "parts": lambda v: isinstance(v, list) and all(map(_is_part(3), v))},
+    "books": {"broker": _is_count, "requests": _is_counts(4), "known": _is_version_or_none},
     "notice": {"notice": _is_notice},
 }
 """Fields of each message. All ints are below 2^62."""

@@ -103,7 +103,7 @@ class EnvRecord:
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()
-        self._actions.load(arrays.get("actions"))
+        self._actions.load(arrays.get("actions") if self._keep_actions else None)
         if "actions" in arrays:
             self._rows = len(arrays["actions"])
 

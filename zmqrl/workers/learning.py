@@ -51,7 +51,8 @@ class Learning:
         self.events = events
         self.counters = counters
         self._ledger = ledger
-        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, replayable=plan.config.run.mode != "async")
+        exact = plan.config.run.mode != "async" and plan.config.env.recovery == "exact"
+        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, replayable=exact)
         self.lags = LagHistogram()
         self.rates = Rates()
         self.waited_s = self._saved_s = 0.0

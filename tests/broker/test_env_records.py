@@ -1,0 +1,100 @@
+"""Parts of env-slot records: in order, each once, and nothing that is no record."""
+
+from __future__ import annotations
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zmqrl.broker.env_records import PackedRecords, PartialRecord, TakeUpParts, pack_record, unpack_record
+from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.errors import WireError
+
+STATES = (EnvSlotState(3, np.arange(6, dtype=np.float32).reshape(3, 2), True), EnvSlotState(4))
+RECORD = pack_record(STATES)
+REQUEST = TakeUpRequest(1, 2, 3)
+
+
+def part(offset: int, size: int, nbytes: int = len(RECORD), next_index: int = 3, incarnation: int = 2) -> list[object]:
+    return [1, incarnation, next_index, nbytes, offset, RECORD[offset : offset + size]]
+
+
+def test_a_record_comes_back() -> None:
+    first, second = unpack_record(RECORD)
+    assert (first.episode, first.resetting, second) == (3, True, STATES[1])
+    assert first.actions is not None and np.array_equal(first.actions, STATES[0].actions)  # type: ignore[arg-type]
+    assert unpack_record(pack_record(())) == ()
+
+
+@pytest.mark.parametrize("data", [
+    7,
+    [[1, None]],
+    [[-1, None, False]],
+    [[1, ["O", [1], b"12345678"], False]],
+    [[1, ["<i8", [2], b"12345678"], False]],
+    [[1, ["<i8", [-1], b"12345678"], False]],
+    [["x", None, False]],
+], ids=str)  # fmt: skip
+def test_what_is_no_record_is_refused(data: object) -> None:
+    with pytest.raises(WireError):
+        unpack_record(bytes(msgpack.packb(data)))
+
+
+@given(st.integers(0, len(RECORD) - 1), st.integers(0, 255))
+def test_a_changed_byte_is_a_record_or_a_wire_error(at: int, byte: int) -> None:
+    try:
+        unpack_record(RECORD[:at] + bytes([byte]) + RECORD[at + 1 :])
+    except WireError:
+        pass
+
+
+def test_parts_come_in_order_and_each_once() -> None:
+    record = PartialRecord(10)
+    assert not record.add(4, b"later")
+    assert record.add(0, b"0123")
+    assert not record.add(0, b"0123")
+    assert not record.add(4, b"")
+    assert not record.add(4, b"too many for it")
+    assert record.add(4, b"456789") and record.is_whole
+
+
+def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
+    parts = TakeUpParts()
+    assert parts.take(part(0, 20), []) is None and not parts.progressed
+    assert parts.take(part(0, 20), [REQUEST]) is None and parts.progressed
+    assert parts.offset(REQUEST) == 20
+    assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
+    assert parts.take(part(20, 999, incarnation=1), [REQUEST]) is None and not parts.progressed
+    take_up = parts.take(part(20, 999), [REQUEST])
+    assert take_up is not None and (take_up.vector_env, take_up.incarnation, take_up.next_index) == (1, 2, 3)
+    assert pack_record(take_up.states) == RECORD
+    assert parts.offset(REQUEST) == 0
+
+
+def test_another_record_than_before_begins_anew() -> None:
+    """A learner that was started again may answer otherwise."""
+    parts = TakeUpParts()
+    parts.take(part(0, 20), [REQUEST])
+    assert parts.take(part(20, 999, next_index=4), [REQUEST]) is None and not parts.progressed
+    assert parts.offset(REQUEST) == 0
+
+
+def test_an_empty_record_is_whole_at_once() -> None:
+    assert TakeUpParts().take([1, 2, 3, 0, 0, b""], [REQUEST]) == TakeUp(1, 2, 3, ())
+
+
+def test_what_no_request_asks_for_any_more_is_forgotten() -> None:
+    parts = TakeUpParts()
+    parts.take(part(0, 20), [REQUEST])
+    parts.take(part(0, 20), [])
+    assert parts.offset(REQUEST) == 0
+
+
+def test_an_order_names_the_size_of_its_record_alone() -> None:
+    packed = PackedRecords()
+    assert packed.order_to_data(StreamOrder(1, 2, 3, STATES)) == [1, 2, 3, len(RECORD)]
+    assert packed.order_to_data(StreamOrder(1, 4, 3, ())) == [1, 4, 3, 0]
+    assert packed.order_to_data(StreamOrder(1, 5, 3, None)) == [1, 5, 3, None]

@@ -1,0 +1,119 @@
+"""What comes through the gate is believed only of the workers that its host holds: real sockets, real keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from test_hearing import NOTICE, Ear, agent
+
+from zmqrl.broker import events as ev
+from zmqrl.errors import WireError
+from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.wire import messages
+
+LOCAL, FAR, LATER = 0, 1, 5
+"""Workers: of the learner's host, of host `far`, and one that no host holds yet."""
+
+
+@pytest.fixture(params=[True, False], ids=["curve", "curve off"])
+def ear(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ear]:
+    made = Ear(tmp_path, curve=request.param)
+    yield made
+    made.close()
+
+
+def worker(index: int, remote: bool = True, spawn: int = 2) -> bytes:
+    return messages.pack("worker", index=index, spawn=spawn, broker=0, serial=-1, remote=remote,
+        leases=[], streams=[], open=[])  # fmt: skip
+
+
+def goodbye(index: int) -> bytes:
+    return messages.pack("goodbye", index=index, spawn=3)
+
+
+def beat(index: int, role: str = "worker") -> bytes:
+    return messages.pack("beat", role=role, index=index, spawn=99, progress=1)
+
+
+def segment(ear: Ear, index: int) -> tuple[bytes, ...]:
+    meta = SegmentMeta(SegmentId(index, 0, 0), Version(0, 0), 8)
+    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
+    return messages.pack_segment(ear.arena.layout.digest, index, 3, SlotRef(0, 1), meta), *columns
+
+
+def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
+    with pytest.raises(WireError) as caught:
+        ear.hear(peer, *frames)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), beat(LOCAL)], ids=["worker", "goodbye", "beat"])
+def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
+    assert refused(ear, ear.far, forged) == "host"
+    assert ear.hear(ear.near, goodbye(LOCAL)) == ev.Goodbye(LOCAL, 3), "the worker itself does"
+
+
+def test_a_live_local_worker_keeps_its_place_under_forged_farewells(ear: Ear) -> None:
+    alive = ev.HostIs({LOCAL: 3}, (), "local", (LOCAL,))
+    ear.state.handle_all([alive, ev.WorkerIs(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
+    before = ear.state.standing(LOCAL)
+    assert before is not None and before.leases
+    assert refused(ear, ear.far, goodbye(LOCAL)) == "host"
+    assert ear.state.standing(LOCAL) == before
+
+
+def test_a_segment_is_bound_to_the_host_of_its_sender(ear: Ear) -> None:
+    assert refused(ear, ear.far_pusher, *segment(ear, LOCAL)) == "host"
+    heard = ear.hear(ear.far_pusher, *segment(ear, FAR))
+    assert isinstance(heard, ev.Delivered) and heard.index == FAR
+
+
+def test_descriptors_come_from_workers_that_see_the_arena_alone(ear: Ear) -> None:
+    frame = messages.pack_descriptors(FAR, 0, [SlotRef(0, 1)])
+    assert refused(ear, ear.far_pusher, frame) == "not from there"
+    assert ear.hear(ear.pusher, frame) == ev.Sealed(FAR, 0, [SlotRef(0, 1)])
+
+
+def test_the_learner_does_not_beat_on_another_host(ear: Ear) -> None:
+    assert refused(ear, ear.far, beat(0, "learner")) == "not from there"
+    assert ear.hear(ear.near, beat(0, "learner")) is None
+
+
+def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:
+    assert refused(ear, ear.far, worker(FAR, remote=False)) == "not remote"
+    assert isinstance(ear.hear(ear.far, worker(FAR)), ev.WorkerIs)
+
+
+@pytest.mark.parametrize("field", ["alive", "ready", "given_up", "workers"])
+def test_an_agent_names_none_of_another_hosts_workers(ear: Ear, field: str) -> None:
+    value: Any = {LOCAL: 7} if field == "alive" else [LOCAL]
+    word = messages.HostWord(**{"alive": {}, field: value})
+    assert refused(ear, ear.far, messages.pack_host_word("far", word)) == "host"
+
+
+def test_no_agent_speaks_for_the_learners_host_from_outside(ear: Ear) -> None:
+    assert refused(ear, ear.far, agent("local", [])) == "host"
+
+
+def test_a_worker_of_the_plan_is_heard_before_its_agent(ear: Ear) -> None:
+    """Their connections are not in step: after a broker's restart either may be first."""
+    heard = ear.hear(ear.far, worker(FAR))
+    assert heard == ev.WorkerIs(FAR, 2, [], {}, 0, -1, True, [])
+
+
+def test_a_worker_that_came_later_is_heard_once_its_agent_was(ear: Ear) -> None:
+    """It is passed over until then without a count: an honest worker repeats its message at each heartbeat."""
+    assert ear.hear(ear.far, worker(LATER)) is None
+    assert ear.told(ear.far) == []
+    ear.hear(ear.far, agent("far", [FAR, LATER]))
+    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerIs)
+
+
+def test_a_worker_that_came_later_here_is_nobody_elses(ear: Ear) -> None:
+    ear.hear(ear.near, agent("local", [LOCAL, LATER]))
+    assert refused(ear, ear.far, worker(LATER)) == "host"
+    assert refused(ear, ear.far, agent("far", [LATER])) == "host"

@@ -1,0 +1,94 @@
+"""Whether running episodes can be taken up again is known before the start, and what fits is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch import env_recovery
+from zmqrl.launch.configure import load
+from zmqrl.launch.env_recovery import action_nbytes, check_recovery
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.types import Mode, SpaceSpec
+
+
+def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
+    flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
+    loaded = load("cartpole-ppo", overrides=flags, mode=mode, workers=2)
+    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_an_env_without_a_limit_is_refused_with_both_ways_out(tmp_path: Path, mode: Mode) -> None:
+    with pytest.raises(ConfigError, match=r"env.recovery: 'exact': env.id 'odd_envs:Walker' has no limit") as refused:
+        planned(tmp_path, mode, env__id="odd_envs:Walker")
+    assert "env.max_episode_steps: N" in str(refused.value)
+    assert "env.recovery: restart_episode" in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("mode", "values"), [
+    ("async", {}),
+    ("sync", {"env__max_episode_steps": 9}),
+    ("sync", {"env__recovery": "restart_episode"}),
+], ids=["async repeats nothing", "a limit", "restart_episode"])  # fmt: skip
+def test_each_way_out_starts(tmp_path: Path, mode: Mode, values: dict[str, Any]) -> None:
+    plan = planned(tmp_path, mode, env__id="odd_envs:Walker", **values)
+    assert plan.env.max_episode_steps == values.get("env__max_episode_steps")
+
+
+def test_the_limits_of_gymnasium_and_of_the_key_are_found(tmp_path: Path) -> None:
+    assert planned(tmp_path).env.max_episode_steps == 500
+    assert planned(tmp_path, env__max_episode_steps=40).env.max_episode_steps == 40
+    assert planned(tmp_path, env__max_episode_steps=4000).env.max_episode_steps == 500
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, env__max_episode_steps=1000)
+    monkeypatch.setattr(env_recovery, "available_bytes", lambda: env_recovery.KEEP_FREE + layout_bytes(plan) + 20_000)
+    check_recovery(with_limit(plan, 400))
+    with pytest.raises(ConfigError, match=r"episodes take up to .* MB \(500 steps of 4 x 2 envs\)") as refused:
+        check_recovery(plan)
+    fits = int(re.findall(r"env.max_episode_steps: (\d+)", str(refused.value))[0])
+    check_recovery(with_limit(plan, fits))
+    with pytest.raises(ConfigError):
+        check_recovery(with_limit(plan, fits + 1))
+
+
+def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
+    plan = with_limit(planned(tmp_path), env_recovery.MOST_RECORD_BYTES // 2 + 1)
+    with pytest.raises(ConfigError, match=r"env.num_envs: 1 would fit"):
+        check_recovery(plan)
+
+
+def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
+    plan = with_limit(planned(tmp_path), None)
+    with pytest.raises(ConfigError):
+        check_recovery(plan)
+    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, saves_state=True)))
+
+
+def test_the_bytes_of_an_action() -> None:
+    assert action_nbytes(SpaceSpec("discrete", (), "int64", 256)) == 1
+    assert action_nbytes(SpaceSpec("discrete", (), "int64", 257)) == 8
+    assert action_nbytes(SpaceSpec("box", (17, 2), "float32")) == 136
+
+
+def with_limit(plan: RunPlan, limit: int | None) -> RunPlan:
+    return dataclasses.replace(plan, env=dataclasses.replace(plan.env, max_episode_steps=limit))
+
+
+def layout_bytes(plan: RunPlan) -> int:
+    return env_recovery.layout_of(plan).nbytes

@@ -1,0 +1,149 @@
+"""Env-slot records far above the limit of a control message reach the successor whole, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import ROWS, bus_plan
+from real_bus import RealBus, until
+
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.memory_backends.base import StreamOrder, TakeUp
+from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.types import SegmentId, Version
+from zmqrl.wire import messages
+from zmqrl.wire.messages import HostWord
+
+TURN_S = 0.02
+VECTOR_ENVS = 2
+STEPS = 6000
+"""Of each env of 400 float32 actions: 19 MB for two envs, 38 MB for both vector envs."""
+
+
+def states(vector_env: int) -> tuple[EnvSlotState, ...]:
+    actions = np.random.default_rng(vector_env).random((2, STEPS, 400), np.float32)
+    return (EnvSlotState(3, actions[0]), EnvSlotState(4, actions[1], resetting=True))
+
+
+STATES = {vector_env: states(vector_env) for vector_env in range(VECTOR_ENVS)}
+assert sum(s.actions.nbytes for s in STATES[0] if s.actions is not None) > messages.MAX_CONTROL_BYTES
+
+
+class LongBus(RealBus):
+    """Vector envs whose worker died after one segment."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(bus_plan("sync", workers=1, vector_envs=VECTOR_ENVS, leases=2, slots=8), folder)
+        self.learner = self.source()
+        self.spawn = 0
+        first = self.sink()
+        self.agent.report(HostWord({0: 0}, workers=[0]))
+        until(lambda: len(first.poll(TURN_S).streams) == VECTOR_ENVS, "orders")
+        for vector_env in range(VECTOR_ENVS):
+            segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
+            first.progress(vector_env, ROWS)
+            first.seal(segment, SegmentId(vector_env, 0, 0), Version(0, 0), ROWS)
+        until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "booked")
+        self.learner.release([taken.ref for taken in self.learner.take(TURN_S)])
+        first._heartbeat.close()
+        self.agent.report(HostWord({}, workers=[0]))
+
+    def successor(self) -> ZmqSink:
+        self.spawn += 1
+        made = self.sink(spawn=self.spawn)
+        self.agent.report(HostWord({0: self.spawn}, workers=[0]))
+        return made
+
+    def turn(self, sink: ZmqSink) -> tuple[StreamOrder, ...]:
+        """One turn of worker and learner; what the worker is to step."""
+        answer_take_ups(self.learner)
+        return sink.poll(TURN_S).streams
+
+    def all_orders(self, sink: ZmqSink) -> dict[int, StreamOrder]:
+        def taken_up() -> dict[int, StreamOrder]:
+            orders = {order.vector_env: order for order in self.turn(sink)}
+            return orders if len(orders) == VECTOR_ENVS else {}
+
+        found: dict[int, StreamOrder] = until(taken_up, "every vector env")
+        return found
+
+    def until_a_part_came(self, sink: ZmqSink) -> None:
+        until(lambda: self.turn(sink) is not None and sink._records.fetched_bytes, "the first part of a record")
+        assert not sink.poll(0.0).streams, "nothing is begun before it is whole"
+
+
+def answer_take_ups(learner: ZmqSource) -> None:
+    learner.take(0.0)
+    for request in learner.take_up_requests():
+        learner.answer(TakeUp(request.vector_env, request.incarnation, 1, STATES[request.vector_env]))
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[LongBus]:
+    held = LongBus(tmp_path)
+    yield held
+    held.close()
+
+
+def check(orders: dict[int, StreamOrder]) -> None:
+    for vector_env, order in orders.items():
+        assert order.next_index == 1 and order.states is not None
+        for got, sent in zip(order.states, STATES[vector_env], strict=True):
+            assert (got.episode, got.resetting) == (sent.episode, sent.resetting)
+            assert got.actions is not None and sent.actions is not None
+            assert np.array_equal(got.actions, sent.actions)
+
+
+def test_long_records_reach_the_successor(bus: LongBus) -> None:
+    check(bus.all_orders(bus.successor()))
+    assert bus.broker.poll() is None
+
+
+def test_a_worker_killed_between_two_parts_has_a_successor(bus: LongBus) -> None:
+    first = bus.successor()
+    bus.until_a_part_came(first)
+    first._heartbeat.close()
+    bus.agent.report(HostWord({}, workers=[0]))
+    orders = bus.all_orders(bus.successor())
+    check(orders)
+    assert 2 in {order.incarnation for order in orders.values()}, "the one whose record was on its way begins anew"
+
+
+def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) -> None:
+    successor = bus.successor()
+    bus.until_a_part_came(successor)
+    bus.kill(bus.broker)
+    bus.broker = bus.start_broker()
+    bus.agent.report(HostWord({0: bus.spawn}, workers=[0]))
+    check(bus.all_orders(successor))
+    assert bus.arena.ledger().balanced
+
+
+def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> None:
+    successor = bus.successor()
+    until(lambda: successor.poll(TURN_S) and (bus.learner.take(0.0), bus.learner.take_up_requests())[1], "asked")
+    bus.learner.answer(TakeUp(0, 1, 1, STATES[0]))
+    bus.learner.take(0.0)
+    bus.learner.close()
+    bus.learner = bus.source()
+    check(bus.all_orders(successor))
+
+
+def test_a_lost_part_is_asked_for_again(bus: LongBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    successor = bus.successor()
+    taken, lost = successor._records.take_part, []
+
+    def lose_every_third(part: list[object]) -> bool:
+        lost.append(part[2])
+        return len(lost) % 30 != 3 and taken(part)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(successor._records, "take_part", lose_every_third)
+    check(bus.all_orders(successor))
+    assert len(lost) > 30

@@ -1,0 +1,63 @@
+"""What a worker asks for, and when it asks again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from zmqrl.broker.env_records import pack_record
+from zmqrl.broker.orders import StreamOrder
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.errors import WireError
+from zmqrl.memory_backends._record_fetching import AGAIN_MAX_S, RecordFetching
+
+ORDERS = [StreamOrder(vector_env, 1, 7, ()) for vector_env in range(2)]
+RECORD = pack_record((EnvSlotState(3, np.arange(40)),))
+AWAITED = [(order, len(RECORD)) for order in ORDERS]
+
+
+@pytest.fixture
+def fetching() -> RecordFetching:
+    made = RecordFetching(again_s=1.0)
+    made.expect(AWAITED)
+    return made
+
+
+def test_nothing_is_asked_for_without_orders() -> None:
+    assert RecordFetching(1.0).due(0.0) == []
+
+
+def test_it_asks_at_once_and_then_ever_more_rarely(fetching: RecordFetching) -> None:
+    times = [now for now in range(200) if fetching.due(float(now))]
+    assert times[:6] == [0, 1, 3, 7, 15, 31]
+    assert {b - a for a, b in pairwise(times[6:])} == {AGAIN_MAX_S}
+
+
+def test_a_new_part_brings_the_next_request_at_once(fetching: RecordFetching) -> None:
+    assert fetching.due(0.0) == [[0, 1, 0], [1, 1, 0]]
+    assert fetching.take([[0, 1, 0, RECORD[:9]]]) == []
+    assert fetching.due(0.1) == [[0, 1, 9], [1, 1, 0]]
+    assert fetching.take([[0, 1, 0, RECORD[:9]]]) == []
+    assert fetching.due(0.2) == [], "that part was there already"
+
+
+def test_whole_records_are_orders_to_follow(fetching: RecordFetching) -> None:
+    (order,) = fetching.take([[0, 1, 0, RECORD], [1, 1, 0, RECORD[:9]]])
+    assert (order.vector_env, order.incarnation, order.next_index) == (0, 1, 7)
+    assert order.states is not None and np.array_equal(order.states[0].actions, np.arange(40))  # type: ignore[arg-type]
+    assert fetching.due(0.0) == [[1, 1, 9]]
+
+
+def test_newer_orders_forget_what_is_not_in_them_and_keep_what_came(fetching: RecordFetching) -> None:
+    fetching.take([[1, 1, 0, RECORD[:9]]])
+    fetching.expect([AWAITED[1], (StreamOrder(0, 2, 8, ()), 5)])
+    assert sorted(fetching.due(0.0)) == [[0, 2, 0], [1, 1, 9]]
+    assert fetching.take([[0, 1, 0, RECORD]]) == []
+
+
+def test_what_is_no_record_is_asked_for_again(fetching: RecordFetching) -> None:
+    with pytest.raises(WireError):
+        fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)]])
+    assert fetching.due(0.0)[0] == [0, 1, 0]

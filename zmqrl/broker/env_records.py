@@ -1,0 +1,147 @@
+"""Env-slot records on the wire: where a successor takes a vector env up, packed, and sent in parts that are asked for.
+
+A record has every action since the reset of each env, so it has no limit of its own. One part travels per request, and
+a part that is lost is requested again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
+
+from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.errors import WireError
+from zmqrl.types import Array
+
+PART_BYTES = 1 << 19
+"""Of one message: small enough that a thin wire carries it within seconds."""
+PLAIN_DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
+Key: TypeAlias = tuple[int, int]
+"""Vector env and incarnation of the successor."""
+
+
+def pack_record(states: Sequence[EnvSlotState]) -> bytes:
+    """One `[episode, actions, resetting]` per env slot; no bytes for no states."""
+    if not states:
+        return b""
+    return bytes(msgpack.packb([[s.episode, _array_to_data(s.actions), s.resetting] for s in states]))
+
+
+def unpack_record(record: bytes) -> tuple[EnvSlotState, ...]:
+    """The reverse. WireError when it is not one."""
+    if not record:
+        return ()
+    try:
+        data = msgpack.unpackb(record)
+        return tuple(EnvSlotState(_count(e), None if a is None else _array_from_data(a), bool(r)) for e, a, r in data)
+    except (TypeError, ValueError, OverflowError, msgpack.exceptions.UnpackException) as error:
+        raise WireError("record", str(error)) from error
+
+
+class PartialRecord:
+    """Grows part by part, in order; a part that does not continue it is ignored."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._content = bytearray()
+
+    @property
+    def offset(self) -> int:
+        """Where the next part begins."""
+        return len(self._content)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte is there."""
+        return self.offset == self.nbytes
+
+    def add(self, offset: int, content: bytes) -> bool:
+        """Whether the part was the next one."""
+        if offset != self.offset or not content or offset + len(content) > self.nbytes:
+            return False
+        self._content += content
+        return True
+
+    def states(self) -> tuple[EnvSlotState, ...]:
+        """Of a whole record."""
+        return unpack_record(bytes(self._content))
+
+
+class TakeUpParts:
+    """The broker's side of the learner's answers. Bounded by the requests that are open."""
+
+    def __init__(self) -> None:
+        self._partial: dict[TakeUpRequest, tuple[int, PartialRecord]] = {}
+        """With the index of the segment that the successor writes first."""
+        self.progressed = False
+        """Whether the last part was new."""
+
+    def offset(self, request: TakeUpRequest) -> int:
+        """Which part is missing."""
+        return self._partial[request][1].offset if request in self._partial else 0
+
+    def take(self, part: Sequence[Any], requests: Iterable[TakeUpRequest]) -> TakeUp | None:
+        """Take in one part of an answer to one of `requests`; the take-up once it is whole."""
+        vector_env, incarnation, next_index, nbytes, offset, content = part
+        by_key = {(r.vector_env, r.incarnation): r for r in requests}
+        open_requests = set(by_key.values())
+        self._partial = {r: partial for r, partial in self._partial.items() if r in open_requests}
+        request = by_key.get((vector_env, incarnation))
+        self.progressed = False
+        if request is None:
+            return None
+        known = self._partial.get(request)
+        if known is None or (known[0], known[1].nbytes) != (next_index, nbytes):
+            known = self._partial[request] = (next_index, PartialRecord(nbytes))
+        record = known[1]
+        self.progressed = record.add(offset, content) or record.is_whole
+        if not record.is_whole:
+            return None
+        del self._partial[request]
+        return TakeUp(vector_env, incarnation, next_index, record.states())
+
+
+class PackedRecords:
+    """Records of orders that their workers have not begun yet, packed once."""
+
+    def __init__(self) -> None:
+        self._packed: dict[Key, bytes] = {}
+
+    def of(self, order: StreamOrder) -> bytes:
+        """The record of `order`, which has states."""
+        key = order.vector_env, order.incarnation
+        if key not in self._packed:
+            self._packed[key] = pack_record(order.states or ())
+        return self._packed[key]
+
+    def order_to_data(self, order: StreamOrder) -> list[int | None]:
+        """An order as msgpack data: vector env, incarnation, next index, bytes of its record (nil: begin fresh)."""
+        nbytes = None if order.states is None else len(self.of(order))
+        return [order.vector_env, order.incarnation, order.next_index, nbytes]
+
+    def keep(self, is_needed: Callable[[Key], bool]) -> None:
+        """Forget the rest."""
+        self._packed = {key: record for key, record in self._packed.items() if is_needed(key)}
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"episode {value!r}")
+    return value
+
+
+def _array_to_data(array: Array | None) -> list[Any] | None:
+    return None if array is None else [array.dtype.str, list(array.shape), np.ascontiguousarray(array).tobytes()]
+
+
+def _array_from_data(data: Sequence[Any]) -> Array:
+    dtype, shape, content = data
+    if not PLAIN_DTYPE.fullmatch(dtype):
+        raise WireError("dtype", dtype)
+    array: Array = np.frombuffer(content, np.dtype(dtype)).reshape([_count(size) for size in shape]).copy()
+    return array

@@ -1,0 +1,66 @@
+"""Who may send what: a message from another host is accepted only for the workers that this host holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zmqrl.config.plan import RunPlan, worker_indexes
+from zmqrl.errors import WireError
+from zmqrl.wire.gate import UNNAMED
+
+FROM_OTHER_HOSTS = frozenset({"worker", "want", "beat", "goodbye", "agent", "fetch", "segment"})
+"""Kinds of message that another host may send: the learner is on the broker's host."""
+
+
+class Senders:
+    """Each worker index belongs to one host for the whole run: by the plan, else by the first agent that names it."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._learner_host = plan.config.learner.host
+        self._host_of = {index: host for host, held in worker_indexes(plan.workers).items() for index in held}
+
+    def admit(self, user: str | None, kind: str, f: Mapping[str, Any]) -> bool:
+        """Whether the message counts; `user` is the sender's host as the gate knows it (`gate.user_of`).
+
+        Returns:
+            False for a worker that no agent has named yet. Its messages are repeated, and its agent's may be later
+            than its own, since they take different connections.
+
+        Raises:
+            WireError: This sender may not send it.
+        """
+        if user is None:  # the folder of the ipc sockets is open to this user alone
+            return True
+        if kind not in FROM_OTHER_HOSTS or (kind == "beat" and f["role"] != "worker"):
+            raise WireError("not from there", f"{kind} from {_name(user)}")
+        if kind == "agent":
+            self._check_agent(user, f)
+            return True
+        if kind == "worker" and not f["remote"]:
+            raise WireError("not remote", f"worker {f['index']} of {_name(user)} cannot see the arena")
+        return kind == "fetch" or self._holds(user, f["index"])
+
+    def learn(self, host: str, workers: Iterable[int]) -> None:
+        """An agent that was admitted holds these workers."""
+        for index in workers:
+            self._host_of.setdefault(index, host)
+
+    def _check_agent(self, user: str, f: Mapping[str, Any]) -> None:
+        host = f["host"]
+        if host != user if user != UNNAMED else host == self._learner_host:
+            raise WireError("host", f"{_name(user)} speaks for {host}")
+        for index in (*f["alive"], *f["ready"], *f["given_up"], *f["workers"]):
+            if self._host_of.get(index, host) != host:
+                raise WireError("host", f"{host} names worker {index} of {self._host_of[index]}")
+
+    def _holds(self, user: str, index: int) -> bool:
+        """Without keys nobody from outside is known by name: then any host but the learner's counts."""
+        host = self._host_of.get(index)
+        if host is not None and (host != user if user != UNNAMED else host == self._learner_host):
+            raise WireError("host", f"{_name(user)} speaks for worker {index} of {host}")
+        return host is not None
+
+
+def _name(user: str) -> str:
+    return user if user != UNNAMED else "a host without a key"

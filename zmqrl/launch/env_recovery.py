@@ -1,0 +1,66 @@
+"""Whether single and sync can take up every running episode again: what its actions need is known before the start."""
+
+from __future__ import annotations
+
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError
+from zmqrl.shared_memory.arena import layout_of
+from zmqrl.shared_memory.memory import KEEP_FREE, available_bytes
+from zmqrl.types import SpaceSpec
+
+COPIES = 6
+"""Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
+MOST_RECORD_BYTES = 1 << 30
+"""Of one vector env: what a take-up carries part by part in a time that one would wait for."""
+OTHERWISE = (
+    "give the env get_state and set_state, or set env.recovery: restart_episode, which begins running episodes anew "
+    "after a death or a resume, so that the weights no longer depend on the seed and the configuration alone"
+)
+
+
+def check_recovery(plan: RunPlan) -> None:
+    """Raise `ConfigError` when the actions of running episodes have no bound, or do not fit into memory.
+
+    Memory is that of this machine: a learner on another host has its own.
+    """
+    config, env = plan.config, plan.env
+    if config.run.mode == "async" or config.env.recovery != "exact" or env.saves_state:
+        return
+    if env.max_episode_steps is None:
+        raise ConfigError(
+            f"env.recovery: 'exact': env.id {env.id!r} has no limit of its episodes' steps, and mode "
+            f"{config.run.mode} repeats the actions of running episodes after a death or a resume; "
+            f"declare a limit with env.max_episode_steps: N, {OTHERWISE}"
+        )
+    step = action_nbytes(env.action) * config.env.num_envs
+    if env.max_episode_steps * step > MOST_RECORD_BYTES:
+        raise _too_much(config, env.max_episode_steps, env.max_episode_steps * step, MOST_RECORD_BYTES, step)
+    if config.learner.host != LOCAL:
+        return
+    step *= config.env.vector_envs * COPIES
+    there = max(0, available_bytes() - KEEP_FREE - layout_of(plan).nbytes)
+    if env.max_episode_steps * step > there:
+        raise _too_much(config, env.max_episode_steps, env.max_episode_steps * step, there, step)
+
+
+def action_nbytes(action: SpaceSpec) -> int:
+    """Of one action as it is kept: small whole numbers are bytes (`workers.action_history`)."""
+    if action.kind == "discrete":
+        return 1 if action.n <= 256 else 8
+    size = {"float16": 2, "float32": 4, "float64": 8}[action.dtype]
+    for length in action.shape:
+        size *= length
+    return size
+
+
+def _too_much(config: Config, limit: int, need: int, there: int, step: int) -> ConfigError:
+    env = config.env
+    settings = {"env.max_episode_steps": there // step, "env.num_envs": env.num_envs * there // need}
+    fits = " or ".join(f"{key}: {value}" for key, value in settings.items() if value) or "fewer envs"
+    return ConfigError(
+        f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
+        f"({limit:,} steps of {env.vector_envs} x {env.num_envs} envs), and {there / 1e6:,.0f} MB are there for them; "
+        f"{fits} would fit; else {OTHERWISE}"
+    )

@@ -1,0 +1,71 @@
+"""What a worker still lacks of the env-slot records of its orders. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from zmqrl.broker.env_records import Key, PartialRecord
+from zmqrl.broker.orders import StreamOrder
+from zmqrl.errors import WireError
+
+AGAIN_MAX_S = 30.0
+MOST_REQUESTED = 1000
+"""Records in one request."""
+
+
+class RecordFetching:
+    """One request at a time. It is repeated ever more rarely: its answer may be on its way behind a thin wire."""
+
+    def __init__(self, again_s: float) -> None:
+        """`again_s`: after how long without an answer a request is repeated for the first time."""
+        self._first_again_s = self._again_s = again_s
+        self._awaited: dict[Key, tuple[StreamOrder, PartialRecord]] = {}
+        self._due_at = 0.0
+        self.fetched_bytes = 0
+
+    def expect(self, orders: Sequence[tuple[StreamOrder, int]]) -> None:
+        """These orders, each with the bytes of its record, and no others; what came of them already counts."""
+        before, self._awaited = self._awaited, {}
+        for order, nbytes in orders:
+            key = order.vector_env, order.incarnation
+            known = before.get(key)
+            same = known is not None and known[1].nbytes == nbytes
+            self._awaited[key] = (order, known[1] if known is not None and same else PartialRecord(nbytes))
+        self._due_at, self._again_s = 0.0, self._first_again_s
+
+    def due(self, now: float) -> list[list[int]]:
+        """`[vector env, incarnation, offset]` of what is to be requested at `now`, in monotonic seconds."""
+        if not self._awaited or now < self._due_at:
+            return []
+        self._due_at, self._again_s = now + self._again_s, min(AGAIN_MAX_S, 2 * self._again_s)
+        wanted = list(self._awaited.items())[:MOST_REQUESTED]
+        return [[*key, record.offset] for key, (_, record) in wanted]
+
+    def take(self, parts: Sequence[Sequence[Any]]) -> list[StreamOrder]:
+        """Take parts in; orders whose records are whole now, with their states."""
+        new = [part for part in parts if self.take_part(part)]
+        if new:
+            self._due_at, self._again_s = 0.0, self._first_again_s
+        whole = [key for key, (_, record) in self._awaited.items() if record.is_whole]
+        return [self._begun(key) for key in whole]
+
+    def take_part(self, part: Sequence[Any]) -> bool:
+        """Whether `[vector env, incarnation, offset, content]` was the next part of an awaited record."""
+        vector_env, incarnation, offset, content = part
+        known = self._awaited.get((vector_env, incarnation))
+        if known is None or not known[1].add(offset, content):
+            return False
+        self.fetched_bytes += len(content)
+        return True
+
+    def _begun(self, key: Key) -> StreamOrder:
+        order, record = self._awaited[key]
+        try:
+            states = record.states()
+        except WireError:
+            self._awaited[key] = (order, PartialRecord(record.nbytes))
+            raise
+        del self._awaited[key]
+        return replace(order, states=states)
