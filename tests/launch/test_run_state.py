@@ -54,6 +54,8 @@ SUMMARY_KEYS = [
     "restarts",
     "peak_pss_mb",
     "bottleneck",
+    "resumed_from",
+    "last_seen",
 ]
 
 

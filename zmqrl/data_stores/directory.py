@@ -16,10 +16,12 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.errors import StoreError
 from zmqrl.types import Version, Weights
 
@@ -111,6 +113,12 @@ class DirectoryStore(DataStore):
 
     def newest(self) -> tuple[Version, bytes] | None:
         return next(self._verified("v"), None)
+
+    def owner(self) -> Lineage | None:
+        return read_owner(self.path)
+
+    def set_owner(self, owner: Lineage) -> None:
+        write_owner(self.path, owner)
 
     def retire(self) -> None:
         if not self._swept:
@@ -254,3 +262,10 @@ class DirectoryStore(DataStore):
         except OSError as error:
             if error.errno not in RETRIED and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 _log.warning("%s in %s cannot be deleted: %s", name, self.path, error)
+
+
+def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:
+    """Of `names` those of checkpoints of `kind` (`v`, `full-`, `best-`) with their versions, oldest first."""
+    matches = (m for m in map(_NAME.fullmatch, names) if m is not None and m[1] == kind)
+    found = {m[0]: Version(int(m[2]), int(m[3])) for m in matches}
+    return dict(sorted(found.items(), key=lambda item: item[1]))

@@ -48,6 +48,10 @@ class Summary:
     restarts: int
     peak_pss_mb: Mapping[str, float]
     bottleneck: str | None
+    resumed_from: Mapping[str, Any] | None = None
+    """version, env_steps and written_at (unix time) of the FULL that this attempt went on from."""
+    last_seen: Mapping[str, Any] | None = None
+    """env_steps and at (unix time) of the last line that earlier attempts left in `metrics.jsonl`."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -83,6 +87,8 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
+        resumed_from=state.resumed_from or None,
+        last_seen=None if state.last_seen is None else to_json(state.last_seen),
     )
 
 

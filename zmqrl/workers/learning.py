@@ -194,7 +194,8 @@ class Learning:
         arrays = self._full_arrays()
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
-        return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}), last)
+        meta = {"counters": vars(self.counters), "written_at": time.time()}
+        return self.fulls.write(Full(self.version, arrays, meta), last)
 
     def save_full_beside(self, replay: UniformReplay) -> None:
         """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
@@ -204,7 +205,8 @@ class Learning:
         # Copies: the thread reads them while we go on.
         now = {**self._full_arrays(), **prefixed("sampler", replay.state())}
         arrays = {name: np.array(array) for name, array in now.items()}
-        full = Full(self.version, arrays, {"counters": dict(vars(self.counters), rows=list(self.counters.rows))})
+        counters = dict(vars(self.counters), rows=list(self.counters.rows))
+        full = Full(self.version, arrays, {"counters": counters, "written_at": time.time()})
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         return BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
 
