@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
@@ -200,3 +201,12 @@ def test_an_unwritable_place_is_a_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"store\.path"):
         store.save(Version(0, 0), WEIGHTS, {})
     assert store.newest() is None
+
+
+def test_an_owner_is_found_again_or_never_recorded(store: DataStore) -> None:
+    """A kind that keeps lineages apart by their paths need not record whose it is."""
+    assert store.owner() is None
+    for attempt in (1, 2):
+        owner = Lineage("run-1", attempt, "here", "/runs/a")
+        store.set_owner(owner)
+        assert store.owner() in (None, owner)

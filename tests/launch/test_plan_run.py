@@ -58,7 +58,10 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
     ]
     assert (plan.run_dir, plan.store_path) == (str(tmp_path / "run"), str(tmp_path / "run" / "checkpoints"))
     assert plan.run_id.startswith("cartpole-ppo-") and plan.run_id != planned(tmp_path, "cartpole-ppo").run_id
-    assert planned(tmp_path, "cartpole-ppo", store__path=tmp_path / "far").store_path == str(tmp_path / "far")
+    shared = planned(tmp_path, "cartpole-ppo", store__path=tmp_path / "far")
+    assert shared.store_path == str(tmp_path / "far" / shared.lineage.id)
+    assert shared.lineage.id.startswith("cartpole-ppo-") and shared.lineage.attempt == 1
+    assert shared.lineage.id != planned(tmp_path, "cartpole-ppo", store__path=tmp_path / "far").lineage.id
     assert list(tmp_path.iterdir()) == []
 
 

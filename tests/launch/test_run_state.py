@@ -55,6 +55,8 @@ SUMMARY_KEYS = [
     "peak_pss_mb",
     "bottleneck",
     "checkpoint_interval_s",
+    "resumed_from",
+    "last_seen",
 ]
 
 

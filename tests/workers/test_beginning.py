@@ -15,6 +15,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.memory_backends.base import Booked, LearnerWord, SegmentSource, TakenSegment
 from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
@@ -95,3 +96,13 @@ def test_also_where_the_replay_came_back(boot: Boot, stored: int | None) -> None
 def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
     counters = begin(boot, _store(_of_last_leg(boot.plan, 51_000)), _stream(None)).counters
     assert counters.updates_forgiven == 0
+
+
+def test_a_resume_that_needs_a_full_does_not_begin_without(boot: Boot) -> None:
+    """Also the learner that is started again in the same attempt."""
+    needs = replace(boot, plan=replace(boot.plan, full_required=True))
+    for spawn in (0, 1):
+        with pytest.raises(ConfigError, match="--from-scratch"):
+            begin(replace(needs, spawn=spawn), _store(), _stream(None))
+    assert begin(boot, _store(), _stream(None)).counters.env_steps == 0
+    assert begin(needs, _store(_of_last_leg(boot.plan, 20_000)), _stream(None)).full is not None

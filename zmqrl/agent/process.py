@@ -18,6 +18,9 @@ from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.plan import Boot
+from zmqrl.config.store_path import store_path
+from zmqrl.data_stores.make import make_store
+from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
 from zmqrl.orchestrators.versions import processor_refusal
@@ -34,6 +37,8 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         raise ConfigError(f"{boot.host}: {processor}")
     if boot.remote:
         boot = _at_home(boot)
+    if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
+        take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
     with registered(boot, launched_from, lambda text: output.send("warning", text=text)):
         return _hold_part(boot, output, command)
@@ -72,8 +77,7 @@ def _hold(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: Comma
 def _at_home(boot: Boot) -> Boot:
     """Paths of the launcher's making are relative to the work directory that we were started in."""
     run_dir = Path(boot.plan.run_dir).absolute()
-    asked = boot.plan.config.store.path
-    store = Path(asked).expanduser().absolute() if asked else run_dir / "checkpoints"
+    store = store_path(boot.plan.config.store.path, run_dir, boot.plan.lineage.id)
     return replace(boot, plan=replace(boot.plan, run_dir=str(run_dir), store_path=str(store)))
 
 

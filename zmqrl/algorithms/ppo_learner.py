@@ -65,6 +65,8 @@ class PPOLearner(OnPolicyLearner):
         self._critic = Tower(network.tower("critic"), self._parameters)
         self._adam = FlatAdam(self._parameters.flat, epsilon=self._config.adam_epsilon)
         self._obs = ObsNormaliser(algorithm.env.observation.shape, self._config.obs_clip)
+        if "obs_stats.count" in weights:  # of another run (`run.init_from`)
+            self._obs.load_state(weights)
         self._reward = RewardNormaliser(self._config.gamma, self._config.reward_clip)
 
     @torch.inference_mode()

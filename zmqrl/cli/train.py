@@ -31,6 +31,8 @@ OPTIONS = (
         "--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."
     ),
     click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this directory."),
+    click.option("--from-scratch", is_flag=True, help="With --resume: begin at env step 0 if no checkpoint loads."),
+    click.option("--init-from", metavar="RUN|FILE", help="Start a new run with the weights of another."),
     click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
     click.option("--detach", is_flag=True, help="Return once all processes are ready; the run goes on."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
@@ -58,6 +60,8 @@ class _Asked:
     seeds: int | None
     run_dir: Path | None
     resume: Path | None
+    from_scratch: bool
+    init_from: str | None
     limit: tuple[str, ...]
     detach: bool
     dry_run: bool
@@ -97,6 +101,10 @@ def presets_command() -> None:
 def _run(asked: _Asked) -> int:
     if asked.resume is not None and asked.run_dir is not None:
         raise click.UsageError("--run-dir cannot go with --resume, which writes where it reads")
+    if asked.resume is not None and asked.init_from is not None:
+        raise click.UsageError("--init-from starts a new run and cannot go with --resume, which continues one")
+    if asked.from_scratch and asked.resume is None:
+        raise click.UsageError("--from-scratch goes with --resume: without it every run begins at env step 0")
     if asked.seeds is not None:
         return _run_seeds(asked, asked.seeds)
     return _run_one(asked, asked.run_dir, asked.seed)
@@ -134,9 +142,20 @@ def _was_stopped(directory: Path) -> bool:
 def _load(asked: _Asked, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
-    return load(
-        asked.preset, asked.hosts_file, asked.overrides, asked.mode, asked.workers, seed, asked.resume, asked.limit
-    )
+    overrides = asked.overrides
+    if asked.init_from is not None:
+        overrides += (f"run.init_from={json.dumps(_source_of_weights(asked.init_from))}",)
+    return load(asked.preset, asked.hosts_file, overrides, asked.mode, asked.workers, seed, asked.resume, asked.limit)
+
+
+def _source_of_weights(named: str) -> str:
+    """The absolute path of what `--init-from` names: a run directory, a file, or the id of a run."""
+    path = Path(named).expanduser()
+    if path.exists() or "/" in named or path.suffix:
+        return str(path.absolute())
+    from zmqrl.cli.find_run import find_run
+
+    return str(find_run(named)[0].absolute())
 
 
 def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
@@ -165,6 +184,10 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     config = ask_hosts(loaded.config)  # a fault of the configuration has been told by now
     if config is not loaded.config:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
+    if resume:
+        from zmqrl.launch.resume import prepare_resume
+
+        plan = prepare_resume(plan, asked.from_scratch)
     from zmqrl.launch.launcher import launch
 
     return launch(plan, asked.detach, asked.plain)

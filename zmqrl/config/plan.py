@@ -8,6 +8,23 @@ from dataclasses import dataclass, field
 from zmqrl.config.sections import Config
 from zmqrl.types import ColumnSpec, EnvSpec
 
+INITIAL = "initial.safetensors"
+"""In the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """All attempts of one run, and the attempt that this is: what the owner record of its checkpoints holds."""
+
+    id: str = ""
+    """Made at the run's first attempt, the same in all of them."""
+    attempt: int = 1
+    """Lifetimes of the launcher, this one included."""
+    host: str = ""
+    """Of the launcher."""
+    run_dir: str = ""
+    """On that host."""
+
 
 def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
     """Host to the indexes of its workers: 0 .. k - 1, the next host from k."""
@@ -42,7 +59,13 @@ class RunPlan:
     batch_segments: int
     """Segments of one training batch: the quota in sync, `batch_segments` in async on-policy, else 0."""
     store_path: str
+    """Directory of this lineage's checkpoints, on the learner's host (`config.store_path`)."""
     resume: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
+    full_required: bool = False
+    """Of a resume: the run had env steps, so a learner that finds no FULL must not begin at env step 0."""
+    from_scratch: bool = False
+    """Of a resume: the user allows it to begin at env step 0."""
 
     @property
     def total_workers(self) -> int:

@@ -41,6 +41,8 @@ class RunSection:
     stop_at_updates: Positive | None = None
     max_wall_s: Seconds | None = None
     checkpoint_every_s: Seconds = 10.0
+    init_from: str | None = None
+    """Version 0 has the weights of this run directory (its best version, else its newest) or checkpoint file."""
     debug: bool = False
     """Check what must hold at every update (first-minibatch ratio 1), fill freed slots with NaN."""
 
@@ -180,7 +182,7 @@ class StoreSection:
 
     kind: str = "directory"
     path: str | None = None
-    """null: `<run-dir>/checkpoints`."""
+    """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
     keep: Positive = 8
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
     """sync: FULL is written every round while it is no larger than this."""

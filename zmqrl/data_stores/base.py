@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.types import Version, Weights
 
@@ -81,6 +82,18 @@ class DataStore(ABC):
     @abstractmethod
     def newest(self) -> tuple[Version, bytes] | None:
         """The newest version's weights, verified; None when there is none."""
+
+    def owner(self) -> Lineage | None:
+        """The lineage and attempt that wrote here last; None where nothing is recorded.
+
+        Called by the launcher and the learner's host agent before the run starts. A store whose path is enough to keep
+        lineages apart need not record it.
+        """
+        return None
+
+    def set_owner(self, owner: Lineage) -> None:
+        """Record that `owner` writes here from now on; it was compared with `owner()` before. StoreError."""
+        return
 
     @abstractmethod
     def retire(self) -> None:

@@ -18,8 +18,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
 from zmqrl.errors import StoreError
 from zmqrl.types import Version, Weights
@@ -125,6 +127,12 @@ class DirectoryStore(DataStore):
 
     def newest(self) -> tuple[Version, bytes] | None:
         return next(self._verified("v"), None)
+
+    def owner(self) -> Lineage | None:
+        return read_owner(self.path)
+
+    def set_owner(self, owner: Lineage) -> None:
+        write_owner(self.path, owner)
 
     def retire(self) -> None:
         self._retire_all(SUPERSEDED_FOR_S)
@@ -278,3 +286,10 @@ def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> 
     held = metadata.get("version", str(version))
     if ("full" in metadata) != (kind == "full-") or held != str(version):
         raise StoreError(f"it holds {'FULL' if 'full' in metadata else 'weights'} of another version")
+
+
+def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:
+    """Of `names` those of checkpoints of `kind` (`v`, `full-`, `best-`) with their versions, oldest first."""
+    matches = (m for m in map(_NAME.fullmatch, names) if m is not None and m[1] == kind)
+    found = {m[0]: Version(int(m[2]), int(m[3])) for m in matches}
+    return dict(sorted(found.items(), key=lambda item: item[1]))

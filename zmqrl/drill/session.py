@@ -135,7 +135,7 @@ class Session:
     def _inject(self, fault: Fault, look: Look) -> bool:
         process = look.processes[fault.place]
         now = time.monotonic()
-        if not inject(fault, process, Path(self.subject.plan.store_path), self.record):
+        if not inject(fault, process, self.subject.checkpoints, self.record):
             return False
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
         active = _Active(fault, process, now, now + fault.hold_s if fault.hold_s else None, recovery)

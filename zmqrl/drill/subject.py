@@ -18,7 +18,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Look
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.launch.run_directory import read_info
+from zmqrl.launch.run_directory import read_info, stored_path
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 from zmqrl.types import Array, Ledger, Version
 
@@ -62,6 +62,11 @@ class Subject:
     def run_dir(self) -> Path:
         """Where it writes."""
         return Path(self.plan.run_dir)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Of the run's own lineage: `plan` has another."""
+        return stored_path(self.run_dir, self.plan.config)
 
     @property
     def output(self) -> Path:
@@ -213,7 +218,7 @@ class Subject:
     def _saved_version(self) -> Version | None:
         """Without shared memory (single mode): the newest file in the store."""
         try:
-            names = os.listdir(self.plan.store_path)
+            names = os.listdir(self.checkpoints)
         except OSError:
             return None
         versions = (Version(int(m[1]), int(m[2])) for m in map(_VERSION.fullmatch, names) if m)

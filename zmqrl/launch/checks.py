@@ -164,6 +164,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),
+        ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", to_json(config.network), to_json(stored.network)),
         *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),

@@ -13,9 +13,11 @@ from pathlib import Path
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
+from zmqrl.launch.initial_weights import initial_file
+from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.lost_agent import lost_agent
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, resume_command
@@ -93,7 +95,7 @@ class Launcher:
         self._orchestrator = orchestrator
         self._plain = plain
         self._on_ready: Callable[[], None] | None = on_ready
-        self._state = RunState(plan)
+        self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._signals = StopSignals()
         self._stillness = Stillness(plan.config.limits.stalled_after_s)
@@ -110,7 +112,10 @@ class Launcher:
 
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
+        initial = initial_file(self._plan)
         directory = RunDirectory.create(self._plan)
+        if initial is not None:
+            directory.write_durably(INITIAL, initial)
         with self._signals.caught(), lossy_output():
             self._links.deploy()
             view = make_view(self._plain, self._state)

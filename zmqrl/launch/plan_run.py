@@ -17,10 +17,13 @@ from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.config.store_path import store_path
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor
 from zmqrl.launch.env_recovery import check_recovery
+from zmqrl.launch.initial_weights import initial_weights_of
+from zmqrl.launch.lineage import lineage_of
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import ColumnSpec, EnvSpec
 
@@ -48,9 +51,12 @@ def plan_run(
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
         size = _size(config, algorithm, workers)
+        if config.run.init_from is not None and not resume:
+            initial_weights_of(config.run.init_from, algorithm)
         run_dir = run_dir.expanduser().absolute()
-        store_path = Path(config.store.path).expanduser().absolute() if config.store.path else run_dir / "checkpoints"
-        check_machine(config, store_path, run_dir)
+        lineage = lineage_of(config, run_dir, resume)
+        path = store_path(config.store.path, run_dir, lineage.id)
+        check_machine(config, store_path(config.store.path, run_dir, None), run_dir)
         plan = RunPlan(
             run_id=f"{config.run.name}-{secrets.token_hex(3)}",
             run_dir=str(run_dir),
@@ -64,8 +70,9 @@ def plan_run(
             streams=size.streams,
             workers=workers,
             batch_segments=size.batch_segments,
-            store_path=str(store_path),
+            store_path=str(path),
             resume=resume,
+            lineage=lineage,
         )
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)

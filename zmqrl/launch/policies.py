@@ -12,19 +12,14 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import StoreError
+from zmqrl.launch.run_directory import stored_path
 from zmqrl.plugins import load
 from zmqrl.types import EnvSpec, Version
 
 
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version, Policy]:
     """The best version of a run, else its newest, ready to act. StoreError when there is none."""
-    path = config.store.path or str(run_dir / "checkpoints")
-    store: DataStore = load(config.store.kind, "zmqrl.data_stores", DataStore)(path, config.store.keep)
-    best = store.best()
-    found = best[:2] if best is not None else store.newest()
-    if found is None:
-        raise StoreError(f"{path} holds no version of the policy")
-    version, content = found
+    version, content = newest_or_best(*open_store(run_dir, config))
     algorithm = make_algorithm(config, env)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may ask for its values when it is loaded.
@@ -32,3 +27,19 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
     schedule = algorithm.schedule(Progress(config.run.seed, horizon, 0, horizon))
     policy.load(tensors.parse(content)[0], schedule)
     return version, policy
+
+
+def open_store(run_dir: Path, config: Config) -> tuple[DataStore, Path]:
+    """The checkpoints of the run in `run_dir`, and where they are."""
+    path = stored_path(run_dir, config)
+    store: DataStore = load(config.store.kind, "zmqrl.data_stores", DataStore)(str(path), config.store.keep)
+    return store, path
+
+
+def newest_or_best(store: DataStore, path: Path) -> tuple[Version, bytes]:
+    """The best version, else the newest, with its verified content. StoreError when there is none."""
+    best = store.best()
+    found = best[:2] if best is not None else store.newest()
+    if found is None:
+        raise StoreError(f"{path} holds no version of the policy")
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
@@ -34,6 +35,9 @@ class RunInfo:
     preset: str | None
     ended_at: float | None = None
     """Unix time; a run of `zmqrl.train` ends before its process does."""
+    lineage: str | None = None
+    """Id of the lineage, which all attempts share; None: the last attempt was of zmqrl 0.1."""
+    attempt: int = 1
 
     @property
     def live(self) -> bool:
@@ -74,6 +78,7 @@ class RunDirectory:
         assert me is not None
         preset = plan.config.run.preset
         run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
+        run = replace(run, lineage=plan.lineage.id, attempt=plan.lineage.attempt)
         config = {"format_version": FORMAT_VERSION, "config": to_json(plan.config)}
         directory.write("config.json", config, durable=True)
         directory.write("run.json", to_json(run), durable=True)
@@ -84,6 +89,10 @@ class RunDirectory:
         temporary = self.path / f".{name}.{os.getpid()}"
         content = (json.dumps(data, indent=2) + "\n").encode()
         files.replace(str(self.path / name), [(0, content)], str(temporary), durable)
+
+    def write_durably(self, name: str, content: bytes) -> None:
+        """A file, whole or not at all, that survives a power cut once this returns."""
+        files.replace(str(self.path / name), [(0, content)], str(self.path / f".{name}.{os.getpid()}"), durable=True)
 
     def mark_ended(self, now: float) -> None:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
@@ -103,6 +112,12 @@ def read_info(run_dir: Path) -> RunInfo | None:
         return from_json(RunInfo, json.loads((run_dir / "run.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def stored_path(run_dir: Path, config: Config) -> Path:
+    """Where the checkpoints of the run in `run_dir` are, as its last attempt left them."""
+    info = read_info(run_dir)
+    return store_path(config.store.path, run_dir, None if info is None else info.lineage)
 
 
 def read_config(run_dir: Path) -> Config:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.host_table import HostTable, Loss
+from zmqrl.launch.lineage import LastSeen
 from zmqrl.launch.problem import Problem
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
@@ -60,6 +61,10 @@ class RunState:
     hosts: HostTable = field(init=False)
     stored: int = 0
     """Rows in the books of this arena: the learner counts `env_steps` when it uses them."""
+    last_seen: LastSeen | None = None
+    """Of a resume: how far the attempts before this one came by the run's records."""
+    resumed_from: dict[str, Any] = field(default_factory=dict)
+    """The FULL that the learner resumed from: version, env_steps, written_at."""
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
@@ -82,7 +87,8 @@ class RunState:
     @property
     def env_steps(self) -> int:
         """Stored so far, as last heard."""
-        return int(self.ended.get("env_steps", self.metrics.get("env_steps", 0)))
+        known = {**self.resumed_from, **self.metrics, **self.ended}
+        return int(known.get("env_steps", 0))
 
     @property
     def ready_workers(self) -> int:
@@ -154,6 +160,9 @@ class RunState:
         if not self.score.get("final"):
             self.score = dict(event.data)
 
+    def _on_resumed(self, event: HostEvent) -> None:
+        self.resumed_from = {name: event.data[name] for name in ("version", "env_steps", "written_at")}
+
     def _on_ended(self, event: HostEvent) -> None:
         self.ended = dict(event.data)
 
@@ -178,7 +187,7 @@ class RunState:
             return
         self.ready.discard(place)
         self._last_exit[place] = event
-        if event.data["code"] == BAD_CONFIGURATION and self.env_steps == 0:
+        if event.data["code"] == BAD_CONFIGURATION and not (self.ended or self.metrics.get("env_steps")):
             self.refused = self.refused or str(event.data["cause"])
         if event.data["expected"]:
             self._note(event, "the run ends without its last checkpoint")

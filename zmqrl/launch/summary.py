@@ -52,6 +52,10 @@ class Summary:
     """Seconds from one durable FULL to the next at the end: `run.checkpoint_every_s`, or longer."""
     recovery: str | None = None
     """`env.recovery` in single and sync: with restart_episode the bits depend on deaths."""
+    resumed_from: Mapping[str, Any] | None = None
+    """version, env_steps and written_at (unix time) of the FULL that this attempt went on from."""
+    last_seen: Mapping[str, Any] | None = None
+    """env_steps and at (unix time) of the last line that earlier attempts left in `metrics.jsonl`."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -89,6 +93,8 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         bottleneck=state.bottleneck,
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
+        resumed_from=state.resumed_from or None,
+        last_seen=None if state.last_seen is None else to_json(state.last_seen),
     )
 
 

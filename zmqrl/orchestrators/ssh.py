@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
-from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
@@ -19,7 +19,7 @@ from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.code_sync import deliver, pack
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.local import LocalAgent
-from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
+from zmqrl.orchestrators.ssh_checkpoints import Mirror, collect, remove, send
 from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
@@ -139,6 +139,7 @@ class SshOrchestrator(AgentsOrchestrator):
         self._tunnels: dict[str, list[int]] = {}
         self._connector: threading.Thread | None = None
         self._cancelled = threading.Event()
+        self._mirror: Mirror | None = None
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if LOCAL in boots:
@@ -169,7 +170,7 @@ class SshOrchestrator(AgentsOrchestrator):
         for accepted in (*connection.accepted, *connection.jump_accepted):
             self._warn(boot.host, accepted)
         try:
-            self._send_full(boot, connection)
+            self._send_files(boot, connection)
             section = self._sections[boot.host]
             code = deliver(connection, self._pack, section.workdir or "~") if self._pack is not None else None
             agent = SshAgent(boot, section, connection, Place(self._ssh, log, self._warn, code))
@@ -178,6 +179,10 @@ class SshOrchestrator(AgentsOrchestrator):
             self._failed(error)
         else:
             self.adopt(agent)
+            if self._keeps_copies(boot.host):
+                every_s = self._plan.config.run.checkpoint_every_s
+                folder, here = self._far_checkpoints(boot), Path(self._plan.store_path)
+                self._mirror = Mirror(connection, folder, here, every_s, self._warn)
 
     def _failed(self, error: HostFailed) -> None:
         self.put(error.host, "host_failed", cause=error.cause, mend=error.mend)
@@ -185,23 +190,34 @@ class SshOrchestrator(AgentsOrchestrator):
     def _warn(self, host: str, text: str) -> None:
         self.put(host, "warning", text=text)
 
-    def _send_full(self, boot: Boot, connection: Connection) -> None:
-        """What the learner's host needs of an earlier leg, before its agent starts."""
-        learner, kept = self._plan.config.learner.host, self._plan.config.store.path
-        if self._plan.resume and boot.host == learner and kept is None:
+    def _send_files(self, boot: Boot, connection: Connection) -> None:
+        """What the learner's host needs of the run directory, before its agent starts."""
+        initial = Path(self._plan.run_dir) / INITIAL
+        if boot.host == self._plan.config.learner.host and initial.is_file():
+            connection.put(initial, f"{self._far_run_dir(boot)}/{INITIAL}")
+        if self._plan.resume and self._keeps_copies(boot.host):
             send(connection, Path(self._plan.store_path), self._far_checkpoints(boot))
 
+    def _keeps_copies(self, host: str) -> bool:
+        """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
+        return host == self._plan.config.learner.host and self._plan.config.store.path is None
+
+    def _far_run_dir(self, boot: Boot) -> str:
+        return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}"
+
     def _far_checkpoints(self, boot: Boot) -> str:
-        return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}/checkpoints"
+        return f"{self._far_run_dir(boot)}/checkpoints"
 
     def _collect(self, agent: SshAgent) -> None:
         """The run directory is here, wherever the learner was."""
         folder = self._far_checkpoints(agent.boot)
         try:
             collect(agent.connection, folder, Path(self._plan.store_path))
-            remove(agent.connection, folder.removesuffix("/checkpoints"))
+            remove(agent.connection, self._far_run_dir(agent.boot))
         except HostFailed as error:
             self._warn(error.host, f"{error.cause}; {error.mend}")
+        except OSError as error:
+            self._warn(agent.host, f"its checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}")
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)
@@ -217,9 +233,10 @@ class SshOrchestrator(AgentsOrchestrator):
         self._cancelled.set()
         if self._connector is not None:
             self._connector.join(KILL_WAIT_S)
+        if self._mirror is not None:
+            self._mirror.close()
         return super().undeploy(grace_s)
 
     def read_to_the_end(self, agent: Agent) -> None:
-        learner, kept = self._plan.config.learner.host, self._plan.config.store.path
-        if isinstance(agent, SshAgent) and agent.host == learner and kept is None and agent.connection.is_alive():
+        if isinstance(agent, SshAgent) and self._keeps_copies(agent.host) and agent.connection.is_alive():
             self._collect(agent)

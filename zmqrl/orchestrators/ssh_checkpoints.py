@@ -1,40 +1,93 @@
-"""Checkpoints of a learner on another host: there before it resumes, and back here when the run is over."""
+"""Checkpoints of a learner on another host: there before it resumes, and copied here while it runs and at the end."""
 
 from __future__ import annotations
 
+import os
 import posixpath
-import re
-from collections.abc import Iterable
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zmqrl.errors import HostFailed
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.no_full import is_whole
+from zmqrl.errors import HostFailed, StoreError
 from zmqrl.orchestrators.ssh_commands import far
+from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
 
 LIST_S = 15.0
-FULLS = 2
-_NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
+MIRRORED: Mapping[str, int] = {"full-": 2, "best-": 1}
+"""Kinds that are copied while the run is running, and how many of each are kept here."""
+KEPT: Mapping[str, int] = {"v": 1, **MIRRORED}
+"""As `MIRRORED`, at the end of the run."""
+BUSY_SHARE = 0.2
+"""The most of the time that copying may take of the connection."""
+CLOSE_S = 3.0
 
 
 def send(connection: Connection, checkpoints: Path, folder: str) -> None:
-    """The newest FULL checkpoints of the run directory into the far `folder`. HostFailed when they cannot be sent."""
-    names = [path.name for path in checkpoints.glob("full-*.safetensors")]
-    for name in _newest(names, "full-", FULLS):
-        connection.put(checkpoints / name, f"{folder}/{name}")
+    """The newest FULLs and the best of the run directory into the far `folder`. HostFailed when they cannot be sent."""
+    for kind, most in MIRRORED.items():
+        for name in list(checkpoint_names(_names_here(checkpoints), kind))[-most:]:
+            connection.put(checkpoints / name, f"{folder}/{name}")
 
 
 def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they cannot be had."""
-    listed = connection.run(f"ls {far(folder)}", LIST_S)
+    if not bring(connection, folder, checkpoints, KEPT):
+        raise HostFailed(connection.target.host, f"a checkpoint in {folder} is damaged", "look there for what is left")
+
+
+def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
+    """What an attempt that ended without collecting left in the far `folder`. HostFailed when it cannot be asked."""
+    target = resolve(host, config.hosts.get(host, HostSection()), config.defaults)
+    connection = Connection.open(target, config.ssh)
+    try:
+        bring(connection, folder, checkpoints, KEPT, check_here=True)
+    finally:
+        connection.close()
+
+
+def bring(
+    connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int], check_here: bool = False
+) -> bool:
+    """Copy the checkpoints of the far `folder` that are newer than those here; the newest of each kind stay.
+
+    Args:
+        connection: To the host of `folder`.
+        folder: Where the learner writes; it may not be there yet.
+        checkpoints: The directory here.
+        kinds: What is copied, and how many of each kind are kept here.
+        check_here: Files here count only if they can be loaded.
+
+    Returns:
+        Whether everything newer was copied: a file may be replaced while it is read.
+
+    Raises:
+        HostFailed: the folder cannot be listed, or a file not be copied.
+        OSError: a file cannot be written here.
+    """
+    listed = connection.run(f"ls {far(folder)} 2>/dev/null || test ! -e {far(folder)}", LIST_S)
     if listed.code != 0:
         raise HostFailed(
             connection.target.host, f"its checkpoints in {folder} cannot be listed", "look there for what is left"
         )
-    names = listed.stdout.decode(errors="replace").split()
+    there, whole = listed.stdout.decode(errors="replace").split(), True
     checkpoints.mkdir(parents=True, exist_ok=True)
-    wanted = (*_newest(names, "v", 1), *_newest(names, "best-", 1), *_newest(names, "full-", FULLS))
-    for name in wanted:
-        connection.get(f"{folder}/{name}", checkpoints / name)
+    for kind, most in kinds.items():
+        here = checkpoint_names(_names_here(checkpoints), kind).items()
+        newest_here = max((v for name, v in here if not check_here or is_whole(checkpoints / name)), default=None)
+        found = list(checkpoint_names(there, kind).items())[-most:]
+        for name, version in found:
+            if newest_here is None or version > newest_here:
+                whole = _copy(connection, f"{folder}/{name}", checkpoints) and whole
+        for name in list(checkpoint_names(_names_here(checkpoints), kind))[:-most]:
+            (checkpoints / name).unlink(missing_ok=True)
+    return whole
 
 
 def remove(connection: Connection, folder: str) -> None:
@@ -43,6 +96,73 @@ def remove(connection: Connection, folder: str) -> None:
     connection.run(f"rmdir {far(posixpath.dirname(folder))}", LIST_S)
 
 
-def _newest(names: Iterable[str], kind: str, most: int) -> list[str]:
-    found = [(int(m[2]), int(m[3]), m[0]) for name in names if (m := _NAME.fullmatch(name)) and m[1] == kind]
-    return [name for _, _, name in sorted(found)[-most:]]
+class Mirror:
+    """A thread that copies FULL and best of a far learner to the run directory while the run is running."""
+
+    def __init__(
+        self, connection: Connection, folder: str, checkpoints: Path, every_s: float, warn: Callable[[str, str], None]
+    ) -> None:
+        """`every_s`: the least time between two copies; `warn`: takes host and text, from the thread."""
+        self._connection, self._folder, self._checkpoints = connection, folder, checkpoints
+        self._every_s, self._warn = every_s, warn
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mirror of checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No copy begins any more; one that is being made has `CLOSE_S` to end. Safe to call twice."""
+        self._closed.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        pause_s, failing = self._every_s, False
+        while not self._closed.wait(pause_s) and self._connection.is_alive():
+            begun = time.monotonic()
+            try:
+                bring(self._connection, self._folder, self._checkpoints, MIRRORED)
+                failing = False
+            except (HostFailed, OSError) as error:
+                if not failing and self._connection.is_alive():
+                    host, why = self._connection.target.host, getattr(error, "cause", str(error))
+                    self._warn(host, f"its checkpoints are not copied to {self._checkpoints}: {why}; it is tried again")
+                failing = True
+            pause_s = max(self._every_s, (time.monotonic() - begun) * (1 / BUSY_SHARE - 1))
+
+
+def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
+    """One far file, verified before it has its name here, and durable. False: it was replaced while it was read."""
+    folder, name = posixpath.split(path)
+    link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
+    # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
+    pair = f"{shlex.quote(name)} {shlex.quote(link)}"
+    linked = connection.run(f"cd {far(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null", LIST_S)
+    if linked.code != 0:
+        return False
+    try:
+        connection.get(f"{folder}/{link}", temporary)
+        content = temporary.read_bytes()
+        tensors.verify(content)
+        _sync(temporary)
+        temporary.replace(checkpoints / name)
+        _sync(checkpoints)
+    except StoreError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+        connection.run(f"rm -f {far(f'{folder}/{link}')}", LIST_S)
+    return True
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _names_here(checkpoints: Path) -> list[str]:
+    try:
+        return os.listdir(checkpoints)
+    except FileNotFoundError:
+        return []

@@ -12,6 +12,8 @@ from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.no_full import no_full
+from zmqrl.errors import StoreError
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.types import Version
@@ -38,7 +40,7 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     plan = boot.plan
     if boot.spawn == 0 and not plan.resume:
         return Beginning(_fresh(boot))
-    full = store.newest_full()
+    full = _newest_full(plan, store)
     counters = _counters(boot, store, source, full)
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
@@ -50,6 +52,19 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     at = Version(counters.incarnation, counters.n)
     again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
     return Beginning(counters, full, again.replay, again.oldest_incarnation)
+
+
+def _newest_full(plan: RunPlan, store: DataStore) -> Full | None:
+    """ConfigError when there is none and a resume must not begin at env step 0."""
+    try:
+        full = store.newest_full()
+    except StoreError:
+        if not plan.from_scratch:
+            raise
+        full = None
+    if full is None and plan.full_required:
+        raise no_full(plan, store.passed_over())
+    return full
 
 
 def _go_on(plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:

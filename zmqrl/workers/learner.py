@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from zmqrl.acting.spec import NetworkSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.plan import INITIAL, Boot, RunPlan
+from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.make import make_store
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
 from zmqrl.memory_backends.inproc import InprocSource
@@ -37,6 +40,8 @@ def main(boot: Boot) -> int:
     beginning = begin(boot, store, source)
     full = beginning.full
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
+    if plan.resume and boot.spawn == 0 and full is not None:
+        _tell_resumed(events, full)
     for damaged in store.passed_over():
         events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
     if boot.spawn > 0 or plan.resume:
@@ -58,6 +63,13 @@ def main(boot: Boot) -> int:
     finally:
         source.close()
     return 0
+
+
+def _tell_resumed(events: EventPipe, full: Full) -> None:
+    """What the summary names as `resumed_from`; FULL of 0.1 has no time."""
+    counters: Any = full.meta["counters"]
+    written_at = full.meta.get("written_at")
+    events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
 
 
 def _gone_on_from(full: Full | None) -> str:
@@ -90,12 +102,26 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
         names = tuple(name for name in full.arrays if name.startswith("weights/"))
         weights: Weights = {name.removeprefix("weights/"): full.arrays[name] for name in names}
     else:
-        spec: NetworkSpec = algorithm.network()
-        weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
+        weights = _version_0(learning.plan, algorithm)
     notice = learning.save_version(weights)
     learning.make_start_durable(full, weights)
     learning.announce(notice)
     return weights
+
+
+def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
+    """Random, or as `run.init_from` names them: the launcher has put those into the run directory and checked them."""
+    spec: NetworkSpec = algorithm.network()
+    drawn = {**initial_weights(spec, plan.config.run.seed), **algorithm.statistics()}
+    if plan.config.run.init_from is None:
+        return drawn
+    path = Path(plan.run_dir, INITIAL)
+    try:
+        content = path.read_bytes()
+        tensors.verify(content)
+    except (OSError, StoreError) as error:
+        raise ConfigError(f"run.init_from: {path} cannot be loaded: {error}; start a new run") from error
+    return {**drawn, **tensors.parse(content)[0]}
 
 
 def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:

@@ -211,7 +211,7 @@ class Learning:
         if replay is not None:
             arrays.update(replay_arrays(replay))
             rows = replay_rows(replay, self.source.columns)
-        return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}, rows), last)
+        return self.fulls.write(Full(self.version, arrays, self._full_meta(), rows), last)
 
     def make_start_durable(self, full: Full | None, weights: Weights) -> None:
         """Before anything is announced: the FULL begun from, or else a first one, survives a power cut.
@@ -223,8 +223,11 @@ class Learning:
             self._insist_on_start(lambda: self.store.sync_full(version))
             return
         arrays = {**prefixed("weights", weights), **prefixed("episodes", self.episodes.arrays())}
-        first = Full(self.version, arrays, {"counters": vars(self.counters)})
+        first = Full(self.version, arrays, self._full_meta())
         self._insist_on_start(lambda: self.store.save_full(first, durable=True))
+
+    def _full_meta(self) -> dict[str, object]:
+        return {"counters": vars(self.counters), "written_at": time.time()}
 
     def _insist_on_start(self, write: Callable[[], object]) -> None:
         self.saving.insist("the FULL to begin from", write, "the run waits to begin, and tries again")
@@ -237,7 +240,8 @@ class Learning:
         # Copies: the thread reads them while we go on.
         now = {**self._full_arrays(), **prefixed("sampler", replay.state())}
         arrays = {name: np.array(array) for name, array in now.items()}
-        full = Full(self.version, arrays, {"counters": dict(vars(self.counters), rows=list(self.counters.rows))})
+        counters = dict(vars(self.counters), rows=list(self.counters.rows))
+        full = Full(self.version, arrays, {"counters": counters, "written_at": time.time()})
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         return BackgroundFull(self.store, full, held, self.source.columns, self.source.is_held)
 

@@ -1,0 +1,112 @@
+"""A resume that would lose a run is refused before anything is written; `--from-scratch` allows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from command_runs import PLAIN, resume, summary, zmqrl
+
+STEPS = 4_096
+SETS = [word for pair in (f"run.total_env_steps={STEPS}", *PLAIN) for word in ("--set", pair)]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests take copies of it."""
+    run_dir = tmp_path_factory.mktemp("once") / "run"
+    words = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", run_dir)
+    zmqrl(*words, *SETS, at=run_dir.parent)
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(once, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def damage(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(3_000)
+        file.write(b"garbage")
+
+
+def fulls(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "checkpoints").glob("full-*"), key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(run_dir: Path) -> str:
+    """What is said; within the time of a configuration fault, and nothing is written."""
+    before, begun = contents(run_dir), time.monotonic()
+    said = resume(run_dir, 2 * STEPS, code=2)
+    assert time.monotonic() - begun < 10.0
+    assert contents(run_dir) == before
+    assert "--from-scratch" in said and "Traceback" not in said
+    return said
+
+
+def test_a_single_damaged_full_is_no_beginning(run_dir: Path) -> None:
+    for path in fulls(run_dir)[:-1]:
+        path.unlink()
+    (last,) = fulls(run_dir)
+    damage(last)
+    said = refused(run_dir)
+    newest = max((run_dir / "checkpoints").glob("v*"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    assert last.name in said and f"--init-from {newest}" in said
+    resume(run_dir, 2 * STEPS, "--from-scratch")
+    begun_again = summary(run_dir)
+    assert begun_again["ledger"]["stored"] == begun_again["env_steps"] >= 2 * STEPS
+    assert begun_again["resumed_from"] is None and begun_again["last_seen"]["env_steps"] >= STEPS / 2
+
+
+@pytest.mark.parametrize("record", ["summary.json", "status.json", "metrics.jsonl"])
+def test_a_run_that_had_env_steps_by_any_record_is_not_begun_again(run_dir: Path, record: str) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    data = {"env_steps": STEPS} if record.endswith("json") else {"wall_s": 1.0, "env_steps": STEPS}
+    for name in ("summary.json", "status.json", "metrics.jsonl"):
+        (run_dir / name).unlink()
+    (run_dir / record).write_text(json.dumps(data) + "\n")
+    assert str(STEPS) in refused(run_dir)
+
+
+def test_two_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
+    for path in fulls(run_dir):
+        damage(path)
+    assert len(fulls(run_dir)) == 2 and all(path.name in refused(run_dir) for path in fulls(run_dir))
+    resume(run_dir, 2 * STEPS, "--from-scratch")
+    assert summary(run_dir)["resumed_from"] is None
+
+
+def test_a_run_without_env_steps_begins(run_dir: Path) -> None:
+    for name in ("summary.json", "status.json", "metrics.jsonl"):
+        (run_dir / name).unlink()
+    shutil.rmtree(run_dir / "checkpoints")
+    resume(run_dir, STEPS)
+    assert summary(run_dir)["env_steps"] >= STEPS and summary(run_dir)["last_seen"] is None
+
+
+def test_from_scratch_goes_on_where_a_full_can_be_loaded(run_dir: Path) -> None:
+    before, newest = summary(run_dir), fulls(run_dir)[-1]
+    resume(run_dir, 2 * STEPS, "--from-scratch")
+    after = summary(run_dir)
+    assert after["resumed_from"]["env_steps"] == before["env_steps"]
+    assert f"full-{after['resumed_from']['version']}.safetensors" == newest.name
+    assert before["env_steps"] >= after["last_seen"]["env_steps"] > 0
+    assert abs(after["resumed_from"]["written_at"] - after["last_seen"]["at"]) < 60.0
+
+
+def test_the_flags_that_exclude_each_other(tmp_path: Path) -> None:
+    assert "--resume" in zmqrl("train", "cartpole-ppo", "--from-scratch", at=tmp_path, code=2)
+    words = ("train", "--resume", tmp_path, "--init-from", tmp_path)
+    assert "--init-from" in zmqrl(*words, at=tmp_path, code=2)

@@ -1,0 +1,65 @@
+"""The owner record: which lineage writes into a directory of checkpoints, and which of its attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.plan import Lineage
+from zmqrl.data_stores.base import DataStore
+from zmqrl.errors import ConfigError, StoreError
+
+OWNER = "owner.json"
+
+
+def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
+    """Make `lineage` the owner of `store`. ConfigError when it belongs to another, or cannot be written."""
+    try:
+        check_owner(store, path, lineage)
+        store.set_owner(lineage)
+    except StoreError as error:
+        raise ConfigError(f"store.path: {error}") from error
+
+
+def check_owner(store: DataStore, path: str, lineage: Lineage) -> None:
+    """ConfigError when `store` belongs to another lineage, or to another copy of this one that has gone further."""
+    owner = store.owner()
+    if owner is None:
+        return
+    named = f"attempt {owner.attempt} of {owner.id}, run directory {owner.run_dir} of {owner.host}"
+    mine = f"attempt {lineage.attempt} of {lineage.id}, run directory {lineage.run_dir} of {lineage.host}"
+    if owner.id != lineage.id:
+        raise ConfigError(f"store.path: {path} belongs to {named}; this is {mine}: set another store.path")
+    is_here = (owner.host, owner.run_dir) == (lineage.host, lineage.run_dir)
+    if owner.attempt >= lineage.attempt and not is_here:
+        raise ConfigError(
+            f"store.path: the run in {path} went on elsewhere: {named}; this is {mine}, a copy of an earlier state: "
+            f"resume {owner.run_dir}, or start a new run from its weights with --init-from"
+        )
+
+
+def read_owner(path: str) -> Lineage | None:
+    """The record in the directory; None when there is none. StoreError when it cannot be read."""
+    try:
+        os.listdir(path)  # NFS remembers that a name was absent
+        return from_json(Lineage, json.loads(Path(path, OWNER).read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{Path(path, OWNER)} cannot be read: {error}; delete it if the run is not live") from error
+
+
+def write_owner(path: str, owner: Lineage) -> None:
+    """Whole or not at all, and durable. StoreError when it cannot be written."""
+    temporary = Path(path, f".{OWNER}.{os.getpid()}.tmp")
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        with temporary.open("w") as file:
+            file.write(json.dumps(to_json(owner), indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(Path(path, OWNER))
+    except OSError as error:
+        raise StoreError(f"{Path(path, OWNER)} cannot be written: {error}") from error

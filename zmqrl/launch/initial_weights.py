@@ -1,0 +1,122 @@
+"""`--init-from`: the weights of another run or of a file, checked against the network of the run that starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores import tensors
+from zmqrl.errors import ConfigError, StoreError
+from zmqrl.launch.policies import newest_or_best, open_store
+from zmqrl.launch.run_directory import read_config
+from zmqrl.networks.initial import parameter_shapes
+from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
+from zmqrl.types import Array
+
+KEY = "run.init_from"
+OBS_STATISTICS = ("obs_mean", "obs_scale")
+
+
+def initial_file(plan: RunPlan) -> bytes | None:
+    """What the run directory keeps as `initial.safetensors`: a run that begins again begins with the same bits.
+
+    None: version 0 is random, or an earlier attempt has written the file.
+
+    Raises:
+        ConfigError: As `initial_weights_of`.
+    """
+    source = plan.config.run.init_from
+    if source is None or plan.resume:
+        return None
+    return tensors.dump(initial_weights_of(source, make_algorithm(plan.config, plan.env)), {"init_from": source})
+
+
+def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
+    """Every tensor of the network of `algorithm`, and its statistics where `source` has them.
+
+    Args:
+        source: A run directory (its best version, else its newest), or a checkpoint file of any kind.
+        algorithm: Of the run that starts.
+
+    Raises:
+        ConfigError: It cannot be read, or names or shapes differ; the message names the first difference.
+    """
+    content, where = _content(Path(source))
+    try:
+        tensors.verify(content)
+        found, metadata = tensors.parse(content)
+    except StoreError as error:
+        raise ConfigError(f"{KEY}: {where}: {error}; give a run directory or a checkpoint of zmqrl") from error
+    weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
+    arrays = dict(weights or found)
+    expected = parameter_shapes(algorithm.network())
+    _check(arrays, expected, [*algorithm.statistics(), *OBS_STATISTICS], where)
+    chosen = {name: arrays[name].astype(np.float32) for name in expected}
+    return chosen | _statistics(arrays, found, metadata, algorithm, where)
+
+
+def _content(source: Path) -> tuple[bytes, str]:
+    try:
+        if not source.is_dir():
+            return source.read_bytes(), str(source)
+        store, path = open_store(source, read_config(source))
+        version, content = newest_or_best(store, path)
+        return content, f"version {version} of {source}"
+    except (OSError, StoreError, ConfigError) as error:
+        raise ConfigError(f"{KEY}: {str(source)!r} is neither a run directory nor a checkpoint: {error}") from error
+
+
+def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statistics: list[str], where: str) -> None:
+    for name, shape in expected.items():
+        there = list(found[name].shape) if name in found else "no such tensor"
+        if there != list(shape):
+            raise ConfigError(
+                f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; "
+                "env, network and algorithm.kind must make the same network"
+            )
+    for name, array in found.items():
+        if name not in expected and name not in statistics and not name.startswith("obs_stats."):
+            raise ConfigError(
+                f"{KEY}: {where}: tensor {name}: expected no such tensor, found shape {list(array.shape)}; "
+                "env, network and algorithm.kind must make the same network"
+            )
+
+
+def _statistics(
+    arrays: dict[str, Array], found: dict[str, Array], metadata: dict[str, str], algorithm: Algorithm, where: str
+) -> dict[str, Array]:
+    """Those that the run publishes and `arrays` has, with what a learner merges its own observations into."""
+    published = {name: arrays[name] for name, array in algorithm.statistics().items() if name in arrays}
+    for name, array in algorithm.statistics().items():
+        if name in published and published[name].shape != array.shape:
+            shapes = f"expected shape {list(array.shape)}, found {list(published[name].shape)}"
+            raise ConfigError(f"{KEY}: {where}: tensor {name}: {shapes}")
+    if not set(OBS_STATISTICS) <= set(published):
+        return published
+    stats = _exact(found) or _estimated(published, metadata)
+    state = {"count": np.array([stats.count]), "mean": stats.mean, "m2": stats.m2}
+    # The scale of the state, so that learner and workers normalise version 0 by the same bits.
+    published |= {"obs_mean": stats.mean, "obs_scale": stats.scale}
+    return published | {f"obs_stats.{key}": value for key, value in state.items()}
+
+
+def _exact(found: dict[str, Array]) -> RunningStats | None:
+    """A FULL holds them, and version 0 of a run that began with the weights of another."""
+    for prefix in ("state/obs_stats", "obs_stats"):
+        if f"{prefix}.count" in found:
+            count, mean, m2 = (found[f"{prefix}.{key}"].copy() for key in ("count", "mean", "m2"))
+            return RunningStats(float(count[0]), mean, m2)
+    return None
+
+
+def _estimated(published: dict[str, Array], metadata: dict[str, str]) -> RunningStats:
+    """Of a published version: a row of observations for each env step."""
+    count = float(metadata.get("env_steps", 0))
+    if count <= 0:
+        return RunningStats.empty(published["obs_mean"].size)
+    variance = np.maximum(published["obs_scale"] ** -2.0 - VARIANCE_FLOOR, 0.0)
+    return RunningStats(count, published["obs_mean"].copy(), variance * count)
