@@ -101,7 +101,7 @@ def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() 
     report = replace(GOOD, outcomes=(*GOOD.outcomes, both), at_least=minimums_named(["broker:kill=3"]))
     assert report.exit_code == 0
     assert "at least 3 broker:kill: 3" in str(report)
-    assert "several processes at once: within 0.12 ms" in str(report)
+    assert "several processes at once: within 0.12 ms (p50), 0.12 ms (max)" in str(report)
 
 
 def test_overlapped_faults_are_told_apart_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:

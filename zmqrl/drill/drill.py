@@ -55,7 +55,7 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
         for_s=asked.for_s,
         faults_s=max(session.faults_s for session in sessions),
         outcomes=tuple(sorted((o for s in sessions for o in s.outcomes), key=lambda o: o.fault.number)),
-        runs=tuple(_run_report(session) for session in sessions),
+        runs=tuple(run_report(session) for session in sessions),
         outside=outside_check(other, record),
         books_rows=_books_rows(other),
         threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
@@ -127,7 +127,7 @@ def outside_check(subject: Subject, record: Path) -> OutsideCheck:
     """Read what the witness wrote, and judge it."""
     plan = subject.plan
     env, sync = plan.config.env, subject.sync
-    vector_envs = env.vector_envs if sync else plan.streams
+    vector_envs = env.vector_envs if sync else plan.total_workers
     expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps)
     return check(_given(subject, record), witness.stepped_episodes(record), expected)
 
@@ -155,7 +155,8 @@ def _books_rows(subject: Subject) -> tuple[int, int] | None:
     return least, least + sum(ledger.in_flight for ledger, killed in ledgers if killed)
 
 
-def _run_report(session: Session) -> RunReport:
+def run_report(session: Session) -> RunReport:
+    """What is left of a run whose session has ended."""
     subject = session.subject
     summary = subject.summary() or {}
     return RunReport(

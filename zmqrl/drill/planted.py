@@ -24,17 +24,17 @@ class _SpoilingSource(ZmqSource):
         super().__init__(boot)
         self._backend = backend
         self._taken = 0
-        self._before: dict[str, Array] | None = None
+        self._before: dict[int, Columns] = {}
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         taken = super().take(timeout_s)
         for segment in taken:
-            columns = {name: column[segment.ref.slot] for name, column in self.columns.items()}
             self._taken += 1
-            if self._taken % EVERY == 0 and self._before is not None:
-                self._backend.spoil(columns, self._before)
-            elif self._taken % EVERY == EVERY - 1:
-                self._before = {name: np.array(column) for name, column in columns.items()}
+            columns = {name: column[segment.ref.slot] for name, column in self.columns.items()}
+            vector_env = segment.meta.id.vector_env
+            if self._taken % EVERY == 0 and vector_env in self._before:
+                self._backend.spoil(columns, self._before[vector_env])
+            self._before[vector_env] = {name: np.array(column) for name, column in columns.items()}
         return taken
 
 
@@ -45,7 +45,7 @@ class _Spoiling(ZmqBackend):
 
     @classmethod
     def spoil(cls, columns: Columns, before: Columns) -> None:
-        """Write into a segment; `before`: a copy of the one that was taken before it."""
+        """Write into a segment; `before`: a copy of the one before it of its vector env."""
         raise NotImplementedError
 
 
@@ -68,7 +68,7 @@ class Double(_Spoiling):
 
 
 class Tear(_Spoiling):
-    """The last half of a segment is overwritten while it is read, as by a writer that has lost its lease."""
+    """The last half of a segment is overwritten while it is read: it has the rows of an older one."""
 
     @classmethod
     def spoil(cls, columns: Columns, before: Columns) -> None:

@@ -108,7 +108,7 @@ class Threshold:
 
     def __str__(self) -> str:
         if self.threshold is None:
-            return "the env has none"
+            return "not judged"
         if self.solved_at_env_steps is not None:
             return f"{self.threshold:g} reached at {self.solved_at_env_steps} env steps"
         what = "NOT REACHED" if self.failed else "not reached, the drill was too short for it"
@@ -147,7 +147,10 @@ class Report:
 
     def _at_once(self) -> str:
         spreads = [o.spread_s for o in self.outcomes if len(o.fault.places) > 1]
-        return f"; several processes at once: within {max(spreads) * 1000:.2f} ms" if spreads else ""
+        if not spreads:
+            return ""
+        p50_ms, max_ms = 1000 * statistics.median(spreads), 1000 * max(spreads)
+        return f"; several processes at once: within {p50_ms:.2f} ms (p50), {max_ms:.2f} ms (max)"
 
     def _outside_faults(self) -> list[str]:
         outside, books = self.outside, self.books_rows
@@ -200,7 +203,11 @@ class Report:
     def __str__(self) -> str:
         heads = ("injected", "recovered", "p50 s", "max s", "alone s", "gone s")
         rows = [f"{'role':21} {'fault':11} {' '.join(f'{head:>9}' for head in heads)}"]
-        for line in self.lines():
+        lines = self.lines()
+        single = {line.role for line in lines if sum(line.role == other.role for other in lines) == 2}
+        for line in lines:
+            if line.kind is None and line.role in single:
+                continue  # it repeats the line before it
             seconds = (line.p50_s, line.max_s, line.alone_max_s, line.gone_max_s)
             times = " ".join(f"{'-' if t is None else f'{t:.2f}':>9}" for t in seconds)
             rows.append(f"{line.role:21} {line.kind or 'all':11} {line.injected:9} {line.recovered:9} {times}")

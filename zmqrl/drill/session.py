@@ -144,8 +144,9 @@ class Session:
             return not self._active and look.version is not None
         if fault.kind.role == EVERYBODY:
             return not self._active and "learner-0" in look.processes
-        places = {place for active in self._active for place in active.fault.places}
-        return not places & {*fault.places} and all(a.fault.kind.role != EVERYBODY for a in self._active)
+        others = [active.fault for active in self._active]
+        alone = any(other.kind.ends_run or other.kind.role == EVERYBODY for other in others)
+        return not alone and not {*fault.places} & {place for other in others for place in other.places}
 
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
