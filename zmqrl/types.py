@@ -109,8 +109,9 @@ class Notice:
     """Values that travel with the version, such as `epsilon`."""
 
 
-DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back")
-"""Why produced rows were not stored, in the order of the stream table's words."""
+DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
+"""Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
+gone, what its words say was stepped and nothing accounts for."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,11 @@ class Ledger:
     in_flight: int
     dropped: Mapping[str, int]
     duplicates_refused: int
+    overbooked: int = 0
+    """Rows by which stored + dropped exceeds produced, summed over the streams where it does."""
 
     @property
     def balanced(self) -> bool:
-        """Whether every produced row is accounted for."""
-        return self.produced == self.stored + self.in_flight + sum(self.dropped.values())
+        """Whether every produced row is accounted for, with a reason, and once."""
+        accounted = self.stored + self.in_flight + sum(self.dropped.values())
+        return self.produced == accounted and not self.dropped.get("unknown", 0) and not self.overbooked

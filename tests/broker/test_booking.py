@@ -38,8 +38,9 @@ class Bus:
     def seal(self, ref: SlotRef, id: SegmentId, rows: int = 8) -> None:
         self.arena.write_meta(ref.slot, SegmentMeta(id, Version(0, 0), rows))
         self.arena.seal(ref)
-        produced = self.arena.streams.read_producer(0).produced
-        self.arena.streams.write_producer(0, ProducerRecord(id.incarnation, id.index, produced + rows))
+        before = self.arena.streams.read_producer(0)
+        index = max(before.sealed_index, id.index)
+        self.arena.streams.write_producer(0, ProducerRecord(id.incarnation, index, before.produced + rows))
 
     def push(self, *refs: SlotRef) -> list[SlotRef]:
         """What the learner is told of."""

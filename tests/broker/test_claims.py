@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
+from bus_plans import ROWS, bus_plan
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
 from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import SegmentId, SegmentMeta, Version
 
 
 def hello(index: int, broker: int | None = None, streams: dict[int, int] | None = None) -> list[ev.Event]:
@@ -73,3 +77,56 @@ def test_a_worker_whose_host_speaks_last_is_not_sent_away() -> None:
     assert standing is not None and not standing.stop
     broker.handle(ev.HostIs({0: 0}, (), near, (0,)))
     assert streams_of(broker, 0) == {0: 0, 1: 0}
+
+
+def far_worker(index: int, broker: int, streams: dict[int, int], serial: int = -1, **more: Any) -> ev.WorkerIs:
+    return ev.WorkerIs(index, 0, (), streams, broker, serial, remote=True, **more)
+
+
+def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
+    """Worker 0 is near, 1 and 2 are far: the second broker has heard the near ones alone."""
+    plan = bus_plan("sync", 3, 3, slots=9)
+    near, arena = plan.config.learner.host, Arena.private(plan)
+    first = BrokerState(plan, arena)
+    first.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {}), *hello(1), *hello(2)])
+    assert [streams_of(first, index) for index in (0, 1, 2)] == [{0: 0}, {1: 0}, {2: 0}]
+    segment = {c.name: np.zeros(c.shape, c.dtype) for c in plan.columns}
+    ref = next(iter(first.standing(1).leases))  # type: ignore[union-attr]
+    meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS)
+    assert ev.Forward((ref,)) in first.handle(ev.Delivered(1, 0, ref, meta, segment))
+    second = BrokerState(plan, arena)
+    second.await_claims()
+    second.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation)])
+    return second, arena
+
+
+def test_a_far_worker_that_is_back_before_its_agent_keeps_what_it_steps() -> None:
+    broker, _ = restarted_with_a_near_worker()
+    broker.handle(far_worker(1, 1, {1: 0}))
+    assert streams_of(broker, 1) == {1: 0}
+    assert broker.standing(1).leases, "it can go on"  # type: ignore[union-attr]
+    broker.handle_all([far_worker(2, 1, {2: 0}), ev.HostIs({2: 0}, (), "far2", (2,))])
+    broker.handle_all([ev.HostIs({1: 0}, (), "far1", (1,)), ev.WaitedEnough()])
+    assert [streams_of(broker, index) for index in (0, 1, 2)] == [{0: 0}, {1: 0}, {2: 0}]
+    assert not broker.requests
+
+
+def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
+    broker, _ = restarted_with_a_near_worker()
+    broker.handle(far_worker(1, 1, {1: 0}))
+    broker.handle(ev.WaitedEnough())
+    assert streams_of(broker, 1) == {}
+
+
+def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its_vector_env_moves() -> None:
+    """Its worker reports it as unbooked to the broker after that; then it is told, and asked to stop."""
+    broker, arena = restarted_with_a_near_worker()
+    report = far_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])
+    broker.handle_all([ev.HostIs({1: 0}, (), "far1", (1,)), report])
+    assert streams_of(broker, 1) == {1: 0}
+    broker.handle(ev.HostIs({1: 0}, (), "far1", ()))
+    standing = broker.standing(1)
+    assert standing is not None and standing.orders == ()
+    broker.handle(far_worker(1, broker.incarnation, {}, standing.serial, open_rows=[(1, 1, 0)]))
+    ledger = arena.ledger()
+    assert not any(ledger.dropped.values()) and ledger.stored == ledger.produced == ROWS

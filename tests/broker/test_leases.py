@@ -65,7 +65,7 @@ def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
     desk.placement.place()
     (first, second), _ = desk.lease_out(0, 1)
     desk.seal(first, 0, rows=3)
-    desk.booking.book_for_the_dead(0)
+    desk.booking.book_all(0, dead=True)
     ledger = desk.arena.ledger()
     assert (ledger.produced, ledger.stored) == (3, 3)
     desk.placement.leave(0)

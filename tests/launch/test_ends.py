@@ -99,6 +99,7 @@ def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
         "in_flight": 0,
         "dropped": {},
         "duplicates_refused": 0,
+        "overbooked": 0,
         "balanced": True,
     }
     assert summary["eval_return_mean"] == 30.0

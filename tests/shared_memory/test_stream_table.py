@@ -10,18 +10,19 @@ from zmqrl.shared_memory.stream_table import (
     BROKER_AT,
     COPY_WORDS,
     PRODUCER_AT,
-    STREAM_WORDS,
     ProducerRecord,
     StreamRecord,
     StreamTable,
+    stream_words,
 )
+from zmqrl.types import SlotRef
 
 OFFSET = 3
 
 
 @pytest.fixture
 def words() -> memoryview:
-    return memoryview(array("q", bytes(8 * (OFFSET + 2 * STREAM_WORDS))))
+    return memoryview(array("q", bytes(8 * (OFFSET + 2 * stream_words(8)))))
 
 
 @pytest.fixture
@@ -30,20 +31,23 @@ def table(words: memoryview) -> StreamTable:
 
 
 def test_an_untouched_table_was_never_taken_up(table: StreamTable) -> None:
-    assert table.read(1) == StreamRecord(-1, 0, 0, 0, 0, [0, 0, 0])
+    assert table.read(1) == StreamRecord(-1, 0, 0, 0, 0, [0, 0, 0, 0])
     assert table.read_producer(1) == ProducerRecord(-1, -1, 0)
-    assert table.read_open(1) == (0, 0)
+    assert table.read_open(1) == {}
 
 
 def test_records_of_streams_and_sides_do_not_touch_each_other(table: StreamTable) -> None:
-    first, second = StreamRecord(0, 5, 40, 5, 1, [1, 2, 3]), StreamRecord(7, 1, 8, 2, 0, [0, 0, 9])
+    first, second = (
+        StreamRecord(0, 5, 40, 5, 1, [1, 2, 3, 4], 2, SlotRef(3, 4), 5, 6, 7),
+        StreamRecord(7, 1, 8, 2, 0, [0, 0, 9, 0]),
+    )
     table.write(0, first)
     table.write_producer(0, ProducerRecord(0, 6, 56))
     table.write_open(0, 7, 12)
     table.write(1, second)
     assert (table.read(0), table.read(1)) == (first, second)
     assert (table.read_producer(0), table.read_producer(1)) == (ProducerRecord(0, 6, 56), ProducerRecord())
-    assert (table.read_open(0), table.read_open(1)) == ((7, 12), (0, 0))
+    assert (table.read_open(0), table.read_open(1)) == ({7: 12}, {})
     assert table.stored() == 48
 
 
@@ -74,4 +78,15 @@ def test_a_writer_that_dies_before_the_sequence_word_changes_nothing(
 
 def test_the_open_word_holds_the_largest_segment(table: StreamTable) -> None:
     table.write_open(1, (1 << 38) - 1, (1 << 24) - 1)
-    assert table.read_open(1) == ((1 << 38) - 1, (1 << 24) - 1)
+    assert table.read_open(1) == {(1 << 38) - 1: (1 << 24) - 1}
+
+
+def test_segments_that_are_not_booked_have_a_word_each(table: StreamTable) -> None:
+    for index, rows in ((6, 64), (7, 64), (8, 30)):
+        table.write_open(1, index, rows)
+    table.write_open(1, 9, 0)
+    assert table.read_open(1, next_index=7) == {7: 64, 8: 30}
+    table.write_open(1, 8, 31)
+    assert table.read_open(1) == {6: 64, 7: 64, 8: 31}
+    table.clear_open(1)
+    assert table.read_open(1) == {} == table.read_open(0)

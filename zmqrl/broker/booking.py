@@ -31,6 +31,8 @@ class Booking:
         self._slots = Slots(arena)
         self._leases: dict[int, dict[int, SlotRef]] = {}
         """Worker to slot to lease."""
+        self._remote: set[int] = set()
+        """Of these, who have no arena."""
         self.settled = arena.broker_incarnation == 0
         """Every worker of the broker before has been heard or is dead: what nobody claimed is free."""
         self._base: int | None = arena.base_env_steps()
@@ -46,9 +48,10 @@ class Booking:
         """Of a worker that is there."""
         return self._leases[index].values()
 
-    def join(self, index: int) -> None:
-        """A new process of worker `index` is there."""
+    def join(self, index: int, remote: bool = False) -> None:
+        """A new process of worker `index` is there; a `remote` one has no arena."""
         self._leases[index] = {}
+        (self._remote.add if remote else self._remote.discard)(index)
 
     def claim(self, index: int, leases: Iterable[SlotRef]) -> None:
         """What a worker that outlived a broker may write into goes on."""
@@ -101,33 +104,36 @@ class Booking:
             if not self._is_its_own(index, said.meta):
                 self._actions.append(ev.Refuse("segment header"))
                 return
-            for name, column in said.columns.items():
-                self._arena.columns[name][ref.slot] = column
-            self._arena.write_meta(ref.slot, said.meta)
-            self._arena.seal(ref)
-            self._streams.produce(said.meta)
-            self._arena.streams.write_open(said.meta.id.vector_env, said.meta.id.index + 1, 0)
+            if self._streams.is_late(said.meta):
+                self._streams.refuse_late(said.meta)
+                self._take_back(index, ref)
+            else:
+                self._fill(ref, said)
         self.take_sealed(index, (ref,))
 
-    def book_all(self, index: int) -> None:
-        """All that a worker has sealed, descriptors or none."""
-        booked: list[SlotRef] = []
-        self._book_in_order(index, booked)
-        self._forward(booked)
+    def _fill(self, ref: SlotRef, said: ev.Delivered) -> None:
+        for name, column in said.columns.items():
+            self._arena.columns[name][ref.slot] = column
+        self._arena.write_meta(ref.slot, said.meta)
+        self._streams.report_open(said.meta.id.vector_env, said.meta.id.index, said.meta.rows)
+        self._arena.seal(ref)
 
-    def book_for_the_dead(self, index: int) -> None:
-        """The process is gone: count what it sealed as its own last act would have, and book it."""
-        for ref in self._leases[index].values():
-            meta = self._arena.meta(ref.slot)
-            if self._streams.is_sealed(ref) and self._is_its_own(index, meta):
-                self._streams.produce(meta)
-        self.book_all(index)
+    def _take_back(self, index: int, ref: SlotRef) -> None:
+        del self._leases[index][ref.slot]
+        self._arena.lease(ref.slot)
+        self._slots.free(ref.slot)
+
+    def book_all(self, index: int, dead: bool = False) -> None:
+        """All that a worker has sealed, descriptors or none; of a `dead` one also what it could not count itself."""
+        booked: list[SlotRef] = []
+        self._book_in_order(index, booked, dead)
+        self._forward(booked)
 
     def leave(self, index: int) -> None:
         """The process is gone, and all it sealed is booked: take its slots back."""
-        for ref in self._leases.pop(index).values():
-            self._arena.lease(ref.slot)
-            self._slots.free(ref.slot)
+        for ref in list(self._leases[index].values()):
+            self._take_back(index, ref)
+        del self._leases[index]
 
     def accept_all_sealed(self) -> list[SlotRef]:
         """Book whatever is sealed, in order: what dead workers left, and all of it when the broker ends."""
@@ -139,11 +145,9 @@ class Booking:
                 self._book(index, ref, booked)
                 continue
             meta = self._arena.meta(ref.slot)
-            if self._streams.is_sane(meta):
-                self._streams.produce(meta)
-                if self._streams.accept(ref, meta):
-                    self._slots.hold(ref)
-                    booked.append(ref)
+            if self._streams.is_sane(meta) and self._streams.accept(ref, meta, complete=True):
+                self._slots.hold(ref)
+                booked.append(ref)
         return booked
 
     def lease_out(self, members: Set[int]) -> None:
@@ -173,15 +177,15 @@ class Booking:
         most = self._leases_per_worker
         return max(most, self._placement.due(index)) if self._sync else most
 
-    def _book(self, index: int, ref: SlotRef, booked: list[SlotRef]) -> bool:
-        """False when its turn has not come: a descriptor before it was lost."""
+    def _book(self, index: int, ref: SlotRef, booked: list[SlotRef], dead: bool = False) -> bool:
+        """False when its turn has not come: a descriptor before it was lost, or its worker has not counted it yet."""
         meta = self._arena.meta(ref.slot)
         if not self._is_its_own(index, meta):
             self._actions.append(ev.Refuse("segment header"))
             self._arena.lease(ref.slot)
             accepted: bool | None = False
         else:
-            accepted = self._streams.accept(ref, meta)
+            accepted = self._streams.accept(ref, meta, complete=dead or index in self._remote)
         if accepted is None:
             return False
         del self._leases[index][ref.slot]
@@ -192,10 +196,10 @@ class Booking:
             self._slots.free(ref.slot)
         return True
 
-    def _book_in_order(self, index: int, booked: list[SlotRef]) -> None:
+    def _book_in_order(self, index: int, booked: list[SlotRef], dead: bool = False) -> None:
         sealed = [ref for ref in self._leases[index].values() if self._streams.is_sealed(ref)]
         for ref in sorted(sealed, key=lambda r: self._arena.meta(r.slot).id):
-            self._book(index, ref, booked)
+            self._book(index, ref, booked, dead)
 
     def _is_its_own(self, index: int, meta: SegmentMeta) -> bool:
         """Whether the header names a stream of this worker, or an incarnation that has passed."""

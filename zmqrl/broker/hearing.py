@@ -24,7 +24,10 @@ from zmqrl.wire import messages
 from zmqrl.wire.gate import user_of
 
 CLAIM_S = 3.0
-"""How long a new broker waits for the workers of other hosts to come back before it moves their vector envs."""
+"""How long at least a new broker waits for the workers of other hosts to come back before it moves their vector envs.
+
+Longer when `limits.lost_after_s` is: who comes back later than that would have been lost under one broker too.
+"""
 ROLES = ("worker", "learner")
 FROM_OTHER_HOSTS = ("worker", "beat", "goodbye", "agent", "fetch")
 """What a host that came in over tcp may say: the learner is here."""
@@ -52,7 +55,7 @@ class Hearing:
         self._claims_until: float | None = None
         if guarded and state.incarnation > 1:
             state.await_claims()
-            self._claims_until = time.monotonic() + CLAIM_S
+            self._claims_until = time.monotonic() + max(CLAIM_S, limits.lost_after_s)
 
     def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event:
         """Descriptors, or a whole segment. WireError when it cannot be one."""

@@ -17,6 +17,8 @@ class Membership:
         self.given_up: set[int] = set()
         self._told = False
         """Whether any host has said which workers it holds."""
+        self._awaited = False
+        """Whether hosts may be about to say it to this broker, as they did to the one before."""
 
     @property
     def members(self) -> Set[int]:
@@ -31,20 +33,34 @@ class Membership:
         """Whether `host` may speak for the worker."""
         return self._host_of.get(index, host) in (host, None)
 
+    def await_hosts(self) -> None:
+        """Until `end_wait` a worker of which no host has spoken is a member: its agent may come later than it does."""
+        self._awaited = True
+
+    def end_wait(self) -> bool:
+        """Who is a member by its own word alone is none from now on. True when there were any."""
+        self._awaited = False
+        return self._told and self._drop_unnamed()
+
     def greet(self, index: int) -> None:
-        """A worker that says it is there. It is believed only where no host says who is."""
-        if not self._told and index not in self._host_of:
+        """A worker that says it is there. It is believed only where no host says who is, or may not have spoken yet."""
+        if (self._awaited or not self._told) and index not in self._host_of:
             self._host_of[index] = None
             self._members.add(index)
+
+    def _drop_unnamed(self) -> bool:
+        unnamed = [index for index, host in self._host_of.items() if host is None]
+        for index in unnamed:
+            del self._host_of[index]  # its host may speak after this one: it has not left
+            self._members.discard(index)
+        return bool(unnamed)
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int]) -> bool:
         """A host's absolute word. True when it changed anything."""
         before = set(self._members)
-        if not self._told:
-            self._told = True
-            for index in [index for index, of in self._host_of.items() if of is None]:
-                del self._host_of[index]  # its host may speak after this one: it has not left
-                self._members.discard(index)
+        self._told = True
+        if not self._awaited:
+            self._drop_unnamed()
         own = {index for index in workers if self.is_of(index, host)}
         lost = {index for index in given_up if self.is_of(index, host)} - self.given_up
         self.given_up |= lost

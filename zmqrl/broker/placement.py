@@ -106,12 +106,13 @@ class Placement:
 
     def await_claims(self) -> None:
         """Until `end_claims` those who step vector envs may claim them."""
+        self._membership.await_hosts()
         if self._sync:
             self._awaited = {v for v, record in enumerate(self._streams.records) if record.incarnation >= 0}
 
     def end_claims(self) -> None:
         """Whoever has not claimed what it stepped is gone."""
-        self._changed = self._changed or bool(self._awaited)
+        self._changed = self._membership.end_wait() or self._changed or bool(self._awaited)
         self._awaited.clear()
 
     def claim(self, index: int, streams: Mapping[int, int]) -> None:
@@ -130,7 +131,8 @@ class Placement:
         part.heard_serial = said.serial
         part.told = frozenset(v for v in said.streams if v < len(self._streams.records))
         for vector_env, index, rows in said.open_rows if said.remote else ():
-            if vector_env in part.orders:
+            named = vector_env in part.told and self.holders.get(vector_env) == said.index
+            if named and said.streams[vector_env] == self._streams.records[vector_env].incarnation:
                 self._streams.report_open(vector_env, index, rows)
         return bool(part.leaving) and said.serial == part.serial
 

@@ -35,8 +35,8 @@ class BrokerState:
     """Streams, leases and members. One thread; no I/O but the arena."""
 
     def __init__(self, plan: RunPlan, arena: Arena) -> None:
-        env, limits, sync = plan.config.env, plan.config.limits, plan.config.run.mode != "async"
-        streams = Streams(arena, env.num_envs * env.segment_steps, limits.leases_per_worker)
+        env, sync = plan.config.env, plan.config.run.mode != "async"
+        streams = Streams(arena, env.num_envs * env.segment_steps)
         streams.mend()
         self._actions: list[ev.Action] = []
         self._membership = Membership(sync, env.vector_envs if sync else plan.streams)
@@ -135,7 +135,9 @@ class BrokerState:
         return index not in self._workers or (bool(self._booking.leases(index)) and self._placement.due(index) > 0)
 
     def accept_all_sealed(self) -> list[SlotRef]:
-        """Book whatever is sealed, in order, when the broker ends."""
+        """The broker ends: book whatever is sealed, in order, and count what workers of other hosts did not deliver."""
+        for index in self.end_remote():
+            self._bury(index)
         return self._booking.accept_all_sealed()
 
     def _is_there(self, index: int, spawn: int) -> bool:
@@ -172,7 +174,7 @@ class BrokerState:
         """A process that is new to this broker; one that outlived the broker before goes on with what it has."""
         self._workers[event.index] = _Process(event.spawn, event.remote)
         self._membership.greet(event.index)
-        self._booking.join(event.index)
+        self._booking.join(event.index, event.remote)
         self._booking.claim(event.index, event.leases)
         self._placement.join(event.index)
         self._placement.claim(event.index, event.streams)
@@ -203,7 +205,7 @@ class BrokerState:
     def _bury(self, index: int) -> None:
         """The process is gone: book what it sealed, count what it did not, take its slots back."""
         del self._workers[index]
-        self._booking.book_for_the_dead(index)
+        self._booking.book_all(index, dead=True)
         self._placement.leave(index)
         self._booking.leave(index)
 

@@ -6,20 +6,22 @@ Every step can be taken again: the broker may be killed between any two stores, 
 from __future__ import annotations
 
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
-from zmqrl.shared_memory.stream_table import MAX_INDEX, MAX_ROWS, ProducerRecord, StreamRecord
+from zmqrl.shared_memory.stream_table import MAX_INDEX, StreamRecord
 from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
-ROLLED_BACK = DROP_REASONS.index("rolled_back")
+ROLLED_BACK, UNKNOWN = DROP_REASONS.index("rolled_back"), DROP_REASONS.index("unknown")
 
 
 class Streams:
-    """The broker's hand on the stream table. The arena's memory is the state; `records` is a copy of it."""
+    """The broker's hand on the stream table. The arena's memory is the state; `records` is a copy of it.
 
-    def __init__(self, arena: Arena, segment_rows: int, most_unbooked: int = 1) -> None:
-        """`segment_rows`: the most valid rows of a segment, N * T; `most_unbooked`: sealed ones beside the open one."""
+    Rows are counted as produced from what a worker wrote, or sent, alone: what was stored or dropped never adds to it.
+    """
+
+    def __init__(self, arena: Arena, segment_rows: int) -> None:
+        """`segment_rows`: the most valid rows of a segment, N * T."""
         self._arena, self._segment_rows = arena, segment_rows
-        self._most_open_rows = min(segment_rows * (1 + most_unbooked), MAX_ROWS)
         self.records: list[StreamRecord] = [arena.streams.read(v) for v in range(arena.streams.streams)]
         self.stored = sum(record.stored for record in self.records)
 
@@ -34,30 +36,68 @@ class Streams:
         return known and 0 <= meta.id.index < MAX_INDEX and 0 <= meta.rows <= self._segment_rows
 
     def report_open(self, vector_env: int, index: int, rows: int) -> None:
-        """In place of a worker that cannot see the arena: how far its open segment is. Nonsense is not written."""
-        if 0 <= index < MAX_INDEX and 0 <= rows <= self._most_open_rows:
-            self._arena.streams.write_open(vector_env, index, rows)
+        """Of a holder without an arena: rows stepped in a segment that is not booked. Nonsense is not written."""
+        table, first = self._arena.streams, self.records[vector_env].next_index
+        known = table.read_open(vector_env, first).get(index, 0)
+        if first <= index < min(first + table.open_words, MAX_INDEX) and known < rows <= self._segment_rows:
+            table.write_open(vector_env, index, rows)
 
-    def accept(self, ref: SlotRef, meta: SegmentMeta) -> bool | None:
-        """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come."""
-        vector_env, incarnation, index = meta.id
-        record = self.records[vector_env]
-        here, expected = (incarnation, index), (record.incarnation, record.next_index)
-        if here > expected:
+    def accept(self, ref: SlotRef, meta: SegmentMeta, complete: bool) -> bool | None:
+        """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come.
+
+        `complete`: its worker is dead or has no arena, so what its record lacks is counted here. Else the turn comes
+        once the worker has counted the segment itself.
+        """
+        record = self.records[meta.id.vector_env]
+        here, expected = meta.id[1:], (record.incarnation, record.next_index)
+        counted = self._is_counted(meta)
+        if here > expected or not (counted or complete):
             return None
         if here < expected:
-            record.dropped[SUPERSEDED] += meta.rows
+            self._refuse(record, meta, counted)
             record.refused = ref
-            self._arena.streams.write(vector_env, record)
+            self._arena.streams.write(meta.id.vector_env, record)
             self._arena.lease(ref.slot)
             return False
         record.next_index += 1
         record.stored += meta.rows
+        record.completed += 0 if counted else meta.rows
         record.segments += 1
         self.stored += meta.rows
-        self._arena.streams.write(vector_env, record)
+        self._arena.streams.write(meta.id.vector_env, record)
         self._arena.accept(ref)
         return True
+
+    def is_late(self, meta: SegmentMeta) -> bool:
+        """Whether its position was booked, or has passed to a successor."""
+        record = self.records[meta.id.vector_env]
+        return meta.id[1:] < (record.incarnation, record.next_index)
+
+    def refuse_late(self, meta: SegmentMeta) -> None:
+        """Account for a late segment of a worker without an arena; it needs no slot."""
+        self._refuse(self.records[meta.id.vector_env], meta, False)
+        self._arena.streams.write(meta.id.vector_env, self.records[meta.id.vector_env])
+
+    def _refuse(self, record: StreamRecord, meta: SegmentMeta, counted: bool) -> None:
+        """`counted`: as produced, by its worker. Else its rows are among the unsealed ones as far as it reported them.
+
+        Of incarnations before the one that was swept last only these reports count.
+        """
+        if counted:
+            record.dropped[SUPERSEDED] += meta.rows
+        elif meta.id.incarnation != record.swept or meta.id.index < record.late_index:
+            record.duplicates_refused += 1
+        else:
+            reported = min(meta.rows, record.late_rows)
+            record.dropped[UNSEALED] -= reported
+            record.dropped[SUPERSEDED] += meta.rows
+            record.completed += meta.rows - reported
+            record.late_index, record.late_rows = meta.id.index + 1, record.late_rows - reported
+
+    def _is_counted(self, meta: SegmentMeta) -> bool:
+        """Whether the record of a worker on this host has the segment: its last store but the descriptor."""
+        producer = self._arena.streams.read_producer(meta.id.vector_env)
+        return producer.incarnation == meta.id.incarnation and meta.id.index <= producer.sealed_index
 
     def refuse_duplicate(self, ref: SlotRef) -> None:
         """Count a descriptor of a segment that is booked already."""
@@ -79,35 +119,24 @@ class Streams:
             elif (meta.id.incarnation, meta.id.index) == (record.incarnation, record.next_index - 1):
                 self._arena.accept(ref)
 
-    def producer_has(self, meta: SegmentMeta) -> bool:
-        """Whether the worker's own record names the segment: its last word on it but the descriptor."""
-        producer = self._arena.streams.read_producer(meta.id.vector_env)
-        return (meta.id.incarnation, meta.id.index) <= (producer.incarnation, producer.sealed_index)
-
-    def produce(self, meta: SegmentMeta) -> None:
-        """In place of a worker that is dead, or that cannot see the arena: count a sealed segment once."""
-        if not self.producer_has(meta):
-            produced = self._arena.streams.read_producer(meta.id.vector_env).produced
-            record = ProducerRecord(meta.id.incarnation, meta.id.index, produced + meta.rows)
-            self._arena.streams.write_producer(meta.id.vector_env, record)
-
     def sweep(self, vector_env: int) -> None:
-        """Book what the dead owner stepped and did not seal; all it sealed must have been accepted before.
+        """Close an incarnation whose holder is dead or has stopped; all it sealed must have been accepted before.
 
-        With nothing in flight, produced is what the broker's books say: written as that, not added to.
+        What it stepped and did not seal is dropped. With nothing in flight its words and the books are compared.
         """
         table, record = self._arena.streams, self.records[vector_env]
         if record.swept != record.incarnation:
-            index, rows = table.read_open(vector_env)
-            if index >= record.next_index:
-                record.dropped[UNSEALED] += min(rows, self._most_open_rows)
-            record.swept = record.incarnation
+            producer, first = table.read_producer(vector_env), record.next_index
+            if producer.incarnation == record.incarnation:
+                first = max(first, producer.sealed_index + 1)
+            rows = sum(min(rows, self._segment_rows) for rows in table.read_open(vector_env, first).values())
+            record.dropped[UNSEALED] += rows
+            record.completed += rows
+            record.swept, record.late_index, record.late_rows = record.incarnation, record.next_index, rows
+            unknown = producer.produced + record.completed - record.stored - sum(record.dropped)
+            record.dropped[UNKNOWN] += max(0, unknown)
             table.write(vector_env, record)
-        produced = record.stored + sum(record.dropped)
-        producer = table.read_producer(vector_env)
-        if producer.produced != produced:
-            table.write_producer(vector_env, ProducerRecord(record.incarnation, record.next_index - 1, produced))
-        table.write_open(vector_env, 0, 0)
+        table.clear_open(vector_env)
 
     def take_up(self, vector_env: int, incarnation: int, next_index: int) -> None:
         """Begin a new incarnation of a stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from zmqrl.config.codec import from_json, to_json
@@ -107,6 +107,5 @@ def _since(wall: float | None, started_at: float) -> float | None:
 def _ledger(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if data is None:
         return None
-    fields = {name: data[name] for name in ("produced", "stored", "in_flight", "dropped", "duplicates_refused")}
-    ledger = from_json(Ledger, fields)
+    ledger = from_json(Ledger, {field.name: data[field.name] for field in fields(Ledger) if field.name in data})
     return {**to_json(ledger), "balanced": ledger.balanced}

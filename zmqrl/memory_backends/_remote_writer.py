@@ -39,12 +39,9 @@ class RemoteWriter(SegmentWriter):
         self._open[vector_env] = (index, rows)
 
     def open_now(self) -> list[list[int]]:
-        """[vector env, index of the open segment, rows] of what is stepped and not booked: lost if the host is."""
-        rows = {vector_env: rows for vector_env, (_, rows) in self._open.items()}
-        for meta in self._metas.values():
-            if meta.id.vector_env in rows:
-                rows[meta.id.vector_env] += meta.rows
-        return [[vector_env, self._open[vector_env][0], count] for vector_env, count in rows.items()]
+        """[vector env, index, rows] of each segment that is stepped and not booked: lost if the host is."""
+        sealed = [[meta.id.vector_env, meta.id.index, meta.rows] for meta in self._metas.values()]
+        return sealed + [[vector_env, index, rows] for vector_env, (index, rows) in self._open.items() if rows]
 
     def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
         self._metas[ref] = meta

@@ -30,14 +30,14 @@ import numpy as np
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ArenaError
 from zmqrl.shared_memory import memory
-from zmqrl.shared_memory.stream_table import STREAM_BYTES, StreamTable
+from zmqrl.shared_memory.stream_table import LINE, StreamTable, stream_words
 from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
 
 MAGIC = 0x5A4D51524C01
+REVISION = 2
+"""Of what the words mean."""
 HEADER_BYTES = 4096
 MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
-LINE = 8
-"""Words of a cache line; words of different writers never share one."""
 LEARNER_AT = 2 * LINE
 """The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost."""
 SLOT_WORDS = 4 * LINE
@@ -51,8 +51,8 @@ SETTING = "replay.capacity, env.num_envs or env.segment_steps"
 class Layout:
     """Where everything is: the same in every process that has the plan."""
 
-    def __init__(self, columns: tuple[ColumnSpec, ...], slots: int, streams: int) -> None:
-        self.columns, self.slots, self.streams = columns, slots, streams
+    def __init__(self, columns: tuple[ColumnSpec, ...], slots: int, streams: int, open_words: int) -> None:
+        self.columns, self.slots, self.streams, self.open_words = columns, slots, streams, open_words
         self.offsets: dict[str, int] = {}
         stride = 0
         for column in columns:
@@ -60,7 +60,7 @@ class Layout:
             stride += -(-column.nbytes // ALIGN) * ALIGN
         self.stride = stride
         self.streams_at = HEADER_BYTES // 8
-        self.slots_at = self.streams_at + streams * STREAM_BYTES // 8
+        self.slots_at = self.streams_at + streams * stream_words(open_words)
         words = self.slots_at + slots * SLOT_WORDS
         self.payload_at = -(-8 * words // mmap.PAGESIZE) * mmap.PAGESIZE
         self.nbytes = self.payload_at + slots * stride
@@ -68,7 +68,7 @@ class Layout:
     @property
     def digest(self) -> int:
         """Tells layouts apart: 60 bits."""
-        text = repr((self.columns, self.slots, self.streams))
+        text = repr((REVISION, self.columns, self.slots, self.streams, self.open_words))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
 
@@ -85,7 +85,8 @@ class LearnerWord:
 
 def layout_of(plan: RunPlan) -> Layout:
     """The arena of a run."""
-    return Layout(plan.columns, plan.slots, plan.streams)
+    unbooked = plan.config.limits.leases_per_worker + 1
+    return Layout(plan.columns, plan.slots, plan.streams, -(-unbooked // LINE) * LINE)
 
 
 def check_fits(plan: RunPlan) -> None:
@@ -100,7 +101,7 @@ class Arena:
         self.layout, self.fd = layout, fd
         self._memory = memoryview(mapped)
         self.words = self._memory[: layout.payload_at].cast("q")
-        self.streams = StreamTable(self.words, layout.streams_at, layout.streams)
+        self.streams = StreamTable(self.words, layout.streams_at, layout.streams, layout.open_words)
         first = 8 * layout.slots_at
         self._table: Array = np.ndarray((layout.slots, SLOT_WORDS), np.int64, self._memory, first)
         self.columns: Mapping[str, Array] = {c.name: self._column(c) for c in layout.columns}
@@ -264,15 +265,18 @@ class Arena:
         self.words[BASE_AT] = env_steps + 1
 
     def ledger(self) -> Ledger:
-        """The books now: `produced` is the workers' count, the rest the broker's. Exact when both have ended."""
+        """The books now: `produced` by the workers' words, the rest by the broker's. Exact when both have ended."""
         table = self.streams
         records = [table.read(v) for v in range(table.streams)]
+        produced = [table.produced(v) for v in range(table.streams)]
+        accounted = [r.stored + sum(r.dropped) for r in records]
         return Ledger(
-            produced=sum(table.read_producer(v).produced for v in range(table.streams)),
+            produced=sum(produced),
             stored=sum(r.stored for r in records),
             in_flight=sum(self.meta(ref.slot).rows for ref in self.sealed()),
             dropped={reason: sum(r.dropped[i] for r in records) for i, reason in enumerate(DROP_REASONS)},
             duplicates_refused=sum(r.duplicates_refused for r in records),
+            overbooked=sum(max(0, a - p) for a, p in zip(accounted, produced, strict=True)),
         )
 
     def close(self) -> None:
