@@ -94,7 +94,7 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     def act(obs: Any) -> Array:
         batch = np.asarray(obs, dtype=env.observation.dtype)
         single = batch.shape == env.observation.shape
-        actions = np.array(policy.act_greedily(batch[None] if single else batch))
+        actions = np.array(env.action.for_env(policy.act_greedily(batch[None] if single else batch)))
         first: Array = actions[0]
         return first if single else actions
 

@@ -71,8 +71,8 @@ class ColumnSpec:
 class SpaceSpec:
     """An observation or action space as plain data.
 
-    `discrete`: `n` actions, dtype int64, shape `()`. `box`: `low` and `high` are flat, in C order,
-    and empty where the space is unbounded in some entry.
+    `discrete`: `n` actions, dtype int64, shape `()`, numbered from 0 here and from `start` in the env.
+    `box`: `low` and `high` are flat, in C order, and empty where the space is unbounded in some entry.
     """
 
     kind: Literal["discrete", "box"]
@@ -81,6 +81,12 @@ class SpaceSpec:
     n: int = 0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    start: int = 0
+
+    def for_env(self, actions: Array) -> Array:
+        """Stored actions as the env takes them: of the space's dtype, discrete ones counted from `start`."""
+        actions = actions.astype(self.dtype, copy=False)  # before the addition: a history keeps indices as bytes
+        return actions + self.start if self.start else actions
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv
 from zmqrl.envs.factory import make_vector_env
-from zmqrl.envs.make import probe
+from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.native import NativeVectorEnv
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import EnvFault
@@ -142,6 +145,18 @@ def test_a_native_env_that_returns_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     inner.state[0, 1] = np.nan
     with pytest.raises(EnvFault, match=r"slot 1.*NaN"):
         env.step(np.zeros(3, np.int64))
+    env.close()
+
+
+@pytest.mark.parametrize("start", [-1, 254])
+def test_the_native_form_adds_the_offset_of_a_discrete_space(start: int) -> None:
+    """The env refuses an action outside its space."""
+    section = EnvSection(id="odd_envs:Offset", num_envs=3, kwargs={"start": start})
+    inner = gym.vector.SyncVectorEnv([partial(make_single, section)] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
+    env = NativeVectorEnv(probe(section), inner, 3, 5, 0, 0)
+    env.start()
+    for dtype in (np.int64, np.uint8):
+        env.step(np.array([0, 1, 2], dtype))
     env.close()
 
 

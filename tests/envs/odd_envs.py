@@ -70,7 +70,15 @@ class Walker(gym.Env[Any, Any]):
         return self._x.astype(np.float32), {}
 
     def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action
+        assert self.action_space.contains(action), f"{action!r} is outside {self.action_space}"
         self._t += 1
-        self._x = (self._x * 3.7 * (1.0 - self._x) + 0.01 * float(action[0])) % 1.0
+        self._x = (self._x * 3.7 * (1.0 - self._x) + 0.01 * float(np.ravel(action)[0])) % 1.0
         return self._x.astype(np.float32), float(self._x[0]), bool(self._x[1] < 0.05), self._t >= 30, {}
+
+
+class Offset(Walker):
+    """The same with three discrete actions that count from `start`."""
+
+    def __init__(self, start: int = -1) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(3, start=start)

@@ -11,6 +11,7 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
 from zmqrl.random_streams import episode_seed
+from zmqrl.workers.action_history import ActionHistory
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,23 @@ def test_a_successor_goes_on_with_the_same_bits() -> None:
         for t in range(cut, 60):
             for ours, theirs in zip(second.step(actions[t]), history[t], strict=True):
                 assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("start", [-1, 254])
+def test_a_successor_repeats_the_actions_of_a_space_with_an_offset(start: int) -> None:
+    """The history keeps small action indices as bytes; the offset is added to whole numbers."""
+    section = EnvSection(id="odd_envs:Offset", num_envs=2, kwargs={"start": start})
+    first, second = (make_vector_env(section, probe(section), "sync", 1, 0) for _ in range(2))
+    actions = np.random.default_rng(0).integers(0, 3, (2, 2))
+    first.start()
+    for row in actions:
+        stepped = first.step(row)
+    history = ActionHistory()
+    history.append(actions)
+    kept = history.view()
+    assert kept is not None and kept.dtype == np.uint8
+    states = tuple(EnvSlotState(0, kept[:, slot]) for slot in range(2))
+    assert np.array_equal(second.start(states), stepped.obs)
 
 
 def test_an_env_that_does_not_reproduce_resets_next() -> None:

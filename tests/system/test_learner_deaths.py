@@ -105,7 +105,8 @@ def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, alg
         replay = run.plan.config.replay
         expected = replay.ratio * (summary["env_steps"] - replay.learning_starts)
         counted = summary["updates"] + summary["updates_lost"]
-        slack = least_slack(2, run.plan.config.limits.leases_per_worker, CARTPOLE.num_envs * CARTPOLE.segment_steps)
+        rows = CARTPOLE.num_envs * CARTPOLE.segment_steps
+        slack = least_slack(2, run.plan.config.limits.leases_per_worker, rows, replay.ratio)
         away = 2 * (replay.ratio * slack + PUBLISH_EVERY_UPDATES)  # fell due while nobody was there, at most
         assert expected - away - PUBLISH_EVERY_UPDATES <= counted <= expected + PUBLISH_EVERY_UPDATES
     assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"

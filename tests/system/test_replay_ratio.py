@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import CARTPOLE, DQN, system_plan
+from system_plans import CARTPOLE, DQN, REPLAY, system_plan
 from system_runs import Run
 
 from zmqrl.config.plan import RunPlan
@@ -30,6 +31,16 @@ def test_ratio_is_held_when_one_side_is_slow(
     assert summary["ledger"]["balanced"], summary["ledger"]
 
 
+def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+    """An update falls due every 50 env steps, and two leases are 64."""
+    env = EnvSection(num_envs=2, vector_envs=4, segment_steps=16)
+    plan = system_plan(tmp_path / "run", "async", 1, DQN, env, steps=4000, max_wall_s=30.0)
+    run = begin(replace(plan, config=replace(plan.config, replay=replace(REPLAY, ratio=0.02))))
+    summary = run.done()
+    assert summary["env_steps"] >= 4000
+    assert summary["updates"] == pytest.approx(0.02 * (summary["env_steps"] - 500), abs=2)
+
+
 def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
     env = EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
     run = begin(system_plan(tmp_path / "run", "async", 2, DQN, env, steps=550))
@@ -37,4 +48,5 @@ def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callab
     told = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
     warm_up = [row for row in told if row.get("updates") == 0 and 0 < row["env_steps"] < 500]
     assert len(warm_up) >= 2
-    assert all("wait_fraction" not in row for row in warm_up), "no rate is known before the second version"
+    assert all("wait_fraction" not in row for row in warm_up), "not known before the second version"
+    assert all(row["env_steps_per_s"] > 0 for row in warm_up[1:])

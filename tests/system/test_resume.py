@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
 from system_runs import SAME, Run
 
+import zmqrl
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import Mode
 
@@ -79,3 +81,21 @@ def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> 
     run.kill("learner-0")
     summary, expected = run.done(), straight.done()
     assert {n: summary[n] for n in SAME} == {n: expected[n] for n in SAME}
+
+
+@pytest.mark.parametrize(("mode", "start"), [("single", 254), ("sync", -1)])
+def test_a_space_with_an_offset_survives_a_death_and_a_resume(
+    tmp_path: Path, begin: Begin, mode: Mode, start: int
+) -> None:
+    env = replace(CARTPOLE, id="offset_envs:Offset", kwargs={"start": start})
+    straight = begin(system_plan(tmp_path / "straight", mode, 1, env=env, steps=STEPS))
+    plan = system_plan(tmp_path / "legs", mode, 1, env=env, steps=STEPS // 2)
+    run = begin(plan)
+    run.wait_for_updates(5)
+    run.kill("worker-0" if mode == "sync" else "learner-0")
+    first = run.done()
+    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    assert first["restarts"] == 1
+    _check(second, straight.done(), first["env_steps"])
+    action = zmqrl.load_policy(plan.run_dir)(np.zeros(2, np.float32))
+    assert int(action) - start in range(3)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from zmqrl.config.plan import RunPlan
 
+NEVER = 1e18
+"""More env steps than a run can have: 1 / ratio overflows where the ratio is next to nothing."""
 
-def least_slack(workers: int, leases_per_worker: int, segment_rows: int) -> int:
-    """The least slack, in env steps, with which no side waits for the other for ever: one segment per lease."""
-    return workers * leases_per_worker * segment_rows
+
+def least_slack(workers: int, leases_per_worker: int, segment_rows: int, ratio: float) -> int:
+    """The least slack, in env steps: with less, workers and learner could wait for each other for ever.
+
+    A segment for each lease; and where updates are rare, a segment beyond the `1 / ratio` env steps of one update,
+    for a lease is charged as a whole and the learner counts whole updates.
+    """
+    return max(workers * leases_per_worker * segment_rows, segment_rows + math.ceil(min(1 / ratio, NEVER)))
 
 
 class LeaseLimiter:
@@ -18,7 +27,7 @@ class LeaseLimiter:
         self._on = plan.config.run.mode == "async" and not plan.on_policy
         self._segment_rows = env.num_envs * env.segment_steps
         self._ratio, self._learning_starts = replay.ratio, replay.learning_starts
-        self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows)
+        self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows, replay.ratio)
         self._updates = 0
 
     def report(self, updates: int) -> None:

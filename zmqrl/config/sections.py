@@ -89,7 +89,8 @@ class ReplaySection:
     ratio: Annotated[float, Gt(0)] = 0.25
     """Updates per env step after `learning_starts`."""
     slack: Positive | None = None
-    """async: env steps by which either side may run ahead; default: the least that works."""
+    """async: env steps by which workers may run ahead; default, and least: a segment per lease, or one segment and
+    `1 / ratio` if that is more."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ class NativeVectorEnv(VectorEnv):
         self._done = np.zeros(num_envs, bool)
         self._shape = (num_envs, *spec.observation.shape)
         self._flags = (num_envs,)
-        self._action_start = int(getattr(env.single_action_space, "start", 0)) if spec.action.kind == "discrete" else 0
-        self._action_dtype = np.dtype(spec.action.dtype)
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         del states
@@ -44,10 +42,7 @@ class NativeVectorEnv(VectorEnv):
         return obs
 
     def step(self, actions: Array) -> StepResult:
-        if self._action_start:
-            actions = actions + self._action_start
-        elif actions.dtype != self._action_dtype:
-            actions = actions.astype(self._action_dtype)
+        actions = self.spec.action.for_env(actions)
         try:
             obs, gain, terminated, truncated, _ = self._env.step(actions)
             obs, reward = np.asarray(obs), np.asarray(gain, np.float64)

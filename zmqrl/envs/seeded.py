@@ -41,7 +41,6 @@ class SeededVectorEnv(VectorEnv):
         self._truncated = np.zeros(num_envs, bool)
         self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
         self._discrete = spec.action.kind == "discrete"
-        self._action_start = int(getattr(self._envs[0].action_space, "start", 0)) if self._discrete else 0
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
@@ -112,9 +111,8 @@ class SeededVectorEnv(VectorEnv):
 
     def _given(self, actions: Array) -> Any:
         """Python ints, or rows of a fresh array (an env may keep its action)."""
-        if self._discrete:
-            return (actions + self._action_start).tolist() if self._action_start else actions.tolist()
-        return actions.astype(self.spec.action.dtype)
+        given = self.spec.action.for_env(actions)
+        return given.tolist() if self._discrete else np.array(given)
 
     def _not_running(self, slot: int) -> None:
         self._reward[slot] = 0.0

@@ -24,7 +24,7 @@ def observation_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
 def action_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
     """Discrete, or a box of floats; ConfigError for the rest."""
     if isinstance(space, spaces.Discrete):
-        return SpaceSpec("discrete", (), "int64", n=int(space.n))
+        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
         return _box(space)
     raise ConfigError(

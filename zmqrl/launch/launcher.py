@@ -17,6 +17,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.lost_agent import lost_agent
+from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
@@ -141,6 +142,7 @@ class Launcher:
             self._links.renew(now)
             self._pass_requests(view, now)
             self._check_start(now)
+            self._check_wall_limit(now)
             nobody = self._links.nobody()
             if nobody is not None:
                 self._state.failure = nobody
@@ -213,6 +215,16 @@ class Launcher:
             return
         self._too_few = self._state.failure is None
         self._stop(now)
+
+    def _check_wall_limit(self, now: float) -> None:
+        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here."""
+        max_wall_s, grace_s = self._plan.config.run.max_wall_s, self._plan.config.limits.grace_s
+        if max_wall_s is None or self._deadlines.end_by is not None or self._state.ended:
+            return
+        if time.time() - self._plan.started_at >= max_wall_s + grace_s:
+            cause = f"run.max_wall_s ({max_wall_s:g} s) passed {grace_s:g} s ago, and the learner has not ended the run"
+            self._state.note(Problem("run", cause, "the run is stopped"))
+            self._stop(now)
 
     def _grace_s(self) -> float:
         return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s

@@ -11,6 +11,7 @@ from pathlib import Path
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.broker.limiter import least_slack
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
@@ -157,7 +158,7 @@ def _size(config: Config, algorithm: Algorithm, workers: Mapping[str, int]) -> _
     if algorithm.on_policy:
         batch = algorithm.batch_segments or vector_envs
         return _Size(leases + 2 * batch, total + SPARE_STREAMS, batch)
-    _check_replay(config, leases)
+    _check_replay(config, max(1, total))
     kept = -(-config.replay.capacity // _rows(config))
     if mode == "async":
         return _Size(kept + 2 * leases + 2, total + SPARE_STREAMS, 0)
@@ -168,7 +169,7 @@ def _rows(config: Config) -> int:
     return config.env.num_envs * config.env.segment_steps
 
 
-def _check_replay(config: Config, leases: int) -> None:
+def _check_replay(config: Config, workers: int) -> None:
     replay, rows = config.replay, _rows(config)
     if replay.learning_starts > replay.capacity:
         raise ConfigError(
@@ -180,8 +181,11 @@ def _check_replay(config: Config, leases: int) -> None:
             f"replay.capacity: {replay.capacity} cannot hold {quota} env steps, the least that arrives at once; "
             "raise it or lower env.segment_steps"
         )
-    if config.run.mode == "async" and replay.slack is not None and replay.slack < rows * leases:
+    leases = config.limits.leases_per_worker
+    least = least_slack(workers, leases, rows, replay.ratio)
+    if config.run.mode == "async" and replay.slack is not None and replay.slack < least:
         raise ConfigError(
-            f"replay.slack: {replay.slack} is less than one segment per lease; the least value is {rows * leases} "
-            f"({leases} leases of {rows} env steps)"
+            f"replay.slack: {replay.slack}: workers and learner would wait for each other; the least value is "
+            f"{least}, the larger of {workers * leases} leases of {rows} env steps and one segment more than the "
+            f"{1 / replay.ratio:g} env steps of an update (1 / replay.ratio)"
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zmqrl.broker.events import Announced, Answered, LearnerIs, Sealed, WorkerIs
+from zmqrl.broker.events import Announced, Answered, Goodbye, LearnerIs, Sealed, WorkerIs
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
@@ -27,8 +27,11 @@ from zmqrl.types import Ledger, Notice, SlotRef
 class Collect(Protocol):
     """Steps the vector envs of single mode: called by `take` when nothing is booked."""
 
-    def __call__(self) -> None:
-        """Collect what the current version still lacks; returns at once when there is nothing to do."""
+    def __call__(self, interrupted: Callable[[], bool]) -> None:
+        """Collect what the current version still lacks; returns at once when there is nothing to do.
+
+        `interrupted` is asked between two env steps; once it is true the segment is abandoned, and nothing else begun.
+        """
         ...
 
 
@@ -55,13 +58,17 @@ class InprocSource(ArenaSource):
         super().__init__(stream.arena)
         self._state = stream.state
         self.collect: Collect | None = None
+        self.interrupted: Callable[[], bool] = lambda: False
+        """Whether the run ends without the round that is being collected."""
         self.notice: Notice | None = None
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         if not self._fresh:
             self._scan()
         if not self._fresh and self.collect is not None:
-            self.collect()
+            self.collect(self.interrupted)
+            if self.interrupted():
+                self._state.handle(Goodbye(0, 0))  # rows of abandoned segments are dropped
             self._scan()
         return self._all_fresh()
 

@@ -24,8 +24,10 @@ def run_async_on_policy(learning: Learning) -> str:
     while True:
         while len(pending) < size:
             pending += learning.take(TAKE_S)
-            if learning.stop_requested and len(pending) < size:
-                return _stopped(learning)
+            reason = learning.end.reason
+            if reason is not None and len(pending) < size:
+                return _ended_between_batches(learning, reason)
+            learning.emit_metrics()
         batch_segments, pending = pending[:size], pending[size:]
         batch = gather(learning.source.columns, [s.ref for s in batch_segments], [s.meta for s in batch_segments])
         learning.source.release([segment.ref for segment in batch_segments])
@@ -63,7 +65,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
         if due > 0 and replay.size:
             learning.learned(learner.update(replay, due, learning.progress))
         learning.source.report(counters.env_steps, counters.updates + counters.updates_forgiven)
-        if due <= 0 and not learning.stop_requested and counters.env_steps < learning.config.run.total_env_steps:
+        if due <= 0 and learning.reason_to_end() is None:
             learning.emit_metrics()
             continue
         reason = learning.boundary()
@@ -92,8 +94,8 @@ def _observe(learning: Learning, learner: OffPolicyLearner, segments: Sequence[T
         learner.observe(batch)
 
 
-def _stopped(learning: Learning) -> str:
-    """A stop between two batches: the version that is current is the last; FULL goes with it."""
+def _ended_between_batches(learning: Learning, reason: str) -> str:
+    """The version that is current is the last; FULL goes with it."""
     learning.save_full(last=True)
     learning.publish(announce=False)
-    return "stop"
+    return reason

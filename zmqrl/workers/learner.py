@@ -14,6 +14,7 @@ from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.make import make_store
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
+from zmqrl.memory_backends.inproc import InprocSource
 from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
@@ -41,7 +42,9 @@ def main(boot: Boot) -> int:
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
-    signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
+    signal.signal(signal.SIGTERM, lambda *_: learning.end.request_stop())
+    if isinstance(source, InprocSource):
+        source.interrupted = lambda: learning.end.overdue is not None
     weights = _first_weights(learning, full)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)

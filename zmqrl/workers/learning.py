@@ -19,6 +19,7 @@ from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
+from zmqrl.workers.end_conditions import EndConditions
 from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
 from zmqrl.workers.full_writer import FullWriter
 from zmqrl.workers.replay_checkpoint import replay_arrays
@@ -54,16 +55,16 @@ class Learning:
         self.lags = LagHistogram()
         self.rates = Rates()
         self.waited_s = self._saved_s = 0.0
-        self.stop_requested = False
+        self.end = EndConditions(plan)
         limits = plan.config.limits
-        self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.stop_requested)
+        self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.end.stop_requested)
         self.fulls = FullWriter(store, self.saving, plan.config.run.checkpoint_every_s)
         self.oldest_incarnation = 0
         """Segments of earlier ones are given up."""
         self.counted: Sequence[tuple[int, int]] = ()
         """Segments before these (incarnation, index) are in the counters already."""
         self.learner: OnPolicyLearner | OffPolicyLearner
-        self._metrics_at_s = time.monotonic()
+        self._metrics_at_s, self._metrics_env_steps = time.monotonic(), counters.env_steps
         self._result: dict[str, float] = {}
         self._notice: Notice | None = None
 
@@ -126,25 +127,34 @@ class Learning:
 
     def boundary(self) -> str | None:
         """Pass a version boundary: n + 1. Returns the reason to stop here, or None."""
-        c, run = self.counters, self.config.run
+        c = self.counters
         c.n += 1
+        self.end.round_ended()
         self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s + self.fulls.spent_s)
         self.emit_metrics()
-        mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
+        mean = self._full_mean_return
         threshold = self.plan.env.reward_threshold
         if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
             c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.time() - self.plan.started_at
-        if self.stop_requested:
-            return "stop"
+        return self.reason_to_end()
+
+    def reason_to_end(self) -> str | None:
+        """Why the run is to end at a version boundary that is passed now; None: it continues."""
+        c, run, mean = self.counters, self.config.run, self._full_mean_return
+        if self.end.reason is not None:
+            return self.end.reason
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
         if c.env_steps >= run.total_env_steps:
             return "total_env_steps"
         if run.stop_at_updates is not None and c.updates >= run.stop_at_updates:
             return "stop_at_updates"
-        if run.max_wall_s is not None and time.time() - self.plan.started_at >= run.max_wall_s:
-            return "max_wall_s"
         return None
+
+    @property
+    def _full_mean_return(self) -> float | None:
+        """Of the last `SOLVED_EPISODES` episodes; None before there were as many."""
+        return self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
 
     def publish(self, announce: bool = True) -> Notice:
         """Save the current version and, with `announce`, make it known to the workers."""
@@ -247,10 +257,12 @@ class Learning:
     def emit_metrics(self) -> None:
         """Tell the launcher how far we are, at most once in `METRICS_EVERY_S`: cheap to call."""
         now = time.monotonic()
-        if now - self._metrics_at_s < METRICS_EVERY_S:
+        since_s = now - self._metrics_at_s
+        if since_s < METRICS_EVERY_S:
             return
-        self._metrics_at_s = now
         c, lag = self.counters, self.lags.summary()
+        warm_up = {"env_steps_per_s": (c.env_steps - self._metrics_env_steps) / since_s}
+        self._metrics_at_s, self._metrics_env_steps = now, c.env_steps
         values = {
             "env_steps": c.env_steps,
             "updates": c.updates,
@@ -258,7 +270,7 @@ class Learning:
             "episodes": self.episodes.total,
             "policy_lag_mean": lag["mean"],
             "policy_lag_max": lag["max"],
-            **self.rates.since(5.0),
+            **(self.rates.since(5.0) or warm_up),
             **self._result,
             **self.algorithm.schedule(self.progress),
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from zmqrl.acting.base import Policy
@@ -74,6 +75,7 @@ class RolloutWorker:
         self._streams: dict[int, _Stream] = {}
         self._version: Version | None = None
         self._stopping = False
+        self._interrupted: Callable[[], bool] = lambda: False
         self._stepped = False
         self._reports = _Reports(events)
 
@@ -92,8 +94,12 @@ class RolloutWorker:
                 return
             timeout_s = 0.0 if self._turn(orders) else POLL_S
 
-    def turn(self) -> None:
-        """Collect what can be collected now; for single mode, where the learner calls the worker."""
+    def turn(self, interrupted: Callable[[], bool]) -> None:
+        """Collect what can be collected now; for single mode, where the learner calls the worker.
+
+        Once `interrupted`, asked between two env steps, is true the worker ends as after `stop`.
+        """
+        self._interrupted = interrupted
         while self._turn(self._sink.poll(0.0)):
             pass
 
@@ -179,10 +185,14 @@ class RolloutWorker:
         def progress(rows: int) -> None:
             sink_progress(vector_env, rows)
 
-        rows = stream.rollout.collect(segment.columns, stream.next_index, progress, lambda: self._stopping)
+        rows = stream.rollout.collect(segment.columns, stream.next_index, progress, self._is_stopped)
         if rows is None:
             self._sink.abandon(segment)
         return rows
+
+    def _is_stopped(self) -> bool:
+        self._stopping = self._stopping or self._interrupted()
+        return self._stopping
 
     def _first_step(self, vector_env: int, rows: int) -> None:
         if not self._stepped:

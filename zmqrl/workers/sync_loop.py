@@ -22,8 +22,8 @@ def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
     loop = _SyncLoop(learning, replay)
     while True:
         segments = loop.gather_round()
-        if segments is None:
-            return "stop"
+        if isinstance(segments, str):
+            return segments
         released = loop.train(segments)
         reason = learning.boundary()
         loop.write_full(last=reason is not None)
@@ -39,10 +39,9 @@ class _SyncLoop:
         self._replay = replay
         self._round: dict[int, TakenSegment] = {}
         self._full_bytes = 0
-        self._stop_by: float | None = None
 
-    def gather_round(self) -> list[TakenSegment] | None:
-        """One segment per vector env, in their order; None when a stop was asked and no round comes together."""
+    def gather_round(self) -> list[TakenSegment] | str:
+        """One segment per vector env, in their order; the reason to end when no round comes together in time."""
         learning, n = self._learning, self._learning.counters.n
         quota = learning.config.env.vector_envs
         review_at = time.monotonic() + REVIEW_S
@@ -61,8 +60,9 @@ class _SyncLoop:
                 else:  # of a round that FULL covers, or that we went back from
                     learning.source.release([segment.ref])
             learning.answer_take_ups()
-            if learning.stop_requested and self._gave_up_waiting():
-                return None
+            overdue = learning.end.overdue
+            if overdue is not None and len(self._round) < quota:
+                return overdue
         segments = [self._round[v] for v in range(quota)]
         self._round = {}
         return segments
@@ -97,9 +97,3 @@ class _SyncLoop:
         small = self._full_bytes <= learning.config.store.sync_full_max_mb * 1e6
         if learning.fulls.due(every_round=small and self._replay is None) or last:
             self._full_bytes = learning.save_full(last, self._replay) or self._full_bytes
-
-    def _gave_up_waiting(self) -> bool:
-        """After a stop the round may still come together, for half of the grace."""
-        now = time.monotonic()
-        self._stop_by = self._stop_by or now + self._learning.config.limits.grace_s / 2
-        return now >= self._stop_by

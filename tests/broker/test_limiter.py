@@ -1,0 +1,90 @@
+"""The two sides of the rate limiter together: whatever the ratio, one of them can always move on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.broker.limiter import LeaseLimiter, least_slack
+from zmqrl.config.sections import EnvSection, LimitsSection, ReplaySection
+from zmqrl.replay.limiter import updates_due
+
+RATIOS = (1 / 1024, 0.01, 1 / 49, 0.02, 0.03, 0.1, 0.29, 1.0, 3.0)
+WORKERS, LEASES, ROWS, STARTS = (1, 2, 3, 5), (1, 2, 4), (1, 16, 32, 100, 2048), (0, 10_000)
+COMBINATIONS = tuple(itertools.product(RATIOS, WORKERS, LEASES, ROWS, STARTS))
+UPDATES = (*range(120), 10**3, 10**6, 10**6 + 1)
+
+
+def limiter(ratio: float, workers: int, leases: int, rows: int, starts: int) -> LeaseLimiter:
+    plan = bus_plan("async", workers=workers, vector_envs=workers, leases=leases)
+    config = replace(
+        plan.config,
+        env=EnvSection(num_envs=1, segment_steps=rows),
+        replay=ReplaySection(ratio=ratio, learning_starts=starts),
+        limits=LimitsSection(leases_per_worker=leases),
+    )
+    return LeaseLimiter(replace(plan, config=config, on_policy=False))
+
+
+def due(stored: int, updates: int, ratio: float, starts: int) -> int:
+    return updates_due(stored, updates, learning_starts=starts, ratio=ratio, most=16)
+
+
+def last_without_work(updates: int, ratio: float, starts: int) -> Iterator[int]:
+    """The most env steps with which no update is due: leases are granted the less, the more is stored."""
+    stored = starts + math.ceil((updates + 1) / ratio) + 2
+    while due(stored, updates, ratio, starts):
+        stored -= 1
+    yield stored
+
+
+def test_there_are_many_combinations() -> None:
+    assert len(COMBINATIONS) >= 960
+
+
+def test_a_lease_can_be_granted_whenever_no_update_is_due() -> None:
+    """That is absence of deadlock: the learner has taken everything, and no lease is left in any worker's hands."""
+    for ratio, workers, leases, rows, starts in COMBINATIONS:
+        broker = limiter(ratio, workers, leases, rows, starts)
+        for updates in UPDATES:
+            broker.report(updates)
+            for stored in last_without_work(updates, ratio, starts):
+                state = (ratio, workers, leases, rows, starts, updates, stored)
+                assert broker.allows(stored, 0), f"deadlock: {state}"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_schedules_get_on(seed: int) -> None:
+    """Workers fill leases in any order, with fewer valid rows than fit; the learner takes its turns when it likes."""
+    dice = random.Random(seed)
+    ratio, workers, leases, rows, starts = dice.choice([c for c in COMBINATIONS if c[3] > 1])
+    broker, out, stored, updates = limiter(ratio, workers, leases, rows, starts), 0, 0, 0
+    goal = starts + math.ceil(20 / ratio) + 10 * rows
+    while stored < goal:
+        moved = False
+        if out < workers * leases and broker.allows(stored, out):
+            out, moved = out + 1, True
+        if out and (not moved or dice.random() < 0.5):
+            out, stored, moved = out - 1, stored + dice.choice((1, rows - 1, rows)), True
+        if not moved or dice.random() < 0.3:
+            count = due(stored, updates, ratio, starts)
+            assert count or moved, f"deadlock at {stored} env steps, {updates} updates"
+            updates += count
+            broker.report(updates)
+    assert updates >= 19 - 16
+
+
+def test_the_least_slack_is_a_lease_each_or_a_segment_and_what_one_update_needs() -> None:
+    assert least_slack(2, 2, 32, 0.25) == 128
+    assert least_slack(1, 2, 32, 0.02) == 82
+    assert least_slack(1, 1, 16, 0.03) == 50
