@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import random
 import re
 import resource
@@ -27,7 +26,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.wire import messages
 from zmqrl.wire.sockets import connect
@@ -234,7 +233,7 @@ def child_of(launcher: int, role: str) -> int | None:
 
 def folder_of(run_id: str) -> Path:
     """Where a run of this user has its sockets."""
-    return run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()) / run_id
+    return private_folder(run_id)
 
 
 def _await(found: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, run_folder_root
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 DEATH_S = 2.0
@@ -58,7 +58,7 @@ def _sockets() -> set[str]:
 
 def _files() -> set[Path]:
     """What runs leave in shared places."""
-    root = run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid())
+    root = run_folder_root()
     mine = [path for path in Path("/dev/shm").iterdir() if "zmqrl" in path.name]
     return {*mine, *(root.iterdir() if root.is_dir() else ())}
 
@@ -67,7 +67,7 @@ def _files() -> set[Path]:
 def runtime_dir() -> Iterator[None]:
     """A place of this session's own for socket folders: another run on the machine is no leak of ours."""
     with tempfile.TemporaryDirectory(prefix="zt-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setenv(RUNTIME_VARIABLE, folder)
         yield
 
 

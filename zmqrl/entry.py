@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zmqrl.logs.standard_output import lossy
+
 MODULES: Mapping[str, str] = {
     "zmqrl.agent": "zmqrl.agent.process",
     "zmqrl.broker": "zmqrl.broker.process",
@@ -88,6 +90,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
+    sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
     if role == AGENT:
         introduce_agent()
     line = read_line(STDIN)

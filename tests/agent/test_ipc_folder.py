@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
+from zmqrl.agent import ipc_folder
+from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, IpcFolder, run_folder_root
 from zmqrl.errors import ConfigError
 
 
@@ -30,7 +32,23 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
         folder.endpoints()
 
 
-def test_root_is_the_runtime_dir_or_one_in_tmp(tmp_path: Path) -> None:
-    assert run_folder_root(str(tmp_path), 7) == tmp_path / "zmqrl"
-    assert run_folder_root(None, 7) == Path("/tmp/zmqrl-7")
-    assert run_folder_root("/nowhere", 7) == Path("/tmp/zmqrl-7")
+def test_the_root_outlives_a_login_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv(RUNTIME_VARIABLE, str(tmp_path / "own"))
+    assert run_folder_root() == tmp_path / "own"
+    monkeypatch.delenv(RUNTIME_VARIABLE)
+    monkeypatch.setattr(ipc_folder, "TMP", tmp_path)
+    assert run_folder_root() == tmp_path / f"zmqrl-{os.getuid()}"
+
+
+def test_a_name_that_another_user_has_taken_is_left_to_him(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a link, or not this user's, cannot be made ours."""
+    monkeypatch.delenv(RUNTIME_VARIABLE)
+    monkeypatch.setattr(ipc_folder, "TMP", tmp_path)
+    usual = tmp_path / f"zmqrl-{os.getuid()}"
+    usual.symlink_to(tmp_path)
+    IpcFolder(run_folder_root(), "run-1")
+    assert run_folder_root() == run_folder_root() != usual
+    assert (run_folder_root() / "run-1").is_dir()
+    usual.unlink()
+    assert run_folder_root() == usual

@@ -91,3 +91,13 @@ def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> 
 
 def registered_as(boot: Boot) -> list[Entry]:
     return [entry for entry in HostLock().entries() if entry.run_id == boot.plan.run_id]
+
+
+def test_an_agent_on_another_processor_ends_with_exit_code_2(tmp_path: Path) -> None:
+    """`setarch` has the kernel name another one."""
+    command = ["setarch", "i686", sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "r", "0"]
+    boot = json.dumps(to_json(far_boot("runs/r/far"))).encode() + b"\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, input=boot, capture_output=True, timeout=WAIT_S)
+    assert done.returncode == 2, done.stderr
+    assert b"far: the processor is i686, and run.mode sync needs x86-64" in done.stdout

@@ -138,7 +138,7 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_holds(
     monkeypatch.setattr("zmqrl.agent.reaper.kill", kill_slowly)
     stopped = begin(plan("stopped"))
     os.kill(stopped.process.pid, signal.SIGSTOP)
-    folder = IpcFolder(run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()), stopped.run_id).path
+    folder = IpcFolder(run_folder_root(), stopped.run_id).path
     reaped = reap(stopped.run_id, 0.2)
     assert (reaped.ended, list(reaped.killed), reaped.left) == ((), stopped.named(), ())
     assert not await_gone(stopped.all.values(), 0.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from commands import Command, live_run
 
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.agent.run_processes import agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
@@ -81,7 +81,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     assert f"killed launcher (pid {run.info.pid})" in down.out
     assert f"agent-0 (pid {agent.pid})" in down.out.splitlines()[2].partition("killed ")[2]
     assert not await_gone(run.processes, 0.0)
-    assert not (run_folder_root(os.environ["XDG_RUNTIME_DIR"], os.getuid()) / run.info.run_id).exists()
+    assert not private_folder(run.info.run_id).exists()
     again = zmqrl("down", run.directory)
     assert again.out.splitlines()[1:] == ["  launcher: 0 left", "  local: 0 left"]
     assert zmqrl("down", "--all").out == "no run of yours is here\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from commands import END_S, Command, live_run
 
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, private_folder
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
@@ -48,7 +48,7 @@ def test_a_live_run_is_found_shown_and_stopped(
     assert "local/worker-0" not in zmqrl("logs", info.run_id, "learner").out
     ended = zmqrl("clean")
     assert ended.code == 0
-    assert (run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()) / info.run_id).is_dir()
+    assert private_folder(info.run_id).is_dir()
     stopped = zmqrl("stop")
     assert stopped.code == 0
     assert info.run_id in stopped.out
@@ -283,8 +283,8 @@ def test_a_pid_that_came_back_is_not_signalled(zmqrl: Command, tmp_path: Path) -
 def test_clean_removes_what_a_dead_run_left(
     zmqrl: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    root = run_folder_root(str(tmp_path), os.getuid())
+    root = tmp_path / "root"
+    monkeypatch.setenv(RUNTIME_VARIABLE, str(root))
     (root / "dead").mkdir(parents=True)
     (root / "held").mkdir()
     (root / "dead" / "control").touch()

@@ -98,6 +98,12 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "zmqrl setup hosts.yaml --limit node07",
     ),
     "another protocol": (hello(protocol="2"), "versions", "protocol 2 there, 1 here", "zmqrl setup"),
+    "a processor that may reorder stores": (
+        hello(machine="aarch64"),
+        "processor",
+        "the processor is aarch64, and run.mode sync needs x86-64",
+        "hosts.node07.workers: 0",
+    ),
     "a package missing": (hello(msgpack=None), "packages", "missing in /v/python: msgpack", "zmqrl setup"),
     "no room": ({"folders": Folders(replace(ROOMY, free_bytes=5_000_000), None)}, "workdir", "has 5 MB left", WORKDIR),
     "read-only": (

@@ -18,7 +18,12 @@ from pathlib import Path
 
 from .kernel import LabUnavailable, Network, check
 
-NEEDED = {"ganesha.nfsd": "nfs-ganesha nfs-ganesha-vfs", "linux.uml": "user-mode-linux", "mount.nfs4": "nfs-common"}
+NEEDED = {
+    "ganesha.nfsd": "nfs-ganesha nfs-ganesha-vfs",
+    "linux.uml": "user-mode-linux",
+    "mount.nfs4": "nfs-common",
+    "modprobe": "kmod",
+}
 SERVER = "10.78.0.1"
 PLUGINS = "/usr/lib/x86_64-linux-gnu/ganesha"
 START_S = 20.0
@@ -51,7 +56,9 @@ class NfsServer:
         check()
         missing = [package for tool, package in NEEDED.items() if shutil.which(tool) is None]
         if missing:
-            raise LabUnavailable(f"apt-get install {' '.join(missing)} kmod")
+            raise LabUnavailable(f"apt-get install {' '.join(missing)}")
+        if "amx_tile" in Path("/proc/cpuinfo").read_text():
+            raise LabUnavailable("User-Mode-Linux panics on CPUs with AMX: it cannot restore their vector registers")
         self.place = Path(tempfile.mkdtemp(prefix="zmqrl-nfs-", dir="/var/tmp"))
         self.network = Network()
         self.network.ip(

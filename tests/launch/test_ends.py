@@ -85,7 +85,8 @@ def started() -> Iterator[list[Run]]:
     for run in runs:
         if run.process.poll() is None:
             run.process.kill()
-        run.process.communicate()
+        if not run.process.stdout.closed:  # type: ignore[union-attr]
+            run.process.communicate()
 
 
 def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
@@ -222,6 +223,36 @@ def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: l
     os.kill(launcher.pid, signal.SIGUSR1)
     assert not await_gone([launcher], END_S)
     assert run.summary()["status"] == "stopped"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, started: list[Run], closed: bool) -> None:
+    """The command is killed before READY, by `timeout` or with its terminal."""
+    run = Run(run_dir, detach=True)
+    started.append(run)
+    wait_for((run_dir / "run.json").exists)
+    run.process.kill()
+    if closed:
+        for stream in (run.process.stdout, run.process.stderr):
+            assert stream is not None
+            stream.close()
+    info = json.loads((run_dir / "run.json").read_text())
+    launcher = ProcessId(info["pid"], info["start_time"])
+    wait_for(lambda: run.status().get("phase") in ("running", "ended") or (run_dir / "summary.json").exists())
+    assert is_alive(launcher), run.summary()
+    os.kill(launcher.pid, signal.SIGUSR1)
+    assert not await_gone([launcher], END_S)
+    assert run.summary()["status"] == "stopped"
+
+
+def test_a_terminal_that_closes_does_not_end_the_run(run_dir: Path, started: list[Run]) -> None:
+    run = Run(run_dir, "train_s=2")
+    started.append(run)
+    for stream in (run.process.stdout, run.process.stderr):
+        assert stream is not None
+        stream.close()
+    assert run.process.wait(START_S) == 0
+    assert run.summary()["status"] == "done"
 
 
 def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> None:

@@ -143,3 +143,15 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
         planned(tmp_path, "cartpole-ppo", workers=None, **values)
     with pytest.raises(ConfigError, match="write auto, cpu, cuda"):
         planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values | {"learner__device": "tpu"})
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(ConfigError, match=rf"run.mode: '{mode}': on this machine the processor is aarch64.* single"):
+        planned(tmp_path, "cartpole-ppo", mode)
+    planned(tmp_path, "cartpole-ppo", "single")
+    far = {"hosts": "{local: {workers: 0}, far: {workers: 2}}", "learner__host": "far"}
+    assert planned(tmp_path, "cartpole-ppo", mode, None, **far).workers["far"] == 2

@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import stand_in_plan
 
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, SshSection
+from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.ssh import Place, SshAgent
 from zmqrl.orchestrators.ssh_connection import Connection
@@ -36,6 +39,17 @@ class Far:
             self.agent.send({"command": "lease"})
             self._writes = False
         self.lines.append(json.loads(line))
+
+
+def test_a_far_host_with_another_processor_is_told_nothing(tmp_path: Path) -> None:
+    far = Far()
+    place = Place(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    far.agent = SshAgent(
+        Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run")), HostSection(), cast("Connection", far), place
+    )
+    with pytest.raises(HostFailed, match=r"far: the processor is aarch64, and run\.mode sync needs x86-64"):
+        far.agent.introduced({"versions": {**versions(), "machine": "aarch64"}, "time": time.time()})
+    assert far.lines == []
 
 
 def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zmqrl.orchestrators.introduction import versions
-from zmqrl.orchestrators.versions import refusals, warnings
+from zmqrl.orchestrators.versions import processor_refusal, refusals, warnings
 
 HERE = {
     "zmqrl": "1.2.0",
@@ -39,3 +39,11 @@ def test_said(name: str, there: str | None, said: bool) -> None:
 
 def test_a_host_agrees_with_itself() -> None:
     assert refusals(versions(), versions()) == warnings(versions(), versions()) == []
+
+
+def test_a_processor_that_may_reorder_stores_shares_no_memory() -> None:
+    said = processor_refusal("aarch64", "sync")
+    assert said is not None and "aarch64" in said and "x86-64" in said and "single" in said
+    assert processor_refusal("riscv64", "async") is not None
+    assert processor_refusal("aarch64", "single") is None
+    assert processor_refusal("x86_64", "sync") is processor_refusal("AMD64", "async") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from system_plans import ACROBOT, NORMALISED, PPO, system_plan
 from system_runs import Run, assert_same, newest_n
 
+from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 
@@ -59,6 +61,20 @@ def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, 
     run.kill("broker-0")
     summary = run.done()
     assert summary["restarts"] == 1
+    assert_same(summary, undisturbed)
+
+
+def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+    """As at a logout: whoever is started afterwards finds the broker all the same, a new broker included."""
+    run = begin(_plan(tmp_path / "run"))
+    for version, victim in ((8, "worker-0"), (22, "broker-0"), (40, "worker-1")):
+        run.wait_for_updates(version)
+        before = run.processes()[victim]
+        shutil.rmtree(run_folder_root())
+        os.kill(before.pid, signal.SIGKILL)
+        run.wait_for_successor(victim, before)
+    summary = run.done()
+    assert summary["restarts"] == 3
     assert_same(summary, undisturbed)
 
 

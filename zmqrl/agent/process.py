@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import sys
 from dataclasses import replace
@@ -18,6 +19,8 @@ from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
+from zmqrl.errors import ConfigError
+from zmqrl.orchestrators.versions import processor_refusal
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:
@@ -26,6 +29,9 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         os.setsid()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
+    processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
+    if processor is not None:
+        raise ConfigError(f"{boot.host}: {processor}")
     if boot.remote:
         boot = _at_home(boot)
     launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
@@ -47,7 +53,7 @@ def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
 def _hold_broker(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.shared_data_plane import SharedDataPlane
 
-    folder = IpcFolder(run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid()), boot.plan.run_id)
+    folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
         shared = boot.listen is not None
         return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), boot.host, shared), output, command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -13,6 +14,7 @@ import zmq
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import ConfigError
 from zmqrl.wire.gate import Gate
+from zmqrl.wire.private_folder import make_private
 from zmqrl.wire.sockets import bind
 
 
@@ -29,6 +31,12 @@ class Doors:
         self.descriptors = bind(self._context, zmq.PUSH, endpoints.descriptors)
         self.notices = bind(self._context, zmq.PUB, endpoints.notices)
         self.control = bind(self._context, zmq.ROUTER, endpoints.control)
+        self._local = {
+            endpoints.segments: self.segments,
+            endpoints.descriptors: self.descriptors,
+            endpoints.notices: self.notices,
+            endpoints.control: self.control,
+        }
         inbound = (self.segments, self.notices, self.control)
         for socket in inbound:
             self._gate.watch(socket)
@@ -50,6 +58,21 @@ class Doors:
             where = f"port {port} of {listen.address}"
             raise ConfigError(f"learner.port: {where} cannot be had: {error}; choose another, or auto") from error
 
+    def bind_again(self) -> bool:
+        """Bind the sockets whose files were removed, as at a logout; returns whether there were any.
+
+        Peers that are connected are not affected; those that come later need the file. The old listener stays:
+        unbinding it would remove the new file as well, at some later moment.
+
+        Raises:
+            OSError, ConfigError, ZMQError: The file cannot be made.
+        """
+        gone = [endpoint for endpoint in self._local if not os.path.lexists(_path_of(endpoint) or "/")]
+        for endpoint in gone:
+            _make_way(endpoint)
+            self._local[endpoint].bind(endpoint)
+        return bool(gone)
+
     def guard(self) -> Counter[str]:
         """Answer who asks to come in; who was refused so far, by reason."""
         self._gate.serve()
@@ -61,8 +84,19 @@ class Doors:
         self._context.destroy(linger=100)
 
 
-def _make_way(endpoint: str) -> None:
-    """A broker that was killed leaves its socket file."""
+def _path_of(endpoint: str) -> Path | None:
+    """The socket's file, of an ipc endpoint."""
     url = urlparse(endpoint)
-    if url.scheme == "ipc" and os.path.exists(url.path):
-        os.unlink(url.path)
+    return Path(url.path) if url.scheme == "ipc" else None
+
+
+def _make_way(endpoint: str) -> None:
+    """A broker that was killed leaves its socket file; the folder may have been removed, the one above it too."""
+    path = _path_of(endpoint)
+    if path is not None:
+        for folder in (path.parent.parent, path.parent):
+            if not folder.exists():
+                make_private(folder)
+        if path.parent.stat().st_uid != os.getuid():
+            raise ConfigError(f"{path.parent} belongs to another user: remove it")
+        path.unlink(missing_ok=True)

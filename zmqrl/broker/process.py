@@ -18,7 +18,7 @@ from zmqrl.broker.hearing import Hearing
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.plan import Boot
-from zmqrl.errors import WireError
+from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
@@ -62,7 +62,7 @@ class Broker:
         self._poller = zmq.Poller()
         for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
-        self._stopping = False
+        self._stopping = self._unbound = False
 
     def stop(self) -> None:
         """End after this round; safe in a signal handler."""
@@ -111,6 +111,7 @@ class Broker:
             self._judge_at = now + self._heartbeat_s
             incoming += self._hearing.silence(now)
             self._tell_refused()
+            self._keep_bound()
         self._answers.act(self._state.handle_all(incoming))
         self._answers.give()
 
@@ -129,6 +130,20 @@ class Broker:
                 continue
             if event is not None:
                 incoming.append(event)
+
+    def _keep_bound(self) -> None:
+        """Somebody may clean up the directory of the sockets: without its files nobody can connect any more."""
+        try:
+            again = self._doors.bind_again()
+        except (OSError, ConfigError, zmq.ZMQError) as error:
+            if not self._unbound:
+                cause = f"the files of the broker's sockets were removed and cannot be made again: {error}"
+                self._events.send("problem", cause=cause, done="processes that start now cannot connect; tried again")
+            self._unbound = True
+            return
+        if again:
+            self._events.send("problem", cause="the files of the broker's sockets were removed", done="bound again")
+        self._unbound = False
 
     def _tell_refused(self) -> None:
         """The user hears of strangers as they come, once per heartbeat at most."""

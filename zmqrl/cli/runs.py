@@ -34,7 +34,7 @@ def clean_command() -> None:
     from zmqrl.agent.ipc_folder import run_folder_root
     from zmqrl.cli.find_run import agents
 
-    root = run_folder_root(os.environ.get("XDG_RUNTIME_DIR"), os.getuid())
+    root = run_folder_root()
     # The folders first: a run that begins while we look has its agent before it has its folder.
     folders = sorted(root.iterdir()) if root.is_dir() else []
     live = {run_id for _, run_id in agents()}

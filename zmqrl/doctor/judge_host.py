@@ -48,6 +48,10 @@ def judge_versions(case: Case) -> None:
     if refused:
         mend = f"install this very version there: {case.again('setup')}"
         case.complaints.fault("versions", "; ".join(refused), mend)
+    processor = versions.processor_refusal(there.get("machine"), case.needs.mode)
+    if processor is not None and (case.need.learner or case.need.workers != 0):
+        mend = f"leave it out: set hosts.{case.host}.workers: 0, learner.host to another, or run.mode: single"
+        case.complaints.fault("processor", processor, mend)
     differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
     if differing:
         case.complaints.warning("versions", "; ".join(differing), f"make them the same: {case.again('setup')}")

@@ -16,6 +16,7 @@ from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.shared_memory.arena import layout_of
+from zmqrl.types import Mode
 
 WORKER_MB, TORCH_MB = 60.0, 400.0
 """Of one process, without and with torch; measured on the presets, rounded up."""
@@ -57,7 +58,7 @@ class Needs:
     store: str | None
     port: int | None
     device: str
-    mode: str
+    mode: Mode
     refusal: str | None
     """Why a launch would end with exit code 2 on this machine, if so."""
 

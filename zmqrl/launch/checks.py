@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from zmqrl.config.codec import to_json
@@ -18,6 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import read_config, read_info
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.orchestrators.versions import processor_refusal
 from zmqrl.plugins import load
 
 NVIDIA = Path("/dev/nvidia0")
@@ -42,6 +45,16 @@ def check_parts(config: Config) -> None:
             load(kind, package, base)
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from error
+
+
+def check_processor(config: Config, workers: Mapping[str, int]) -> None:
+    """Raise `ConfigError` when this machine takes part in the run and its processor cannot share memory in its mode.
+
+    Other hosts name their processors in the handshake.
+    """
+    refusal = processor_refusal(platform.machine(), config.run.mode)
+    if refusal is not None and (config.learner.host == LOCAL or workers.get(LOCAL, 0) > 0):
+        raise ConfigError(f"run.mode: {config.run.mode!r}: on this machine {refusal}; write single")
 
 
 def check_machine(config: Config, store_path: Path, run_dir: Path) -> None:

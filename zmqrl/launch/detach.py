@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from zmqrl.logs.standard_output import lossy_output
 
 READY = b"R"
 
@@ -46,27 +49,30 @@ def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: in
         nonlocal told
         told = True
         _redirect(run_dir)
-        os.write(write_fd, READY)
+        with contextlib.suppress(BrokenPipeError):  # the command was killed while it waited
+            os.write(write_fd, READY)
         os.close(write_fd)
 
-    try:
-        code = run(on_ready)
-        sys.stdout.flush()
-        return code
-    except Exception as error:
-        if getattr(error, "exit_code", None) is None:
-            traceback.print_exc()
-        else:
-            print(error, file=sys.stderr, flush=True)
-        return int(getattr(error, "exit_code", 1))
+    with lossy_output():
+        try:
+            return run(on_ready)
+        except Exception as error:
+            if getattr(error, "exit_code", None) is None:
+                traceback.print_exc()
+            else:
+                print(error, file=sys.stderr, flush=True)
+            return int(getattr(error, "exit_code", 1))
 
 
 def _redirect(run_dir: Path) -> None:
-    """From here on there is no terminal: messages go to the launcher's log."""
+    """From here on there is no terminal: messages go to the launcher's log, and nowhere on a full disk."""
     sys.stdout.flush()
     sys.stderr.flush()
-    log = os.open(run_dir / "logs" / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    null = os.open(os.devnull, os.O_RDONLY)
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        log = os.open(run_dir / "logs" / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        log = os.dup(null)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     os.close(log)

@@ -26,6 +26,7 @@ from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, summarise
 from zmqrl.launch.view import View, final_lines
 from zmqrl.launch.views import make_view
+from zmqrl.logs.standard_output import lossy_output
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -110,7 +111,7 @@ class Launcher:
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         directory = RunDirectory.create(self._plan)
-        with self._signals.caught():
+        with self._signals.caught(), lossy_output():
             self._links.deploy()
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)

@@ -19,7 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
-from zmqrl.launch.checks import check_machine, check_parts
+from zmqrl.launch.checks import check_machine, check_parts, check_processor
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import ColumnSpec, EnvSpec
 
@@ -42,6 +42,7 @@ def plan_run(
     with _located(sources):
         workers = _workers(config)
         check_parts(config)
+        check_processor(config, workers)
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import platform
 import socket
 import sys
 import time
@@ -42,6 +43,7 @@ def versions() -> dict[str, str | None]:
         "protocol": str(PROTOCOL),
         "python": ".".join(map(str, sys.version_info[:3])),
         "byteorder": sys.byteorder,
+        "machine": platform.machine(),
     }
     for package in PACKAGES:
         try:

@@ -23,7 +23,7 @@ from zmqrl.orchestrators.ssh_checkpoints import collect, remove, send
 from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
-from zmqrl.orchestrators.versions import clock_warnings, refusals, warnings
+from zmqrl.orchestrators.versions import clock_warnings, processor_refusal, refusals, warnings
 
 REAP_S = 15.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -61,6 +61,9 @@ class SshAgent(Agent):
         if wrong:
             mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
             raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
+        processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
+        if processor is not None:
+            raise HostFailed(self.host, processor, "leave it out with --limit")
         for difference in (*warnings(here, there), *clock_warnings(float(sentinel.get("time", 0.0)), time.time())):
             self._warn(self.host, difference)
         self._write(to_json(self.boot))

@@ -1,8 +1,10 @@
-"""Whether two hosts can take part in one run: what their agents say is installed. Pure."""
+"""Whether hosts can take part in one run: what their agents say they are and have installed. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from zmqrl.types import Mode
 
 MOST_SKEW_S = 30.0
 MUST_AGREE = ("zmqrl", "protocol", "byteorder")
@@ -10,6 +12,22 @@ MUST_AGREE = ("zmqrl", "protocol", "byteorder")
 MAJOR_AGREES = ("numpy", "msgpack", "pyzmq", "torch")
 MINOR_AGREES = ("python", "gymnasium")
 """Where another one is likely to give other bits, or another env."""
+
+ORDERED_STORES = ("x86_64", "AMD64")
+"""Processors whose stores other cores see in program order, as `platform.machine` names them."""
+
+
+def processor_refusal(machine: str | None, mode: Mode) -> str | None:
+    """Why a host with this processor cannot take part in `mode`; None when it can, or does not name its processor.
+
+    The processes of sync and async write payload, seal and record into shared memory without barriers between them.
+    """
+    if mode == "single" or machine is None or machine in ORDERED_STORES:
+        return None
+    return (
+        f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "
+        "which processes share segments and weights; run.mode single runs here"
+    )
 
 
 def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:

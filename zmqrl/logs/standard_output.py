@@ -1,0 +1,52 @@
+"""Standard output and error that never end a process: what a full disk or a closed terminal refuses is dropped."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class _LossyFile(io.FileIO):
+    """The descriptor of another stream, which keeps it."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data)
+        try:
+            written = super().write(view)
+        except OSError:
+            return int(view.nbytes)
+        return int(view.nbytes) if written is None else written
+
+
+def lossy(stream: TextIO) -> TextIO:
+    """A stream on the descriptor of `stream` whose writes raise no OSError; `stream` itself where it has none."""
+    try:
+        stream.flush()
+        descriptor = stream.fileno()
+    except (OSError, ValueError, AttributeError):  # a notebook's, a test's, none at all
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(_LossyFile(descriptor, "wb", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=getattr(stream, "line_buffering", True) or getattr(stream, "write_through", False),
+    )
+
+
+@contextmanager
+def lossy_output() -> Iterator[None]:
+    """`sys.stdout` and `sys.stderr` raise no OSError inside."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = before
