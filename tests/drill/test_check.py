@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.witness_rows import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed
@@ -161,4 +162,10 @@ def test_incarnations_are_streams_of_their_own_in_async() -> None:
 def test_an_incarnation_that_stored_nothing_of_what_it_sealed_is_found() -> None:
     first, second = _run(ASYNC), _run(ASYNC, incarnation=1)
     found = check([Given(first)], _stepped([first, second]), ASYNC)
+    assert found.lost == 4 * (STREAM_ROWS - 16)
+
+
+def test_an_attempt_of_which_nothing_was_stored_is_found() -> None:
+    first, resumed = _run(ASYNC), _run(ASYNC, incarnation=1 << RESUMED_SHIFT)
+    found = check([Given(first)], _stepped([first, resumed]), ASYNC)
     assert found.lost == 4 * (STREAM_ROWS - 16)

@@ -6,7 +6,18 @@ from collections import Counter
 
 import pytest
 
-from zmqrl.drill.faults import HOLD_S, SHARES, Action, Kind, Target, kinds_named, plan_faults
+from zmqrl.drill.faults import (
+    HOLD_S,
+    SHARES,
+    Action,
+    Fault,
+    Kind,
+    Minimum,
+    Target,
+    kinds_named,
+    minimums_named,
+    plan_faults,
+)
 from zmqrl.errors import ConfigError
 
 ROLES = frozenset({"worker", "broker", "learner", "evaluator"})
@@ -39,14 +50,55 @@ def test_what_a_run_cannot_have_is_not_planned() -> None:
     assert not [f for f in plan if f.run == "learning" and f.kind.action is Action.STALL]
     assert not [f for f in plan if f.run == "witness" and f.kind.role == "evaluator"]
     assert [f for f in plan if f.run == "witness" and f.kind.action is Action.STALL]
-    assert {f.index for f in plan if f.kind.role == "worker"} == {0, 1, 2}
-    assert {f.index for f in plan if f.kind.role != "worker"} == {0}
+    assert {f.index for f in plan if "worker" in f.kind.roles} == {0, 1, 2}
+    assert {f.index for f in plan if "worker" not in f.kind.roles} == {0}
+    single = plan_faults(2, 100, 60.0, [Target("single", frozenset({"learner"}), 0)])
+    assert {role for f in single for role in f.kind.roles} == {"learner", "agent", "launcher", "run"}
+
+
+def test_a_fault_of_several_roles_names_each_process() -> None:
+    kind = Kind("worker+broker+learner", Action.KILL)
+    assert Fault(0, 1.0, "witness", kind, index=2).places == ("worker-2", "broker-0", "learner-0")
+    assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).places == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_has_to_come_is_planned(seed: int) -> None:
+    minimums = minimums_named(["worker:kill=6", "agent:kill=6", "evaluator:kill=2"])
+    plan = plan_faults(seed, 20, 60.0, [LEARNING, WITNESS], minimums)
+    assert len(plan) == 20
+    for minimum in minimums:
+        assert sum(minimum.counts(f.kind) for f in plan) >= minimum.count
+    assert {f.run for f in plan if f.kind.role == "evaluator"} == {"learning"}
+    assert plan == plan_faults(seed, 20, 60.0, [LEARNING, WITNESS], minimums)
+    assert [f.number for f in plan if f.kind.role == "agent"] != list(range(6, 12))  # spread over the time
+
+
+def test_a_kill_of_several_roles_counts_for_each_of_them() -> None:
+    (minimum,) = minimums_named(["broker:kill=1"])
+    assert minimum == Minimum(Kind("broker", Action.KILL), 1)
+    assert minimum.counts(Kind("broker+learner", Action.KILL))
+    assert not minimum.counts(Kind("broker+learner", Action.PAUSE))
+    assert not minimum.counts(Kind("learner", Action.KILL))
+
+
+@pytest.mark.parametrize("word", ["worker=3", "worker:kill", "worker:kill=0", "worker:kill=x", "wroker:kill=3"])
+def test_a_minimum_that_is_not_understood_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"--at-least {word.partition('=')[0]}"):
+        minimums_named([word])
+
+
+def test_minimums_that_no_plan_can_have_are_refused() -> None:
+    with pytest.raises(ConfigError, match="6 faults are more than the 5"):
+        plan_faults(1, 5, 60.0, [LEARNING], minimums_named(["worker:kill=6"]))
+    with pytest.raises(ConfigError, match="evaluator:kill: no process"):
+        plan_faults(1, 5, 60.0, [WITNESS], minimums_named(["evaluator:kill=1"]))
 
 
 def test_only_what_is_held_has_a_time() -> None:
     for fault in plan_faults(3, 200, 60.0, [WITNESS]):
-        held = fault.kind.action in (Action.PAUSE, Action.NO_SPACE)
-        assert (HOLD_S[0] <= fault.hold_s <= HOLD_S[1]) if held else fault.hold_s == 0.0
+        shortest, longest = HOLD_S.get(fault.kind.action, (0.0, 0.0))
+        assert shortest <= fault.hold_s <= longest
 
 
 def test_only_the_kinds_that_were_asked_for() -> None:
@@ -59,7 +111,7 @@ def test_only_the_kinds_that_were_asked_for() -> None:
 @pytest.mark.parametrize("word", ["brokr", "broker:hang", "worker:"])
 def test_a_kind_that_does_not_exist_is_named(word: str) -> None:
     if word == "worker:":  # a role alone, written with its colon
-        assert len(kinds_named([word])) == 4
+        assert len(kinds_named([word])) == 6
         return
     with pytest.raises(ConfigError, match=rf"--only {word}: .*broker:kill"):
         kinds_named([word])

@@ -31,7 +31,6 @@ def test_a_broker_is_back_when_rows_are_stored_again() -> None:
     assert not clock.is_over(replace(_without("broker-0"), stored=(120, 120)))  # booked by the one that died
     assert not clock.is_over(_with("broker-0", stored=(120, 120)))
     assert clock.is_over(_with("broker-0", stored=(120, 121)))
-    assert clock.replaced
 
 
 def test_a_worker_is_back_when_every_vector_env_goes_on_in_sync() -> None:
@@ -62,7 +61,6 @@ def test_a_pause_is_over_with_the_next_version_of_the_same_process() -> None:
     clock = _recovery("learner", Action.PAUSE)
     assert not clock.is_over(BEFORE)
     assert clock.is_over(replace(BEFORE, version=Version(0, 6)))
-    assert not clock.replaced
 
 
 def test_a_worker_paused_counts_from_what_was_stored_then() -> None:
@@ -80,6 +78,28 @@ def test_an_evaluator_is_back_when_it_is_there() -> None:
 def test_a_run_whose_agent_died_is_back_with_a_version_of_the_resumed_one() -> None:
     clock = _recovery("agent")
     assert not clock.is_over(Look())
-    assert not clock.is_over(_with("agent-0", version=None))
-    assert not clock.is_over(_with("agent-0", version=Version(1, 5)))
-    assert clock.is_over(_with("agent-0", version=Version(1, 6)))
+    assert not clock.is_over(_with("learner-0", version=None))
+    assert not clock.is_over(_with("learner-0", version=Version(1, 5)))
+    assert clock.is_over(_with("learner-0", version=Version(1, 6)))
+
+
+def test_several_roles_are_back_when_each_of_them_is() -> None:
+    clock = _recovery("broker+learner")
+    both = {**BEFORE.processes, "broker-0": NEW, "learner-0": NEW}
+    assert not clock.is_over(Look(both, (100, 100), Version(0, 5)))
+    assert not clock.is_over(Look(both, (101, 101), Version(0, 5)))  # the broker alone
+    assert not clock.is_over(Look(both, (101, 101), Version(1, 5)))
+    assert clock.is_over(Look(both, (101, 101), Version(1, 6)))
+
+
+def test_a_run_that_was_frozen_is_back_with_its_next_version() -> None:
+    clock = _recovery("run", Action.PAUSE)
+    assert not clock.is_over(BEFORE)
+    assert clock.is_over(replace(BEFORE, version=Version(0, 6)))
+
+
+def test_a_run_that_was_ended_is_back_with_a_version_of_the_resumed_one() -> None:
+    clock = _recovery("worker", Action.KILL_END)
+    assert not clock.is_over(_with("learner-0", version=Version(0, 9)))
+    assert not clock.is_over(_with("learner-0", version=Version(1, 9)))
+    assert clock.is_over(_with("learner-0", version=Version(1, 10)))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from zmqrl.drill.check import OutsideCheck
-from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.faults import Action, Fault, Kind, minimums_named
 from zmqrl.drill.report import Report, RunReport, Threshold
+from zmqrl.drill.series import Series
 from zmqrl.drill.session import Outcome
+from zmqrl.types import Ledger
 
 LEDGER = {"produced": 9, "stored": 8, "in_flight": 0, "dropped": {"unsealed": 1}, "balanced": True}
 RUN = RunReport("learning", "sync", 0, 8, 1, 1, LEDGER, (), ())
@@ -22,6 +24,7 @@ def _outcome(number: int, role: str, recovered_s: float | None, gone_s: float | 
     return Outcome(Fault(number, 1.0, "learning", Kind(role, Action.KILL)), 1.0, recovered_s, gone_s)
 
 
+WHOLE = Ledger(9, 9, 0, {}, 0)
 GOOD = Report(
     preset="cartpole-ppo",
     mode="sync",
@@ -45,6 +48,23 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "ended": ({"runs": (replace(RUN, failures=("the run ended by itself",)),)}, "learning: the run ended by itself"),
     "exit code": ({"runs": (replace(RUN, exit_code=3),)}, "exit code 3"),
     "ledger": ({"runs": (replace(RUN, ledger={**LEDGER, "balanced": False}),)}, "does not balance"),
+    "unknown": (
+        {"runs": (replace(RUN, ledger={**LEDGER, "dropped": {"unsealed": 0, "unknown": 1}}),)},
+        "1 rows are in dropped.unknown",
+    ),
+    "an attempt's unknown": (
+        {"runs": (replace(RUN, ledgers=(Ledger(9, 7, 0, {"unknown": 2}, 0), WHOLE)),)},
+        "2 rows are in dropped.unknown",
+    ),
+    "an attempt's ledger": (
+        {"runs": (replace(RUN, ledgers=(Ledger(9, 7, 0, {}, 0), WHOLE)),)},
+        "the ledger of an attempt does not balance",
+    ),
+    "too few": ({"at_least": minimums_named(["broker:kill=3"])}, "2 faults broker:kill, and --at-least says 3"),
+    "not injected": (
+        {"at_least": minimums_named(["agent:kill=1"]), "outcomes": (replace(GOOD.outcomes[2], injected=False),)},
+        "0 faults agent:kill",
+    ),
     "no ledger": ({"runs": (replace(RUN, ledger=None),)}, "no ledger"),
     "threshold": ({"threshold": Threshold(475.0, None, 1000, 1000)}, "threshold was not reached"),
 }
@@ -74,6 +94,35 @@ def test_the_table_has_each_kind_and_each_role() -> None:
     broker = lines["broker", None]
     assert (broker.injected, broker.recovered, broker.p50_s, broker.max_s, broker.gone_max_s) == (2, 2, 2.0, 3.0, None)
     assert lines["agent", "kill"].gone_max_s == 0.3
+
+
+def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() -> None:
+    both = Outcome(Fault(3, 1.0, "witness", Kind("broker+learner", Action.KILL)), 1.0, 2.0, spread_s=0.00012)
+    report = replace(GOOD, outcomes=(*GOOD.outcomes, both), at_least=minimums_named(["broker:kill=3"]))
+    assert report.exit_code == 0
+    assert "at least 3 broker:kill: 3" in str(report)
+    assert "several processes at once: within 0.12 ms (p50), 0.12 ms (max)" in str(report)
+
+
+def test_overlapped_faults_are_told_apart_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:
+    slow = replace(_outcome(3, "broker", 9.0), overlapped=True)
+    ended = Outcome(Fault(4, 1.0, "witness", Kind("broker", Action.KILL_END)), 1.0, 30.0)
+    lines = {(line.role, line.kind): line for line in replace(GOOD, outcomes=(*GOOD.outcomes, slow, ended)).lines()}
+    assert (lines["broker", "kill"].max_s, lines["broker", "kill"].alone_max_s) == (9.0, 3.0)
+    assert lines["broker", None].max_s == 9.0
+    assert lines["broker", "kill-end"].max_s == 30.0
+
+
+def test_a_series_has_a_row_for_each_scenario_and_fails_with_any_of_them() -> None:
+    good = Series({"ppo-sync": GOOD, "dqn-sync": GOOD})
+    assert good.exit_code == 0 and good.kills("broker") == 4
+    bad = Series({"ppo-sync": GOOD, "dqn-sync": replace(GOOD, outside=replace(OUTSIDE, lost=7))})
+    assert bad.exit_code == 1
+    rows = str(bad).splitlines()
+    assert any(row.startswith("dqn-sync") and row.endswith("FAIL") for row in rows)
+    assert any(row.startswith("ppo-sync") and row.endswith("pass") for row in rows)
+    assert any(row.startswith("FAULT: dqn-sync: outside check: 7 rows lost") for row in rows)
+    assert json.loads(json.dumps(bad.data()))["kills"] == {"worker": 0, "broker": 4, "learner": 0, "agent": 2}
 
 
 def test_the_json_holds_all_of_it() -> None:

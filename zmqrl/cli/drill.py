@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from zmqrl.cli.train import MODES
 from zmqrl.errors import ConfigError
@@ -14,7 +16,12 @@ from zmqrl.errors import ConfigError
 if TYPE_CHECKING:
     from zmqrl.types import Mode
 
+PRESET = "cartpole-ppo"
+PLANTS = ("lose", "double", "tear")
+SHORT_S, LONG_S = 60.0, 3600.0
 FAULT_EVERY_S = 5.0
+LONG_AT_LEAST = tuple(f"{role}:kill=6" for role in ("worker", "broker", "learner", "agent"))
+"""Of each scenario."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -38,25 +45,37 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 
 
 @click.command("drill")
-@click.argument("preset", default="cartpole-ppo")
+@click.argument("preset", default=PRESET)
+@click.option("--scenario", metavar="NAME", help="A preset in settings that strain it; --list names them.")
+@click.option("--long", "is_long", is_flag=True, help="Every scenario, one hour in all.")
+@click.option("--list", "is_list", is_flag=True, help="Name the scenarios and end.")
 @click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's.")
-@click.option("--workers", type=click.IntRange(1), default=2, metavar="N", help="Rollout workers; default 2.")
-@click.option("--for", "for_s", type=Duration(), default="60s", metavar="60s", help="How long faults come: 60s, 10m.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Rollout workers; default 2.")
+@click.option("--for", "for_s", type=Duration(), metavar="60s", help="How long faults come: 60s, 10m; default 60s.")
 @click.option("--faults", type=click.IntRange(1), metavar="N", help="How many; default one in 5 s.")
 @click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
+@click.option("--at-least", multiple=True, metavar="ROLE:FAULT=N", help="So many of these; may be repeated.")
+@click.option("--plant", type=click.Choice(PLANTS), help="A defect on purpose: the drill must fail and name it.")
 @click.option(
     "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have theirs."
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where it writes; default runs/drill-<time>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="The report; default RUN_DIR/drill.json.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of the run.")
+@click.pass_context
 def drill_command(
+    context: click.Context,
     preset: str,
+    scenario: str | None,
+    is_long: bool,
+    is_list: bool,
     mode: Mode | None,
-    workers: int,
-    for_s: float,
+    workers: int | None,
+    for_s: float | None,
     faults: int | None,
     only: tuple[str, ...],
+    at_least: tuple[str, ...],
+    plant: str | None,
     seed: int,
     run_dir: Path | None,
     json_file: Path | None,
@@ -64,17 +83,54 @@ def drill_command(
 ) -> int:
     """Kill, stop, hang and damage PRESET's processes at random, and check from outside that nothing was lost."""
     from zmqrl.drill.drill import drill, write
-    from zmqrl.drill.faults import kinds_named
+    from zmqrl.drill.faults import kinds_named, minimums_named
     from zmqrl.drill.runs import Asked
+    from zmqrl.drill.scenarios import Scenario, listing, scenario_named
+    from zmqrl.drill.series import drill_all
 
+    if is_list:
+        click.echo(listing())
+        return 0
+    _refuse_both(context, scenario, is_long)
+    chosen = Scenario(preset, mode=mode) if scenario is None else scenario_named(scenario)
+    chosen = replace(chosen, workers=workers or chosen.workers, overrides=(*chosen.overrides, *overrides))
+    for_s = for_s or (LONG_S if is_long else SHORT_S)
+    at_least = at_least or (LONG_AT_LEAST if is_long else ())
+    folder = _folder(run_dir, json_file)
+    asked = Asked(
+        chosen,
+        seed,
+        for_s,
+        folder,
+        faults or max(1, round(for_s / FAULT_EVERY_S)),
+        kinds_named(only),
+        minimums_named(at_least),
+        plant,
+    )
+    report = drill_all(asked, click.echo) if is_long else drill(asked, click.echo)
+    path = json_file or folder / "drill.json"
+    write(report, path)
+    click.echo(str(report))
+    click.echo(f"report: {path}")
+    return report.exit_code
+
+
+def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) -> None:
+    """A scenario has its own preset and mode, and --long has its own scenarios and settings."""
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    clash: dict[str, tuple[str, ...]] = {"--scenario": ("preset", "mode")} if scenario is not None else {}
+    if is_long:
+        clash["--long"] = ("preset", "mode", "scenario", "workers", "overrides")
+    for option, names in clash.items():
+        both = [name for name in names if name in given]
+        if both:
+            raise ConfigError(f"{option} has its own {', '.join(both)}: leave one of them out; see zmqrl drill --list")
+
+
+def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
     folder = (run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--run-dir {folder} exists and is not empty")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no directory {json_file.absolute().parent}")
-    faults = faults or max(1, round(for_s / FAULT_EVERY_S))
-    report = drill(Asked(preset, mode, workers, seed, for_s, overrides, folder, faults, kinds_named(only)), click.echo)
-    write(report, json_file or folder / "drill.json")
-    click.echo(str(report))
-    click.echo(f"report: {json_file or folder / 'drill.json'}")
-    return report.exit_code
+    return folder

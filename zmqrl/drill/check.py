@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.drill.witness_rows import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array
@@ -128,7 +129,9 @@ def _unseen(streams: Iterable[Stream], expected: Expected) -> Iterator[Stream]:
     """Streams that may have been stepped and of which nothing was stored."""
     incarnations = {0}
     if expected.keyed_by_incarnation:
-        incarnations |= {s.incarnation + more for s in streams for more in range(UNSEEN_INCARNATIONS)}
+        attempts = range(max((s.incarnation >> RESUMED_SHIFT for s in streams), default=0) + UNSEEN_INCARNATIONS)
+        begun = {s.incarnation for s in streams} | {attempt << RESUMED_SHIFT for attempt in attempts}
+        incarnations |= {incarnation + more for incarnation in begun for more in range(UNSEEN_INCARNATIONS)}
     for vector_env in range(expected.vector_envs):
         for incarnation in incarnations:
             yield from (Stream(vector_env, incarnation, env) for env in range(expected.num_envs))

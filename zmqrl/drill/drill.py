@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,11 +34,11 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
     learning, budget = learning_run(asked)
-    plan = plan_faults(asked.seed, asked.faults, asked.for_s, _targets(learning.plan, asked))
+    plan = plan_faults(asked.seed, asked.faults, asked.for_s, _targets(learning.plan, asked), asked.at_least)
     asked.folder.mkdir(parents=True, exist_ok=True)
     other = witness_run(asked, learning.plan)
     record = record_folder(asked.folder)
-    threshold = learning.plan.env.reward_threshold
+    threshold = learning.plan.env.reward_threshold if asked.scenario.learns else None
     sessions = [
         Session(subject, [fault for fault in plan if fault.run == subject.name], record)
         for subject in (learning, other)
@@ -47,23 +48,34 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     _run(sessions, asked.for_s)
     summary = learning.summary() or {}
     report = Report(
-        preset=asked.preset,
+        scenario=asked.scenario.name,
+        preset=asked.scenario.preset,
         mode=learning.plan.config.run.mode,
         seed=asked.seed,
         for_s=asked.for_s,
         faults_s=max(session.faults_s for session in sessions),
         outcomes=tuple(sorted((o for s in sessions for o in s.outcomes), key=lambda o: o.fault.number)),
-        runs=tuple(_run_report(session) for session in sessions),
+        runs=tuple(run_report(session) for session in sessions),
         outside=outside_check(other, record),
         books_rows=_books_rows(other),
         threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
+        plant=asked.plant,
+        at_least=asked.at_least,
     )
     if not report.faults:
         shutil.rmtree(record)  # the evidence is large, and speaks for itself no longer
     return report
 
 
-def write(report: Report, path: Path) -> None:
+class HasData(Protocol):
+    """What has a JSON form."""
+
+    def data(self) -> dict[str, Any]:
+        """Plain data."""
+        ...
+
+
+def write(report: HasData, path: Path) -> None:
     """The report as JSON."""
     path.write_text(json.dumps(report.data(), indent=2) + "\n")
 
@@ -115,7 +127,7 @@ def outside_check(subject: Subject, record: Path) -> OutsideCheck:
     """Read what the witness wrote, and judge it."""
     plan = subject.plan
     env, sync = plan.config.env, subject.sync
-    vector_envs = env.vector_envs if sync else plan.streams
+    vector_envs = env.vector_envs if sync else plan.total_workers
     expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps)
     return check(_given(subject, record), witness.stepped_episodes(record), expected)
 
@@ -143,7 +155,8 @@ def _books_rows(subject: Subject) -> tuple[int, int] | None:
     return least, least + sum(ledger.in_flight for ledger, killed in ledgers if killed)
 
 
-def _run_report(session: Session) -> RunReport:
+def run_report(session: Session) -> RunReport:
+    """What is left of a run whose session has ended."""
     subject = session.subject
     summary = subject.summary() or {}
     return RunReport(
@@ -156,4 +169,5 @@ def _run_report(session: Session) -> RunReport:
         ledger=summary.get("ledger"),
         failures=tuple(session.failures),
         left=tuple(subject.left),
+        ledgers=tuple(leg.ledger for leg in subject.legs if leg.ledger is not None and not leg.killed),
     )

@@ -9,12 +9,23 @@ from enum import Enum
 
 from zmqrl.errors import ConfigError
 
+WHOLE_RUN = frozenset({"agent", "launcher"})
+"""Roles whose death ends the attempt."""
+EVERYBODY = "run"
+"""The role that stands for all processes of a run."""
+
 
 class Action(Enum):
-    """What is done to a process."""
+    """What is done."""
 
     KILL = "kill"
     """SIGKILL."""
+    KILL_START = "kill-start"
+    """SIGKILL, and again for the successor, `hold_s` after it appeared: before it can be ready."""
+    KILL_RESUME = "kill-resume"
+    """The launcher is killed, the run resumed, and the process killed `hold_s` after it appeared in the new attempt."""
+    KILL_END = "kill-end"
+    """The run is stopped, and the process killed while it ends; then the run is resumed."""
     PAUSE = "pause"
     """SIGSTOP for `hold_s`, then SIGCONT."""
     HANG = "hang"
@@ -24,20 +35,27 @@ class Action(Enum):
     DAMAGE = "damage"
     """The newest checkpoint is cut or overwritten, and the learner killed."""
     NO_SPACE = "no-space"
-    """No file of the process may grow for `hold_s` (RLIMIT_FSIZE), as on a full disk."""
+    """No file may grow by the process for `hold_s` (RLIMIT_FSIZE), as on a full disk."""
+    STORE_AWAY = "store-away"
+    """The directory of the checkpoints is renamed for `hold_s`."""
 
 
 @dataclass(frozen=True, order=True)
 class Kind:
-    """An action and the role that it is done to; `agent` and `launcher` take the whole run with them."""
+    """An action, and the role or roles (`broker+learner`) that it is done to at the same moment."""
 
     role: str
     action: Action
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Each of them."""
+        return tuple(self.role.split("+"))
+
+    @property
     def ends_run(self) -> bool:
-        """Whether everything must be gone within seconds, and `--resume` goes on."""
-        return self.role in WHOLE_RUN
+        """Whether the attempt ends with it, and `--resume` continues."""
+        return self.action in (Action.KILL_RESUME, Action.KILL_END) or bool(WHOLE_RUN & {*self.roles})
 
     def __str__(self) -> str:
         return f"{self.role} {self.action.value}"
@@ -53,47 +71,96 @@ class Fault:
     run: str
     kind: Kind
     index: int = 0
-    """Of the process within its role."""
+    """Of the worker, where one is meant."""
     hold_s: float = 0.0
+    """How long it lasts, or how late the kill of a start or a resume comes."""
 
     @property
-    def place(self) -> str:
-        """`role-index`, as the process table names it."""
-        return f"{self.kind.role}-{self.index}"
+    def places(self) -> tuple[str, ...]:
+        """`role-index` of each process that is meant, as the process table names it; none for the whole run."""
+        roles = [] if self.kind.role == EVERYBODY else self.kind.roles
+        return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
 
-WHOLE_RUN = frozenset({"agent", "launcher"})
-HOLD_S = (0.5, 3.0)
-"""Shortest and longest pause: below `limits.lost_after_s` of a drill, so that the process itself must go on."""
+HOLD_S: Mapping[Action, tuple[float, float]] = {
+    Action.PAUSE: (0.5, 3.0),
+    Action.NO_SPACE: (0.5, 3.0),
+    Action.STORE_AWAY: (0.5, 3.0),
+    Action.KILL_START: (0.0, 0.2),
+    Action.KILL_RESUME: (0.0, 0.5),
+    Action.KILL_END: (0.0, 0.2),
+}
+"""Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must go on."""
 SHARES: Mapping[tuple[str, str], int] = {
     ("worker", "kill"): 4,
     ("broker", "kill"): 3,
     ("learner", "kill"): 3,
     ("evaluator", "kill"): 2,
+    ("broker+learner", "kill"): 1,
+    ("worker+broker+learner", "kill"): 1,
+    ("worker", "kill-start"): 1,
+    ("broker", "kill-start"): 1,
+    ("learner", "kill-start"): 1,
     ("worker", "pause"): 1,
     ("broker", "pause"): 1,
     ("learner", "pause"): 1,
+    ("worker+broker", "pause"): 1,
+    ("broker+learner", "pause"): 1,
+    ("run", "pause"): 1,
     ("worker", "hang"): 1,
     ("worker", "stall"): 1,
     ("learner", "damage"): 1,
     ("learner", "no-space"): 1,
+    ("run", "no-space"): 1,
+    ("run", "store-away"): 1,
     ("agent", "kill"): 1,
     ("launcher", "kill"): 1,
+    ("learner", "kill-resume"): 1,
+    ("agent", "kill-resume"): 1,
+    ("worker", "kill-end"): 1,
+    ("broker", "kill-end"): 1,
+    ("learner", "kill-end"): 1,
+    ("agent", "kill-end"): 1,
+    ("launcher", "kill-end"): 1,
 }
 """How often each kind lies in a deck; decks are dealt one after the other, so that no kind is forgotten."""
 
 
 def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
     """From `role` or `role:fault` to kinds; ConfigError names those that there are."""
-    found: set[Kind] = set()
+    return frozenset(kind for word in words for kind in _kinds(word, "--only"))
+
+
+def _kinds(word: str, option: str) -> list[Kind]:
+    role, _, action = word.partition(":")
+    meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
+    if not meant:
+        known = ", ".join(f"{r}:{a}" for r, a in SHARES)
+        raise ConfigError(f"{option} {word}: there is no such fault; there are {known}, or a role for all of its own")
+    return meant
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """How many faults of one kind have to be injected, over all runs of the drill."""
+
+    kind: Kind
+    count: int
+
+    def counts(self, kind: Kind) -> bool:
+        """Whether `kind` is one of these: a kill of several roles at once is a kill of each."""
+        return kind.action is self.kind.action and {*self.kind.roles} <= {*kind.roles}
+
+
+def minimums_named(words: Sequence[str]) -> tuple[Minimum, ...]:
+    """From `role:fault=N` to minimums; ConfigError says what is wrong."""
+    found = []
     for word in words:
-        role, _, action = word.partition(":")
-        meant = {Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)}
-        if not meant:
-            known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-            raise ConfigError(f"--only {word}: there is no such fault; there are {known}, or a role for all of its own")
-        found |= meant
-    return frozenset(found)
+        name, _, count = word.partition("=")
+        if not count.isdecimal() or int(count) < 1 or ":" not in name:
+            raise ConfigError(f"--at-least {word}: write ROLE:FAULT=N, for example worker:kill=6")
+        found.append(Minimum(_kinds(name, "--at-least")[0], int(count)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -111,35 +178,61 @@ class Target:
 
     def kinds(self) -> list[Kind]:
         """One deck."""
-        found = []
-        for (role, action), share in SHARES.items():
-            there = role in WHOLE_RUN or role in self.roles
-            kind = Kind(role, Action(action))
-            if there and (self.stalls or kind.action is not Action.STALL) and (not self.only or kind in self.only):
-                found += [kind] * share
-        return found
+        deck = ([Kind(role, Action(action))] * share for (role, action), share in SHARES.items())
+        return [
+            kind for kinds in deck for kind in kinds if self.can_have(kind) and (not self.only or kind in self.only)
+        ]
+
+    def can_have(self, kind: Kind) -> bool:
+        """Whether the run has these processes and its env can do that."""
+        there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERYBODY}
+        return there and (self.stalls or kind.action is not Action.STALL)
 
 
-def plan_faults(seed: int, count: int, for_s: float, targets: Sequence[Target]) -> tuple[Fault, ...]:
+def plan_faults(
+    seed: int, count: int, for_s: float, targets: Sequence[Target], minimums: Sequence[Minimum] = ()
+) -> tuple[Fault, ...]:
     """`count` faults over `for_s` seconds, in order of time; the same for the same arguments.
 
     Raises:
-        ConfigError: None of the kinds that were asked for can be done to these runs.
+        ConfigError: None of the kinds that were asked for can be done to these runs, or `minimums` are more than
+            `count` faults.
     """
     dice = random.Random(seed)
-    targets = [target for target in targets if target.kinds()]
-    if not targets:
-        raise ConfigError("--only: no process of these runs can have such a fault")
-    decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
+    kinds = _drawn(dice, count, [target for target in targets if target.kinds()], minimums)
     faults = []
-    for number, at_s in enumerate(sorted(dice.uniform(0.0, for_s) for _ in range(count))):
-        target = targets[dice.randrange(len(targets))]
-        kind = next(decks[target.run])
-        index = dice.randrange(target.workers) if kind.role == "worker" else 0
-        held = kind.action in (Action.PAUSE, Action.NO_SPACE)
-        hold_s = round(dice.uniform(*HOLD_S), 2) if held else 0.0
+    times = sorted(dice.uniform(0.0, for_s) for _ in range(count))
+    for number, (at_s, (target, kind)) in enumerate(zip(times, kinds, strict=True)):
+        index = dice.randrange(target.workers) if "worker" in kind.roles else 0
+        held = HOLD_S.get(kind.action)
+        hold_s = round(dice.uniform(*held), 2) if held else 0.0
         faults.append(Fault(number, round(at_s, 3), target.run, kind, index, hold_s))
     return tuple(faults)
+
+
+def _drawn(
+    dice: random.Random, count: int, targets: Sequence[Target], minimums: Sequence[Minimum]
+) -> list[tuple[Target, Kind]]:
+    """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
+    if not targets:
+        raise ConfigError("--only: no process of these runs can have such a fault")
+    drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
+    if len(drawn) > count:
+        raise ConfigError(f"--at-least: {len(drawn)} faults are more than the {count} of the drill; raise --faults")
+    decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
+    while len(drawn) < count:
+        target = targets[dice.randrange(len(targets))]
+        drawn.append((target, next(decks[target.run])))
+    if minimums:
+        dice.shuffle(drawn)
+    return drawn
+
+
+def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
+    able = [target for target in targets if target.can_have(kind)]
+    if not able:
+        raise ConfigError(f"--at-least {kind.role}:{kind.action.value}: no process of these runs can have such a fault")
+    return able[dice.randrange(len(able))]
 
 
 def _dealt(deck: list[Kind], dice: random.Random) -> Iterator[Kind]:

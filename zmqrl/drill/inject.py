@@ -1,86 +1,158 @@
-"""Doing a fault to a real process."""
+"""Doing a fault to real processes: what is done at its moment, and what `hold_s` later."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
 import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zmqrl.drill import witness
-from zmqrl.drill.faults import Action, Fault
+from zmqrl.drill.faults import Action
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 CUT, OVERWRITE = "cut", "overwrite"
 
 
-def inject(fault: Fault, process: ProcessId, store: Path, record: Path) -> bool:
-    """Do it. False when it cannot be done now (the process is gone, there is no checkpoint yet).
+@dataclass(frozen=True)
+class Scene:
+    """What a fault may touch."""
 
-    `store`: the run's checkpoints; `record`: folder of the witness env's files.
+    victims: Sequence[ProcessId]
+    store: Path
+    """Directory of the run's checkpoints."""
+    record: Path
+    """Folder of the witness env's files."""
+    number: int = 0
+    """Of the fault; seeds what is left to chance."""
+
+
+class Deed(NamedTuple):
+    """Two steps. `begin` returns how many seconds lay between the first and the last process that it was done to.
+
+    None when it cannot be done now: a process is gone, its env has not stepped yet, the store is not there.
     """
-    if not is_alive(process):
-        return False
-    action = fault.kind.action
-    if action is Action.STALL:
-        return witness.stall(record, process.pid)
-    if action is Action.NO_SPACE:
-        return _limit_files(process, 0)
-    if action in (Action.PAUSE, Action.HANG):
-        return _signal(process, signal.SIGSTOP)
-    if action is Action.DAMAGE:
-        # Stopped first: a learner that goes on would write a newer one.
-        return _signal(process, signal.SIGSTOP) and _damage(fault, store) and _signal(process, signal.SIGKILL)
-    return _signal(process, signal.SIGKILL)
+
+    begin: Callable[[Scene], float | None]
+    end: Callable[[Scene], object] | None = None
+    """`hold_s` later."""
 
 
-def relieve(fault: Fault, process: ProcessId) -> None:
-    """The end of a pause or of a full disk; nothing to do when the process has been replaced meanwhile."""
-    if fault.kind.action is Action.PAUSE:
-        _signal(process, signal.SIGCONT)
-    elif fault.kind.action is Action.NO_SPACE:
-        _limit_files(process, resource.RLIM_INFINITY)
+def signalled(victims: Iterable[ProcessId], number: signal.Signals) -> float | None:
+    """Signal all of them in one loop, each known by its pidfd before; None when one is gone, and none was signalled.
+
+    Returns the seconds from the first signal to the last.
+    """
+    with contextlib.ExitStack() as stack:
+        pidfds = []
+        for process in victims:
+            try:
+                pidfds.append(os.pidfd_open(process.pid))
+            except ProcessLookupError:
+                return None
+            stack.callback(os.close, pidfds[-1])
+            if not is_alive(process):
+                return None
+        begun = time.perf_counter()
+        for pidfd in pidfds:
+            with contextlib.suppress(ProcessLookupError):  # it died in this very moment, of another's death
+                signal.pidfd_send_signal(pidfd, number)
+        return time.perf_counter() - begun
 
 
-def _signal(process: ProcessId, number: signal.Signals) -> bool:
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if not is_alive(process):
-            return False
-        signal.pidfd_send_signal(pidfd, number)
-        return True
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(pidfd)
+def _signal(number: signal.Signals) -> Callable[[Scene], float | None]:
+    return lambda scene: signalled(scene.victims, number)
 
 
-def _limit_files(process: ProcessId, nbytes: int) -> bool:
+def _continue(scene: Scene) -> None:
+    """Each that is still there: one of them may have been replaced meanwhile."""
+    for process in scene.victims:
+        signalled([process], signal.SIGCONT)
+
+
+def _stall(scene: Scene) -> float | None:
+    return 0.0 if all(witness.stall(scene.record, process.pid) for process in scene.victims) else None
+
+
+def _limit_files(scene: Scene) -> float:
+    begun = time.perf_counter()
+    for process in scene.victims:
+        _limit(process, 0)
+    return time.perf_counter() - begun
+
+
+def _lift_limits(scene: Scene) -> None:
+    for process in scene.victims:
+        _limit(process, resource.RLIM_INFINITY)
+
+
+def _limit(process: ProcessId, nbytes: int) -> None:
     """The soft limit alone, so that it can be lifted again by anyone."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
         soft = hard if nbytes == resource.RLIM_INFINITY else nbytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
-        return True
-    except ProcessLookupError:
-        return False
 
 
-def _damage(fault: Fault, store: Path) -> bool:
-    """Cut the newest FULL in the middle, or overwrite a part of it. True also when there is none: it is a kill then."""
-    newest = max(store.glob("full-*.safetensors"), key=lambda path: path.stat().st_mtime_ns, default=None)
+def _away(store: Path) -> Path:
+    return store.with_name(f"{store.name}.away")
+
+
+def _take_store_away(scene: Scene) -> float | None:
+    try:
+        scene.store.rename(_away(scene.store))
+        return 0.0
+    except FileNotFoundError:
+        return None
+
+
+def bring_store_back(scene: Scene) -> None:
+    """What was written in its place meanwhile is put aside, as below a mount point."""
+    away = _away(scene.store)
+    if away.exists():
+        if scene.store.exists():
+            scene.store.rename(scene.store.with_name(f"{scene.store.name}.meanwhile-{scene.number}"))
+        away.rename(scene.store)
+
+
+def _damage_and_kill(scene: Scene) -> float | None:
+    # Stopped first: a learner that goes on would write a newer one.
+    if signalled(scene.victims, signal.SIGSTOP) is None:
+        return None
+    _damage(scene)
+    return signalled(scene.victims, signal.SIGKILL)
+
+
+def _damage(scene: Scene) -> None:
+    """Cut the newest FULL in the middle, or overwrite a part of it. Nothing when there is none: it is a kill then."""
+    newest = max(scene.store.glob("full-*.safetensors"), key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
-        return True
-    dice = random.Random(fault.number)
+        return
+    dice = random.Random(scene.number)
     size = newest.stat().st_size
     if dice.choice((CUT, OVERWRITE)) == CUT:
         os.truncate(newest, dice.randrange(size))
-        return True
+        return
     with newest.open("r+b") as file:
         file.seek(dice.randrange(size))
         file.write(dice.randbytes(64))
-    return True
+
+
+_kill = _signal(signal.SIGKILL)
+DEEDS: Mapping[Action, Deed] = {
+    Action.KILL: Deed(_kill),
+    Action.KILL_START: Deed(_kill, _kill),
+    Action.PAUSE: Deed(_signal(signal.SIGSTOP), _continue),
+    Action.HANG: Deed(_signal(signal.SIGSTOP)),
+    Action.STALL: Deed(_stall),
+    Action.DAMAGE: Deed(_damage_and_kill),
+    Action.NO_SPACE: Deed(_limit_files, _lift_limits),
+    Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
+}
+"""Of the actions that leave the attempt alive; `attempts.py` has the others."""

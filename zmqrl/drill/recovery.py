@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zmqrl.drill.faults import Action, Fault
+from zmqrl.drill.faults import EVERYBODY, Action, Fault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
+
+LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.STORE_AWAY})
+"""Faults that their processes survive; their recovery is counted from their end."""
 
 
 @dataclass(frozen=True)
@@ -23,48 +26,60 @@ class Look:
 
 
 class Recovery:
-    """From the moment of a fault until training has made progress that needs the process.
+    """From the moment of a fault until training has made progress that needs each process that it was done to.
 
     worker, broker: the process is back, and after that rows were stored (of a worker in async: of its vector env; in
     sync, where each vector env is needed, of all). learner: it is back, and announced a version that improves on the
-    first one that it announced. evaluator: it is back. agent, launcher: as a learner, in the resumed run.
-    A pause is counted from its end.
+    first one that it announced. evaluator: it is back. What is done to the whole run, or ends its attempt: as a
+    learner, in the resumed run where it was resumed. What lasts is counted from its end.
     """
 
     def __init__(self, fault: Fault, before: Look, began: float, own_stream: bool) -> None:
-        """`before`: the last look before the fault, or at the end of a pause. `own_stream`: async."""
+        """`before`: the last look before the fault, or at its end where it lasts. `own_stream`: async."""
         self.fault = fault
         self.began = began
-        self._before = before
-        self._victim = before.processes.get(fault.place)
-        stays = fault.kind.action in (Action.PAUSE, Action.NO_SPACE)
-        self._back = before if stays else None
-        self._base = before.version
-        self._own_stream = own_stream
-        self.replaced = False
-        """Whether another process is in its place."""
+        whole = fault.kind.ends_run or fault.kind.role == EVERYBODY
+        places = ("learner-0",) if whole else fault.places
+        self._parts = [_Part(fault, place, before, own_stream) for place in places]
 
     def is_over(self, look: Look) -> bool:
-        """Take a look in; True once the role does its work again."""
-        process = look.processes.get(self.fault.place)
-        self.replaced = self.replaced or (process is not None and process != self._victim)
+        """Take a look in; True once all of them do their work again."""
+        self._parts = [part for part in self._parts if not part.is_over(look)]
+        return not self._parts
+
+
+class _Part:
+    """Of one process."""
+
+    def __init__(self, fault: Fault, place: str, before: Look, own_stream: bool) -> None:
+        self._place, self._role = place, place.partition("-")[0]
+        self._index, self._own_stream = fault.index, own_stream
+        self._before = before
+        self._victim = before.processes.get(place)
+        self._back = before if fault.kind.action in LASTING else None
+        self._base = before.version
+        self._ends_run = fault.kind.ends_run
+        self._replaced = False
+
+    def is_over(self, look: Look) -> bool:
+        process = look.processes.get(self._place)
+        self._replaced = self._replaced or (process is not None and process != self._victim)
         if self._back is None:
             if process is None or process == self._victim:
                 return False
             self._back = look
-        role = self.fault.kind.role
-        if role == "evaluator":
+        if self._role == "evaluator":
             return True
-        if role in ("worker", "broker"):
+        if self._role in ("worker", "broker"):
             return self._has_stored(self._back, look)
         return self._has_improved(look.version)
 
     def _has_stored(self, back: Look, look: Look) -> bool:
         grown = [now > then for now, then in zip(look.stored, back.stored, strict=False)]
-        if self.fault.kind.role == "broker":
+        if self._role == "broker":
             return any(grown)
         if self._own_stream:
-            return self.fault.index < len(grown) and grown[self.fault.index]
+            return self._index < len(grown) and grown[self._index]
         return bool(grown) and all(grown)
 
     def _has_improved(self, version: Version | None) -> bool:
@@ -76,6 +91,6 @@ class Recovery:
             if base is None or version > base:
                 self._base = version
             return False
-        died = self.replaced or self.fault.kind.ends_run
+        died = self._replaced or self._ends_run
         started_anew = self._before.version is None or version.incarnation > self._before.version.incarnation
         return version.n > base.n and (started_anew or not died)

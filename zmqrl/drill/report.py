@@ -9,7 +9,12 @@ from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.drill.check import OutsideCheck
+from zmqrl.drill.faults import Fault, Minimum
 from zmqrl.drill.session import Outcome
+from zmqrl.types import Ledger
+
+UNKNOWN = "unknown"
+"""The reason of dropped rows that nobody can explain."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,23 @@ class Line:
     p50_s: float | None
     max_s: float | None
     gone_max_s: float | None
-    """agent, launcher: the longest time until nothing was left."""
+    """Faults that end the attempt: the longest time until nothing was left."""
+    alone_max_s: float | None = None
+    """The longest recovery of those that overlapped with no other fault of the run."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A minimum that was asked for (`--at-least`), and how many there were."""
+
+    kind: str
+    wanted: int
+    injected: int
+
+    @property
+    def short(self) -> bool:
+        """Whether it was not reached."""
+        return self.injected < self.wanted
 
 
 @dataclass(frozen=True)
@@ -41,6 +62,31 @@ class RunReport:
     """Of the last leg, from `summary.json`."""
     failures: tuple[str, ...]
     left: tuple[str, ...]
+    ledgers: tuple[Ledger, ...] = ()
+    """Of each attempt that ended as it was asked to, as its shared memory had it."""
+
+    @property
+    def unknown(self) -> int:
+        """Rows in `dropped.unknown`, over these attempts."""
+        of_summary: int = (self.ledger or {}).get("dropped", {}).get(UNKNOWN, 0)
+        return max(of_summary, sum(ledger.dropped.get(UNKNOWN, 0) for ledger in self.ledgers))
+
+    @property
+    def faults(self) -> list[str]:
+        """What of it does not hold."""
+        found = [f"{self.name}: {failure}" for failure in self.failures]
+        found += [f"left behind: {what}" for what in self.left]
+        if self.exit_code != 0:
+            found.append(f"{self.name}: exit code {self.exit_code}")
+        if self.ledger is None and not self.failures:
+            found.append(f"{self.name}: there is no ledger")
+        elif self.ledger is not None and not self.ledger["balanced"]:
+            found.append(f"{self.name}: the ledger does not balance: {self.ledger}")
+        unbalanced = [ledger for ledger in self.ledgers[:-1] if not ledger.balanced]
+        found += [f"{self.name}: the ledger of an attempt does not balance: {ledger}" for ledger in unbalanced]
+        if self.unknown:
+            found.append(f"{self.name}: {self.unknown} rows are in dropped.unknown")
+        return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +108,7 @@ class Threshold:
 
     def __str__(self) -> str:
         if self.threshold is None:
-            return "the env has none"
+            return "not judged"
         if self.solved_at_env_steps is not None:
             return f"{self.threshold:g} reached at {self.solved_at_env_steps} env steps"
         what = "NOT REACHED" if self.failed else "not reached, the drill was too short for it"
@@ -84,23 +130,27 @@ class Report:
     books_rows: tuple[int, int] | None
     """Least and most rows that the books say are stored, beside `outside.rows`."""
     threshold: Threshold
+    scenario: str | None = None
+    plant: str | None = None
+    at_least: tuple[Minimum, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
         """Why the verdict is not good; none: it is."""
         found = []
         late = [o for o in self.outcomes if o.recovered_s is None]
-        found += [f"{o.fault.run}: {o.fault.kind} of {o.fault.place} did not recover" for o in late]
+        found += [f"{o.fault.run}: {_named(o.fault)} did not recover" for o in late]
         for run in self.runs:
-            found += [f"{run.name}: {failure}" for failure in run.failures]
-            found += [f"left behind: {what}" for what in run.left]
-            if run.exit_code != 0:
-                found.append(f"{run.name}: exit code {run.exit_code}")
-            if run.ledger is None and not run.failures:
-                found.append(f"{run.name}: there is no ledger")
-            elif run.ledger is not None and not run.ledger["balanced"]:
-                found.append(f"{run.name}: the ledger does not balance: {run.ledger}")
+            found += run.faults
+        found += [f"{r.injected} faults {r.kind}, and --at-least says {r.wanted}" for r in self.reached() if r.short]
         return (*found, *self._outside_faults(), *(["the threshold was not reached"] if self.threshold.failed else []))
+
+    def _at_once(self) -> str:
+        spreads = [o.spread_s for o in self.outcomes if len(o.fault.places) > 1]
+        if not spreads:
+            return ""
+        p50_ms, max_ms = 1000 * statistics.median(spreads), 1000 * max(spreads)
+        return f"; several processes at once: within {p50_ms:.2f} ms (p50), {max_ms:.2f} ms (max)"
 
     def _outside_faults(self) -> list[str]:
         outside, books = self.outside, self.books_rows
@@ -123,15 +173,23 @@ class Report:
         return 1 if self.faults else 0
 
     def lines(self) -> list[Line]:
-        """By role and kind, then by role."""
+        """By role and kind, then by role, without the faults that end its attempt where there are others."""
         roles = sorted({o.fault.kind.role for o in self.outcomes})
         found = []
         for role in roles:
             of_role = [o for o in self.outcomes if o.fault.kind.role == role]
             actions = sorted({o.fault.kind.action.value for o in of_role})
             found += [_line(role, a, [o for o in of_role if o.fault.kind.action.value == a]) for a in actions]
-            found.append(_line(role, None, of_role))
+            found.append(_line(role, None, [o for o in of_role if not o.fault.kind.ends_run] or of_role))
         return found
+
+    def reached(self) -> list[Reached]:
+        """Each minimum; a kill of several roles at once counts for each of them."""
+        injected = [o.fault.kind for o in self.outcomes if o.injected]
+        return [
+            Reached(f"{m.kind.role}:{m.kind.action.value}", m.count, sum(map(m.counts, injected)))
+            for m in self.at_least
+        ]
 
     def data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -143,17 +201,22 @@ class Report:
         }
 
     def __str__(self) -> str:
-        rows = [f"{'role':10} {'fault':9} {'injected':>8} {'recovered':>9} {'p50 s':>7} {'max s':>7} {'gone s':>7}"]
-        for line in self.lines():
-            times = " ".join(
-                f"{'-' if t is None else f'{t:.2f}':>7}" for t in (line.p50_s, line.max_s, line.gone_max_s)
-            )
-            rows.append(f"{line.role:10} {line.kind or 'all':9} {line.injected:8} {line.recovered:9} {times}")
-        rows += ["", f"{len(self.outcomes)} faults in {self.faults_s:.0f} s"]
+        heads = ("injected", "recovered", "p50 s", "max s", "alone s", "gone s")
+        rows = [f"{'role':21} {'fault':11} {' '.join(f'{head:>9}' for head in heads)}"]
+        lines = self.lines()
+        single = {line.role for line in lines if sum(line.role == other.role for other in lines) == 2}
+        for line in lines:
+            if line.kind is None and line.role in single:
+                continue  # it repeats the line before it
+            seconds = (line.p50_s, line.max_s, line.alone_max_s, line.gone_max_s)
+            times = " ".join(f"{'-' if t is None else f'{t:.2f}':>9}" for t in seconds)
+            rows.append(f"{line.role:21} {line.kind or 'all':11} {line.injected:9} {line.recovered:9} {times}")
+        rows += ["", f"{len(self.outcomes)} faults in {self.faults_s:.0f} s{self._at_once()}"]
+        rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
         for run in self.runs:
             rows.append(
                 f"{run.name}: {run.mode}, {run.env_steps} env steps, {run.restarts} restarts in the last of "
-                f"{run.legs} legs, ledger {_ledger(run.ledger)}"
+                f"{run.legs} attempts, ledger {_ledger(run.ledger)}"
             )
         if (outside := self.outside) is not None:
             rows.append(
@@ -180,14 +243,18 @@ def to_json_fields(report: Report) -> dict[str, Any]:
             "at_s": o.injected_at_s,
             "recovered_s": None if o.recovered_s is None else round(o.recovered_s, 3),
             "gone_s": None if o.gone_s is None else round(o.gone_s, 3),
+            "spread_s": round(o.spread_s, 6),
+            "overlapped": o.overlapped,
+            "injected": o.injected,
         }
         for o in report.outcomes
     ]
     threshold = {**asdict(report.threshold), "reached": report.threshold.solved_at_env_steps is not None}
     return {
-        **{name: getattr(report, name) for name in ("preset", "mode", "seed", "for_s")},
+        **{name: getattr(report, name) for name in ("scenario", "preset", "mode", "seed", "for_s", "plant")},
         "faults_s": round(report.faults_s, 3),
         "outcomes": flat,
+        "at_least": [asdict(reached) for reached in report.reached()],
         "runs": [to_json(run) for run in report.runs],
         "outside": None if report.outside is None else {**to_json(report.outside), "holds": report.outside.holds},
         "books_rows": report.books_rows,
@@ -197,10 +264,16 @@ def to_json_fields(report: Report) -> dict[str, Any]:
 
 def _line(role: str, kind: str | None, outcomes: Sequence[Outcome]) -> Line:
     times = [o.recovered_s for o in outcomes if o.recovered_s is not None]
+    alone = [o.recovered_s for o in outcomes if o.recovered_s is not None and not o.overlapped]
     gone = [o.gone_s for o in outcomes if o.gone_s is not None]
     p50_s = round(statistics.median(times), 3) if times else None
     max_s = round(max(times), 3) if times else None
-    return Line(role, kind, len(outcomes), len(times), p50_s, max_s, round(max(gone), 3) if gone else None)
+    longest = (round(max(some), 3) if some else None for some in (gone, alone))
+    return Line(role, kind, sum(o.injected for o in outcomes), len(times), p50_s, max_s, *longest)
+
+
+def _named(fault: Fault) -> str:
+    return f"{fault.kind}{f' of {fault.places[0]}' if len(fault.places) == 1 else ''}"
 
 
 def _ledger(ledger: dict[str, Any] | None) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.drill.faults import Kind
+from zmqrl.drill.faults import Kind, Minimum
+from zmqrl.drill.planted import DEFECTS
+from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.subject import Subject
 from zmqrl.drill.witness_rows import EPISODE_LIMIT
+from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
@@ -29,6 +33,10 @@ LIMITS: Mapping[str, Any] = {"lost_after_s": 6.0, "stalled_after_s": 8.0, "start
 LEARNING, WITNESS = "learning", "witness"
 STEP_S = 0.001
 """What a step of the witness env takes: it leaves the processor to the other run."""
+FULL_AFTER = 4
+"""Segments of each vector env that the witness's replay holds: it is full at once, and evicts."""
+OWN_RATIO = 0.05
+"""Replay ratio of a witness whose preset has none."""
 MOST_ENVS, MOST_STEPS = 4, 32
 """The witness's vector envs are no larger: what is drilled is the way of a segment, not its size."""
 
@@ -37,23 +45,24 @@ MOST_ENVS, MOST_STEPS = 4, 32
 class Asked:
     """What the command was given."""
 
-    preset: str
-    mode: Mode | None
-    workers: int
+    scenario: Scenario
     seed: int
     """Of the faults. The runs have the preset's own: what is drilled is how one that learns bears faults."""
     for_s: float
-    overrides: Sequence[str]
     folder: Path
     faults: int
     only: frozenset[Kind] = frozenset()
     """Kinds of faults; none: all."""
+    at_least: tuple[Minimum, ...] = ()
+    plant: str | None = None
+    """The defect (`planted.DEFECTS`) that the witness run has."""
 
 
 def learning_run(asked: Asked) -> tuple[Subject, int]:
     """The preset under faults, and the env steps that it has for its threshold. ConfigError as `train` raises it."""
-    own = load(asked.preset, None, asked.overrides, asked.mode, asked.workers, None).config
-    run = own.run
+    scenario = asked.scenario
+    preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
+    run = load(preset, None, scenario.overrides, mode, workers, None).config.run
     settings = {
         "run.name": LEARNING,
         "run.stop_at_return": None,
@@ -63,9 +72,9 @@ def learning_run(asked: Asked) -> tuple[Subject, int]:
         **{f"restart.{key}": value for key, value in RESTART.items()},
         **{f"limits.{key}": value for key, value in LIMITS.items()},
     }
-    flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(asked.overrides)
-    config = load(asked.preset, None, flags, asked.mode, asked.workers, None).config
-    arguments = [asked.preset, *_command_flags(config, asked), *(part for flag in flags for part in ("--set", flag))]
+    flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(scenario.overrides)
+    config = load(preset, None, flags, mode, workers, None).config
+    arguments = [preset, *_command_flags(config, asked), *(part for flag in flags for part in ("--set", flag))]
     return Subject(LEARNING, _plan(config, asked.folder / LEARNING), arguments), run.total_env_steps
 
 
@@ -73,18 +82,19 @@ def witness_run(asked: Asked, learning: RunPlan) -> Subject:
     """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
     preset = asked.folder / f"{WITNESS}.yaml"
     preset.write_text(json.dumps(witness_config(asked, learning), indent=2) + "\n")
-    config = load(str(preset), None, (), None, asked.workers, None).config
+    config = load(str(preset), None, (), None, asked.scenario.workers, None).config
     arguments = [str(preset), *_command_flags(config, asked)]
     return Subject(WITNESS, _plan(config, asked.folder / WITNESS), arguments, witness=True)
 
 
 def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
     """Its preset, as JSON data."""
-    env, mode = learning.config.env, learning.config.run.mode
+    env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
     off_policy = mode == "async" or not learning.on_policy
+    prioritised = not learning.on_policy and make_algorithm(learning.config, learning.env).prioritised is not None
     record = str(record_folder(asked.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
-    rows = num_envs * steps * max(env.vector_envs, asked.workers)
+    rows = num_envs * steps * max(env.vector_envs, asked.scenario.workers)
     return {
         "run": {
             "name": WITNESS,
@@ -105,8 +115,14 @@ def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
         "algorithm": {
             "kind": f"zmqrl.drill.witness_algorithm:{'WitnessOffPolicy' if off_policy else 'WitnessOnPolicy'}",
             "record": record,
+            "prioritised": prioritised,
         },
-        "replay": {"capacity": 4 * rows, "learning_starts": 0, "ratio": 0.05},
+        "replay": {
+            "capacity": FULL_AFTER * rows,
+            "learning_starts": 0,
+            "ratio": OWN_RATIO if learning.on_policy else replay.ratio,
+        },
+        "memory_backend": {"kind": _backend(asked.plant, mode)},
         "evaluator": {"episodes": 0},
         "restart": dict(RESTART),
         "limits": dict(LIMITS),
@@ -124,7 +140,15 @@ def _max_wall_s(for_s: float) -> float:
 
 def _command_flags(config: Config, asked: Asked) -> list[str]:
     flags = ["--mode", config.run.mode]
-    return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.workers)]
+    return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.scenario.workers)]
+
+
+def _backend(plant: str | None, mode: Mode) -> str:
+    if plant is None:
+        return "zmq"
+    if mode == "single":
+        raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
+    return f"zmqrl.drill.planted:{DEFECTS[plant].__name__}"
 
 
 def _plan(config: Config, run_dir: Path) -> RunPlan:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zmqrl.drill.faults import Fault
-from zmqrl.drill.inject import inject, relieve
+from zmqrl.drill.attempts import end_attempt
+from zmqrl.drill.faults import EVERYBODY, Action, Fault
+from zmqrl.drill.inject import DEEDS, Scene
 from zmqrl.drill.recovery import Look, Recovery
 from zmqrl.drill.subject import Subject
-from zmqrl.supervision.process_table import ProcessId
 
 LOOK_EVERY_S = 0.03
 START_S = 60.0
@@ -35,7 +36,13 @@ class Outcome:
     recovered_s: float | None
     """None: it did not."""
     gone_s: float | None = None
-    """agent, launcher: until no process of the run was left."""
+    """Faults that end the attempt: until no process of the run was left."""
+    spread_s: float = 0.0
+    """From the first process that it was done to until the last one."""
+    overlapped: bool = False
+    """Whether another fault of this run was not over; its recovery is part of this one's time."""
+    injected: bool = True
+    """False: the process had ended before it could be killed in the end of its run."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,15 @@ class Clock:
 @dataclass
 class _Active:
     fault: Fault
-    process: ProcessId
+    scene: Scene
     injected_at: float
-    relieve_at: float | None
     recovery: Recovery
+    spread_s: float
+    end_at: float | None
+    """When the second step of its deed is due; infinite while a `kill-start` waits for the successor."""
+    overlapped: bool = False
     gone_s: float | None = None
+    injected: bool = True
 
 
 @dataclass
@@ -119,55 +130,93 @@ class Session:
             if pending and self._may_come(pending[0], look) and self._inject(pending[0], look):
                 pending.popleft()
         self.faults_s = time.monotonic() - self._begun
-        for active in self._active:
+        self._end_deeds()
+        for active in list(self._active):
             self._note(active, None)
         if pending and not clock.stop.is_set():
             self.failures.append(f"{len(pending)} faults found no moment to come")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
-        """A role has one fault at a time, and what takes the whole run has it for itself."""
-        if time.monotonic() < self._begun + fault.at_s or fault.place not in look.processes:
+        """A process has one fault at a time, and what ends the attempt, or is done to the whole run, comes alone."""
+        if time.monotonic() < self._begun + fault.at_s or not {*fault.places} <= {*look.processes}:
             return False
         if fault.kind.ends_run:
             return not self._active and look.version is not None
-        return all(a.fault.place != fault.place and not a.fault.kind.ends_run for a in self._active)
+        if fault.kind.role == EVERYBODY:
+            return not self._active and "learner-0" in look.processes
+        others = [active.fault for active in self._active]
+        alone = any(other.kind.ends_run or other.kind.role == EVERYBODY for other in others)
+        return not alone and not {*fault.places} & {place for other in others for place in other.places}
 
     def _inject(self, fault: Fault, look: Look) -> bool:
-        process = look.processes[fault.place]
         now = time.monotonic()
-        if not inject(fault, process, self.subject.checkpoints, self.record):
-            return False
+        places = fault.places or tuple(look.processes)
+        scene = Scene([look.processes[p] for p in places], self.subject.store, self.record, fault.number)
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
-        active = _Active(fault, process, now, now + fault.hold_s if fault.hold_s else None, recovery)
-        self._active.append(active)
+        active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
-            active.gone_s = self.subject.await_gone({**look.processes, **self.subject.processes()})
-            self.subject.start(resume=True)
+            ended = end_attempt(fault, self.subject)
+            active.gone_s, active.injected = ended.gone_s, ended.injected
+            self.failures += [ended.failure] if ended.failure else []
+        else:
+            spread_s = DEEDS[fault.kind.action].begin(scene)
+            if spread_s is None:
+                return False
+            active.spread_s = spread_s
+            if DEEDS[fault.kind.action].end is not None:
+                active.end_at = math.inf if fault.kind.action is Action.KILL_START else now + fault.hold_s
+        for other in self._active:
+            active.overlapped = other.overlapped = True
+        self._active.append(active)
         return True
 
     def _watch(self, look: Look) -> None:
         now = time.monotonic()
         for active in list(self._active):
-            if active.relieve_at is not None:
-                if now >= active.relieve_at:
-                    relieve(active.fault, active.process)
-                    active.relieve_at = None
-                    active.recovery = Recovery(active.fault, look, now, own_stream=not self.subject.sync)
-            elif active.recovery.is_over(look):
+            if active.end_at is not None and now >= active.end_at:
+                self._end_deed(active, look, now)
+            elif active.end_at == math.inf:
+                self._await_successor(active, look, now)
+            elif active.end_at is None and active.recovery.is_over(look):
                 self._note(active, now - active.recovery.began)
-            elif now - active.recovery.began > RECOVERY_S:
+            if active in self._active and now - active.recovery.began > RECOVERY_S:
                 self._note(active, None)
+
+    def _end_deed(self, active: _Active, look: Look, now: float) -> None:
+        end = DEEDS[active.fault.kind.action].end
+        assert end is not None
+        if active.fault.kind.role == EVERYBODY:  # who was started meanwhile has inherited the limit
+            active.scene = replace(active.scene, victims=list(look.processes.values()))
+        end(active.scene)
+        active.end_at = None
+        active.recovery = Recovery(active.fault, look, now, own_stream=not self.subject.sync)
+
+    def _await_successor(self, active: _Active, look: Look, now: float) -> None:
+        processes = [look.processes.get(place) for place in active.fault.places]
+        successors = [process for process in processes if process and process not in active.scene.victims]
+        if len(successors) == len(active.fault.places):
+            active.scene = replace(active.scene, victims=successors)
+            active.end_at = now + active.fault.hold_s
+
+    def _end_deeds(self) -> None:
+        """Whatever the drill ends with: nothing stays stopped, limited or renamed."""
+        for active in self._active:
+            end = DEEDS[active.fault.kind.action].end if active.end_at is not None else None
+            if end is not None:
+                end(active.scene)
 
     def _note(self, active: _Active, recovered_s: float | None) -> None:
         if active in self._active:
             self._active.remove(active)
         at_s = active.injected_at - self._begun
-        self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, active.gone_s))
+        rest = (active.gone_s, active.spread_s, active.overlapped, active.injected)
+        self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
 
     def _ended_by_itself(self) -> None:
-        """No fault of ours ends a run but those of launcher and agent: it is noted, and the run resumed."""
+        """No fault of ours ends a run but those that mean to: it is noted, and the run resumed."""
         self._ends += 1
-        during = ", ".join(f"{a.fault.kind} of {a.fault.place}" for a in self._active) or "none"
+        self._end_deeds()
+        during = ", ".join(str(a.fault.kind) for a in self._active) or "none"
         code, words = self.subject.exit_code, self.subject.last_words()
         self.failures.append(f"the run ended by itself with exit code {code}, faults in progress: {during}\n{words}")
         for active in list(self._active):

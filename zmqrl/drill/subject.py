@@ -64,8 +64,8 @@ class Subject:
         return Path(self.plan.run_dir)
 
     @property
-    def checkpoints(self) -> Path:
-        """Of the run's own lineage: `plan` has another."""
+    def store(self) -> Path:
+        """Directory of its checkpoints: of the run's own lineage, `plan` has another."""
         return stored_path(self.run_dir, self.plan.config)
 
     @property
@@ -144,10 +144,19 @@ class Subject:
 
     def stop(self) -> int:
         """`zmqrl stop`, and wait for the end. Returns the exit code."""
-        assert self._process is not None
         before = self.look().processes
+        self.ask_to_stop()
+        return self.await_end(before)
+
+    def ask_to_stop(self) -> None:
+        """What `zmqrl stop` does."""
+        assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
+
+    def await_end(self, before: Mapping[str, ProcessId]) -> int:
+        """Wait for the end of a run that was asked to stop. Returns the exit code."""
+        assert self._process is not None
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -218,7 +227,7 @@ class Subject:
     def _saved_version(self) -> Version | None:
         """Without shared memory (single mode): the newest file in the store."""
         try:
-            names = os.listdir(self.checkpoints)
+            names = os.listdir(self.store)
         except OSError:
             return None
         versions = (Version(int(m[1]), int(m[2])) for m in map(_VERSION.fullmatch, names) if m)

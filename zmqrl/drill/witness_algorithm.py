@@ -23,12 +23,14 @@ SUFFIX = "rows"
 
 @dataclass(frozen=True)
 class WitnessConfig:
-    """The field beside `kind`."""
+    """The fields beside `kind`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
     record: str
     """Folder of the journals."""
+    prioritised: bool = False
+    """Whether replay is the prioritised one."""
 
 
 class _Witness(Algorithm):
@@ -74,6 +76,11 @@ class WitnessOffPolicy(_Witness):
     """Given segments as they enter replay, as DQN would be."""
 
     on_policy: ClassVar[bool] = False
+
+    @property
+    def prioritised(self) -> Mapping[str, float] | None:
+        """As asked."""
+        return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
 
     def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
         """A recorder."""

@@ -1,0 +1,60 @@
+"""Each scenario and each fault that it strains, on real witness runs; and planted defects, which must be found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from witness_drills import drilled
+
+from zmqrl.drill.planted import DEFECTS
+from zmqrl.drill.report import Report, Threshold
+from zmqrl.drill.scenarios import SCENARIOS, scenario_named
+from zmqrl.errors import ConfigError
+
+FAULTS: dict[str, list[tuple[str, str]]] = {
+    "ppo-sync": [("run", "store-away"), ("agent", "kill-end")],
+    "dqn-sync": [("worker+broker+learner", "kill"), ("learner", "kill-start"), ("learner", "kill-end")],
+    "dqn-async-0.02": [("worker+broker", "pause"), ("learner", "kill-resume")],
+    "dqn-async-0.25": [("broker+learner", "kill"), ("run", "no-space"), ("broker", "kill-end")],
+    "ppo-async": [("worker", "kill-start"), ("agent", "kill-resume")],
+    "one-vector-env": [("worker", "kill"), ("broker+learner", "pause"), ("worker", "kill-end")],
+    "short-segments": [("broker", "kill-start"), ("run", "pause"), ("launcher", "kill-end")],
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", FAULTS)
+def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:
+    run, outcomes, outside = drilled(tmp_path / "d", scenario, FAULTS[scenario])
+    assert not run.faults, run
+    assert [(o.fault.kind.role, o.fault.kind.action.value) for o in outcomes] == FAULTS[scenario]
+    assert all(o.recovered_s is not None and o.injected for o in outcomes), outcomes
+    assert outside.holds and outside.rows > 100, outside
+    assert max(o.spread_s for o in outcomes) < 0.05  # seconds; a slow machine can preempt the loop
+
+
+def test_every_scenario_is_drilled_here() -> None:
+    assert FAULTS.keys() == SCENARIOS.keys()
+    with pytest.raises(ConfigError, match="'ppo-snyc' is unknown; known: ppo-sync, dqn-sync"):
+        scenario_named("ppo-snyc")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", ["ppo-sync", "dqn-async-0.25"])
+@pytest.mark.parametrize("plant", DEFECTS)
+def test_a_planted_defect_is_found_and_named(tmp_path: Path, plant: str, scenario: str) -> None:
+    run, outcomes, outside = drilled(tmp_path / "d", scenario, [("worker", "pause")], plant, after_s=2.0)
+    threshold = Threshold(None, None, 0, 0)
+    report = Report("cartpole-ppo", run.mode, 1, 60.0, 3.0, outcomes, (run,), outside, None, threshold, plant=plant)
+    assert report.exit_code == 1
+    assert [fault for fault in report.faults if fault.startswith("outside check: ")], report
+    assert {"lose": outside.lost, "double": outside.doubled, "tear": outside.lost}[plant] > 0
+    assert outside.findings
+
+
+def test_a_plant_needs_a_memory_backend(tmp_path: Path) -> None:
+    single = replace(SCENARIOS["ppo-sync"], mode="single")
+    with pytest.raises(ConfigError, match="--plant: mode single"):
+        drilled(tmp_path / "d", single, [], "lose")

@@ -1,0 +1,49 @@
+"""A drill of the witness run alone: real processes and faults, half the work of a whole drill."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from zmqrl.drill.check import OutsideCheck
+from zmqrl.drill.drill import outside_check, run_report
+from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.report import RunReport
+from zmqrl.drill.runs import WITNESS, Asked, learning_run, record_folder, witness_run
+from zmqrl.drill.scenarios import SCENARIOS, Scenario
+from zmqrl.drill.session import Clock, Outcome, Session
+
+
+class Drilled(NamedTuple):
+    """What came of it."""
+
+    report: RunReport
+    outcomes: tuple[Outcome, ...]
+    outside: OutsideCheck
+
+
+def drilled(
+    folder: Path,
+    scenario: str | Scenario,
+    kinds: Sequence[tuple[str, str]],
+    plant: str | None = None,
+    after_s: float = 0.0,
+) -> Drilled:
+    """`kinds` (role, action) one after the other, the first `after_s` after the first version."""
+    chosen = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
+    asked = Asked(chosen, 1, 60.0, folder, len(kinds), plant=plant)
+    learning, _ = learning_run(asked)
+    folder.mkdir(exist_ok=True)
+    subject = witness_run(asked, learning.plan)
+    faults = [
+        Fault(i, after_s + 0.3 * i, WITNESS, Kind(role, Action(action)), hold_s=0.1 if "kill" in action else 1.0)
+        for i, (role, action) in enumerate(kinds)
+    ]
+    session = Session(subject, faults, record_folder(folder))
+    try:
+        session.run(Clock(60.0, threading.Barrier(1), threading.Event()))
+        return Drilled(run_report(session), tuple(session.outcomes), outside_check(subject, record_folder(folder)))
+    finally:
+        subject.kill()

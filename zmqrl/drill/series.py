@@ -1,0 +1,98 @@
+"""`zmqrl drill --long`: every scenario, one after the other, and one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zmqrl.drill.drill import drill, write
+from zmqrl.drill.faults import Action, Kind
+from zmqrl.drill.report import Report
+from zmqrl.drill.runs import Asked
+from zmqrl.drill.scenarios import SCENARIOS
+
+ROLES = ("worker", "broker", "learner", "agent")
+"""Whose kills and recovery times have a column."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The reports by scenario."""
+
+    reports: Mapping[str, Report]
+
+    @property
+    def exit_code(self) -> int:
+        """0: every drill was good."""
+        return max(report.exit_code for report in self.reports.values())
+
+    def kills(self, role: str) -> int:
+        """SIGKILLs of a role, over all scenarios; of several roles at once they count for each."""
+        return sum(_kills(report, role) for report in self.reports.values())
+
+    def data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "verdict": "pass" if self.exit_code == 0 else "fail",
+            "kills": {role: self.kills(role) for role in ROLES},
+            "scenarios": {name: report.data() for name, report in self.reports.items()},
+        }
+
+    def __str__(self) -> str:
+        kills = " ".join(f"{role:>14}" for role in ROLES)
+        rows = [f"{'':16} {'faults':>6} {kills} {'rows':>8} {'lost':>5} {'doubled':>7} {'unknown':>7}  verdict"]
+        rows.append(f"{'':23} {' '.join(f'{word:>14}' for word in ['kills p50/max s'] * len(ROLES))}")
+        for name, report in self.reports.items():
+            rows.append(_row(name, report))
+        rows += [f"FAULT: {name}: {fault}" for name, report in self.reports.items() for fault in report.faults]
+        counted = ", ".join(f"{self.kills(role)} of {role}" for role in ROLES)
+        rows.append(f"kills: {counted}")
+        rows.append(f"verdict: {'nothing lost, nothing twice, all recovered' if self.exit_code == 0 else 'FAIL'}")
+        return "\n".join(rows)
+
+
+def drill_all(asked: Asked, tell: Callable[[str], None]) -> Series:
+    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a folder of its own.
+
+    Raises:
+        ConfigError, Interrupted: As `drill`; the scenarios before have their reports.
+    """
+    share = len(SCENARIOS)
+    reports = {}
+    for scenario in SCENARIOS.values():
+        assert scenario.name is not None
+        tell(f"{scenario.name}: {scenario.purpose}")
+        one = replace(
+            asked,
+            scenario=scenario,
+            folder=asked.folder / scenario.name,
+            for_s=asked.for_s / share,
+            faults=max(1, asked.faults // share),
+        )
+        reports[scenario.name] = drill(one, tell)
+        write(reports[scenario.name], one.folder / "drill.json")
+    return Series(reports)
+
+
+def _kills(report: Report, role: str) -> int:
+    return sum(_is_kill(o.fault.kind) and role in o.fault.kind.roles and o.injected for o in report.outcomes)
+
+
+def _is_kill(kind: Kind) -> bool:
+    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END)
+
+
+def _row(name: str, report: Report) -> str:
+    cells = [f"{name:16} {len(report.outcomes):6}"]
+    times = {(line.role, line.kind): line for line in report.lines()}
+    for role in ROLES:
+        line = times.get((role, Action.KILL.value))
+        seconds = "-" if line is None or line.p50_s is None else f"{line.p50_s:.2f}/{line.max_s:.2f}"
+        cells.append(f"{f'{_kills(report, role)} {seconds}':>14}")
+    outside = report.outside
+    unknown = sum(run.unknown for run in report.runs)
+    if outside is not None:
+        cells.append(f"{outside.rows:8} {outside.lost:5} {outside.doubled:7} {unknown:7}")
+    cells.append(f" {'FAIL' if report.faults else 'pass'}")
+    return " ".join(cells)
