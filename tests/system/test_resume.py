@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run
+from system_runs import SAME, Run, newest_n
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import LimitsSection
 from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
@@ -79,3 +81,46 @@ def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> 
     run.kill("learner-0")
     summary, expected = run.done(), straight.done()
     assert {n: summary[n] for n in SAME} == {n: expected[n] for n in SAME}
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_run_whose_last_full_was_all_that_it_left_is_at_its_end(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """It was cut between that and its summary: a resume trains no round more."""
+    plan = system_plan(tmp_path / "run", mode, 1)
+    first = begin(plan).done()
+    (tmp_path / "run" / "summary.json").unlink()
+    second = begin(_second_leg(plan, f"{plan.run_id}-b", plan.config.run.total_env_steps)).done()
+    _check(second, first, first["env_steps"])
+    assert second["ledger"]["stored"] == 0
+
+
+@pytest.mark.parametrize(("kind", "full_mb"), [("ppo", 8.0), ("ppo", 0.0), ("dqn-prioritised", 8.0)])
+def test_a_stop_in_a_round_that_does_not_come_together(tmp_path: Path, begin: Begin, kind: str, full_mb: float) -> None:
+    """FULL is that of the last boundary, whatever the segments are that were taken since."""
+    algorithm, env = KINDS[kind]
+    straight = begin(system_plan(tmp_path / "straight", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS))
+    limits = LimitsSection(heartbeat_s=0.2, grace_s=1.5)
+    plan = system_plan(
+        tmp_path / "legs", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS, limits=limits,
+        checkpoint_every_s=1000.0,
+    )  # fmt: skip
+    plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, sync_full_max_mb=full_mb)))
+    store = Path(plan.store_path)
+    run = begin(plan)
+    run.wait_for_updates(9)
+    os.kill(run.processes()["worker-1"].pid, signal.SIGSTOP)
+    n = [-1, newest_n(store, "v")]
+
+    def rests() -> bool:  # the other worker's part of the round has been taken
+        n.append(newest_n(store, "v"))
+        return len(n) > 100 and n[-100] == n[-1]
+
+    run.wait_for(rests)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    assert newest_n(store, "full-") == n[-1]
+    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    assert {name: second[name] for name in SAME} == {name: straight.done()[name] for name in SAME}
+    assert second["ledger"]["balanced"]
+    rows = env.num_envs * env.segment_steps * env.vector_envs
+    assert second["ledger"]["stored"] <= STEPS - (n[-1] - 2) * rows * 0.8

@@ -160,17 +160,18 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Begin, mode: Mode) -> None:
-    """With replay FULL is written by the clock: the first one is alone for a while."""
+def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """With replay FULL is written by the clock: for a while there is only one beside that of version 0."""
     plan = system_plan(tmp_path / "run", mode, 2, DQN, checkpoint_every_s=3.0, steps=10_000_000)
     run = begin(plan)
-    run.wait_for(lambda: bool(_newest(run, "full-")))
+    run.wait_for(lambda: len(_newest(run, "full-")) == 2)
     learner = run.processes()["learner-0"]
     os.kill(learner.pid, signal.SIGSTOP)
-    (only,) = _newest(run, "full-")
+    first, only = _newest(run, "full-")
+    assert first.name == "full-0-0.safetensors"
     only.write_bytes(only.read_bytes()[:-9])
     os.kill(learner.pid, signal.SIGKILL)
-    run.wait_for(lambda: "the run begins anew" in _problems(run))
+    run.wait_for(lambda: "the run goes on from FULL 0-0" in _problems(run))
     run.wait_for(lambda: (only.parent / "full-1-1.safetensors").exists())  # at once, not when its time has come
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()

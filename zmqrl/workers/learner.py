@@ -42,15 +42,17 @@ def main(boot: Boot) -> int:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: setattr(learning, "stop_requested", True))
+    if full is not None:
+        learning.restore_episodes(full)
     weights = _first_weights(learning, full)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
-        learning.restore(full)
+        learning.restore_learner(full)
     replay = _replay(learning, full, beginning.held)
     del beginning, full, weights  # with replay the file is large
     try:
-        learning.ended(_run(learning, replay))
+        learning.ended(learning.reached() or _run(learning, replay))
         store.finish()
     finally:
         source.close()
@@ -81,7 +83,10 @@ def _run(learning: Learning, replay: UniformReplay | None) -> str:
 
 
 def _first_weights(learning: Learning, full: Full | None) -> Weights:
-    """The weights to start from, published, so that workers act while torch is still being imported."""
+    """The weights to start from, published, so that workers act while torch is still being imported.
+
+    Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
+    """
     algorithm = learning.algorithm
     if full is not None:
         names = tuple(name for name in full.arrays if name.startswith("weights/"))
@@ -91,7 +96,8 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
     notice = learning.save_version(weights)
     learning.make_start_durable(full, weights)
-    learning.announce(notice)
+    if learning.reached() is None:
+        learning.announce(notice)
     return weights
 
 

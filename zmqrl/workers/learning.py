@@ -130,21 +130,33 @@ class Learning:
         c.n += 1
         self.rates.observe(time.monotonic(), c.env_steps, c.updates, self.waited_s, self._saved_s + self.fulls.spent_s)
         self.emit_metrics()
-        mean = self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
-        threshold = self.plan.env.reward_threshold
+        mean, threshold = self._mean_return, self.plan.env.reward_threshold
         if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
             c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.time() - self.plan.started_at
         if self.stop_requested:
             return "stop"
+        reached = self.reached()
+        if reached is not None:
+            return reached
+        if run.max_wall_s is not None and time.time() - self.plan.started_at >= run.max_wall_s:
+            return "max_wall_s"
+        return None
+
+    def reached(self) -> str | None:
+        """The stop condition that what was learned so far fulfils, here or before the FULL begun from; None: none."""
+        c, run, mean = self.counters, self.config.run, self._mean_return
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
         if c.env_steps >= run.total_env_steps:
             return "total_env_steps"
         if run.stop_at_updates is not None and c.updates >= run.stop_at_updates:
             return "stop_at_updates"
-        if run.max_wall_s is not None and time.time() - self.plan.started_at >= run.max_wall_s:
-            return "max_wall_s"
         return None
+
+    @property
+    def _mean_return(self) -> float | None:
+        """Of the last 100 episodes, once there are so many."""
+        return self.episodes.mean_return if len(self.episodes.returns) >= SOLVED_EPISODES else None
 
     def publish(self, announce: bool = True) -> Notice:
         """Save the current version and, with `announce`, make it known to the workers."""
@@ -237,12 +249,15 @@ class Learning:
             **prefixed("episodes", self.episodes.arrays(without)),
         }
 
-    def restore(self, full: Full) -> None:
-        """Go back to FULL; the counters were read from it before (`counters_of`)."""
+    def restore_episodes(self, full: Full) -> None:
+        """Go back to FULL; the counters were read from it before."""
+        self.episodes.load_arrays(unprefixed("episodes", full.arrays))
+
+    def restore_learner(self, full: Full) -> None:
+        """The same, once there is one."""
         state = unprefixed("state", full.arrays)
         if state:  # none in the first FULL of a run: the learner was made from its weights just now
             self.learner.load_state(unprefixed("weights", full.arrays), state)
-        self.episodes.load_arrays(unprefixed("episodes", full.arrays))
 
     def ended(self, reason: str) -> None:
         """Tell the launcher what the summary needs from us."""
