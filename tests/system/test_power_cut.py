@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,11 @@ import power_cut
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[power_cut.Session]:
+def session() -> power_cut.Session:
     why = power_cut.why_not()
     if why is not None:
         pytest.skip(why)
-    yield power_cut.Session(seed=5)
+    return power_cut.Session(seed=5)
 
 
 @pytest.mark.parametrize(("run", "moment"), [("sync-ppo", "middle"), ("sync-ppo", "end"), ("async-dqn", "start")])
