@@ -88,6 +88,9 @@ def test_a_run_whose_last_full_was_all_that_it_left_is_at_its_end(tmp_path: Path
     """It was cut between that and its summary: a resume trains no round more."""
     plan = system_plan(tmp_path / "run", mode, 1)
     first = begin(plan).done()
+    names = os.listdir(plan.store_path)
+    assert not [name for name in names if name.startswith(".")]
+    assert len([name for name in names if name.startswith("v")]) <= plan.config.store.keep
     (tmp_path / "run" / "summary.json").unlink()
     second = begin(_second_leg(plan, f"{plan.run_id}-b", plan.config.run.total_env_steps)).done()
     _check(second, first, first["env_steps"])
