@@ -301,8 +301,12 @@ def _stop_all(pid: int) -> set[int]:
 def _loadable(store: Path) -> str:
     """Version of the newest FULL that loads, as a learner would find it; empty: none."""
     from zmqrl.data_stores.directory import DirectoryStore
+    from zmqrl.errors import StoreError
 
-    full = DirectoryStore(str(store), 8).newest_full()
+    try:
+        full = DirectoryStore(str(store), 8).newest_full()
+    except StoreError:
+        return ""
     return "" if full is None else str(full.version)
 
 
