@@ -60,7 +60,7 @@ class Cut:
     e2fsck: int = 0
     resumed_from: str = ""
     lost_s: float = 0.0
-    """Age of that FULL's version at the cut."""
+    """Time since the first version that was lost: the round before it took what it took."""
     exit_code: int = 0
     said: str = ""
     sha256: str = ""
@@ -148,11 +148,9 @@ class Session:
             cut.faults.append(f"e2fsck: {checked.stdout.decode(errors='replace').strip()[-300:]}")
         with mounted(copy, mnt):
             cut.resumed_from = _loadable(mnt / "run" / "checkpoints")
-            seen_at = versions.seen_at(cut.resumed_from)
-            if seen_at is not None:
-                cut.lost_s = round(max(0.0, at - seen_at), 2)
-                if cut.lost_s > EVERY_S + MARGIN_S:
-                    cut.faults.append(f"{cut.lost_s} s are lost")
+            cut.lost_s = round(versions.lost_s(cut.resumed_from, at), 2)
+            if cut.lost_s > EVERY_S + MARGIN_S:
+                cut.faults.append(f"{cut.lost_s} s are lost")
             if cut.had_begun and not cut.resumed_from:
                 cut.faults.append("no FULL can be loaded")
         return copy
@@ -212,9 +210,10 @@ class _Versions:
         """`incarnation-n`; empty before the first."""
         return "-".join(map(str, max(self._seen))) if self._seen else ""
 
-    def seen_at(self, version: str) -> float | None:
-        """Monotonic time; None when it was there before."""
-        return self._seen.get(_parsed(version)) if version else None
+    def lost_s(self, resumed_from: str, at: float) -> float:
+        """Seconds from the first version after `resumed_from` to the cut."""
+        from_then = [seen for version, seen in self._seen.items() if version > _parsed(resumed_from or "-1-0")]
+        return max(0.0, at - min(from_then, default=at))
 
     def end(self) -> None:
         """Look no more."""
@@ -242,7 +241,7 @@ _VERSION = re.compile(r"v(\d+-\d+)\.safetensors")
 
 
 def _parsed(version: str) -> tuple[int, int]:
-    incarnation, n = version.split("-")
+    incarnation, n = version.rsplit("-", 1)
     return int(incarnation), int(n)
 
 
