@@ -104,6 +104,7 @@ class Session:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
         self._straight: dict[str, dict[str, Any]] = {}
+        self._environment = dict(os.environ)
 
     def cut(self, run: str, moment: str) -> Cut:
         """One run, cut at `moment`, and resumed."""
@@ -112,6 +113,7 @@ class Session:
         cut = Cut(run, moment)
         with tempfile.TemporaryDirectory(dir=_memory()) as name:
             folder = Path(name)
+            self._environment = {**os.environ, "XDG_RUNTIME_DIR": name}  # what a killed run leaves goes with it
             image = _new_image(folder / "image")
             arguments: list[str] = command(run)
             if moment == "resume":  # cut before: what is resumed and cut again is the copy
@@ -127,7 +129,8 @@ class Session:
         where = "--resume" if cut.newest else "--run-dir"
         with mounted(image, mnt), (folder / "log").open("wb") as log:
             begun = time.monotonic()
-            process = subprocess.Popen([*arguments, where, str(mnt / "run")], stdout=log, stderr=log)
+            started = [*arguments, where, str(mnt / "run")]
+            process = subprocess.Popen(started, stdout=log, stderr=log, env=self._environment)
             versions = _Versions(mnt / "run" / "checkpoints")
             try:
                 self._await_moment(cut.run, moment, begun, versions, process)
@@ -173,7 +176,7 @@ class Session:
         with mounted(image, folder / "mnt"):
             run_dir = folder / "mnt" / "run"
             resume = [*_zmqrl(), "train", "--resume", str(run_dir)]
-            done = subprocess.run(resume, capture_output=True, timeout=END_S)
+            done = subprocess.run(resume, capture_output=True, timeout=END_S, env=self._environment)
             cut.exit_code, said = done.returncode, (done.stdout + done.stderr).decode(errors="replace").strip()
             cut.said = said.splitlines()[-1] if said else ""
             if done.returncode == 2 and not cut.had_begun:
