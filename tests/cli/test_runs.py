@@ -192,7 +192,8 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         "total_env_steps": 10,
         "wall_s": 3.0,
         "written_at": time.time() - 60,
-        "metrics": {},
+        "metrics": {"checkpoint_interval_s": 42.4},
+        "checkpoint_every_s": 10.0,
         "bottleneck": None,
         "workers": [],
         "problems": [],
@@ -210,7 +211,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
     shown = zmqrl("status", tmp_path)
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
-    assert lines[0].endswith("refused curve: 3")
+    assert lines[0].endswith("a durable checkpoint every 42 s: writing it takes long, refused curve: 3")
     assert lines[1] == "the launcher has written nothing for 60 s"
     assert [line.split() for line in lines[2:]] == [
         ["HOST", "STATE", "WORKERS", "STEPS/s", "LAST"],

@@ -166,3 +166,13 @@ def test_a_file_that_can_be_read_at_the_third_attempt(tmp_path: Path, monkeypatc
     found = store.newest_full()
     assert found is not None and found.version.n == 4
     assert store.passed_over() == []
+
+
+def test_a_full_of_version_0_1_is_loaded() -> None:
+    """`fulls/` was written by commit 9f70a05: no name of the version inside."""
+    full = DirectoryStore(str(Path(__file__).with_name("fulls")), 3).newest_full()
+    assert full is not None
+    assert (full.version, full.meta) == (Version(0, 3), {"counters": {"n": 3, "leg": 1.5}})
+    assert full.arrays["weights/w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert full.arrays["held/obs"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert (full.arrays["held_metas"].shape, int(full.arrays["episodes/total"])) == ((2, 6), 3)

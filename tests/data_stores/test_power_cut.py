@@ -188,6 +188,15 @@ def test_the_end_keeps_what_retention_keeps_and_nothing_hidden(tmp_path: Path) -
     assert names == sorted(["full-0-20", "full-0-39", "full-0-40", "v0-37", "v0-38", "v0-39", being_written.name])
 
 
+def test_a_version_that_is_written_again_counts_once(tmp_path: Path) -> None:
+    """As at the end of a run that is stopped between two batches."""
+    store = DirectoryStore(str(tmp_path), 1)
+    for n in (1, 2, 2):
+        store.save(Version(0, n), {"a": np.zeros(3)}, {})
+    store.finish()
+    assert os.listdir(tmp_path) == ["v0-2.safetensors"]
+
+
 def test_what_is_durable_or_of_another_process_is_never_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bus_plans import COLUMNS, bus_plan, with_slots
+from bus_plans import COLUMNS, ROWS, bus_plan, with_slots
 
+from zmqrl.config.sections import ReplaySection, StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge
 from zmqrl.shared_memory import memory
-from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, SEAL, Arena, check_fits
-from zmqrl.types import ColumnSpec, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, SEAL, Arena, check_fits, layout_of
+from zmqrl.types import ColumnSpec, Mode, SegmentId, SegmentMeta, SlotRef, Version
 
 PLAN = bus_plan()
 
@@ -117,6 +118,26 @@ def test_too_little_memory_says_the_need_what_there_is_and_what_to_lower() -> No
     assert caught.value.exit_code == 2
     with pytest.raises(ArenaTooLarge):
         Arena.create(huge)
+
+
+@pytest.mark.parametrize(
+    ("mode", "async_replay", "copies"), [("sync", False, 1), ("async", True, 1), ("async", False, 0)]
+)
+def test_the_copy_of_replay_for_full_is_counted(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, async_replay: bool, copies: int
+) -> None:
+    plan = bus_plan(mode)
+    config = replace(
+        plan.config, replay=ReplaySection(capacity=50 * ROWS), store=StoreSection(async_replay=async_replay)
+    )
+    plan = replace(plan, config=config, on_policy=False, slots=60)
+    layout = layout_of(plan)
+    need = layout.nbytes + copies * 50 * layout.stride
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory.KEEP_FREE + need)
+    check_fits(plan)
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory.KEEP_FREE + need - 1)
+    with pytest.raises(ArenaTooLarge, match="copy of replay" if copies else "the arena needs"):
+        check_fits(plan)
 
 
 def test_available_memory_respects_a_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

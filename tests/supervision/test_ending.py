@@ -57,3 +57,19 @@ def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
 def test_kill_asks_nobody() -> None:
     ending = Ending(Manner.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert {type(action) for action in ending.step(ALL, 0.0)} == {Kill}
+
+
+def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
+    ending = Ending(Manner.CLEAN, grace_s=2.0, final_limit_s=0.0, now=0.0)
+    ending.step({"learner"}, 0.0)
+    for at in (1.5, 3.0, 4.5):
+        ending.extend("learner", at)
+        assert ending.step({"learner"}, at + 1.4) == []
+    assert ending.step({"learner"}, 6.5) == [Kill("learner")]
+
+
+def test_nobody_has_more_time_when_the_host_hurries() -> None:
+    ending = Ending(Manner.HURRIED, grace_s=2.0, final_limit_s=0.0, now=0.0)
+    ending.step({"learner"}, 0.0)
+    ending.extend("learner", 1.5)
+    assert ending.step({"learner"}, 2.0) == [Kill("learner")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run
+from system_runs import SAME, Run, newest_n
 
 import zmqrl
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import LimitsSection
 from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
@@ -99,3 +101,49 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     _check(second, straight.done(), first["env_steps"])
     action = zmqrl.load_policy(plan.run_dir)(np.zeros(2, np.float32))
     assert int(action) - start in range(3)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_run_whose_last_full_was_all_that_it_left_is_at_its_end(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """It was cut between that and its summary: a resume trains no round more."""
+    plan = system_plan(tmp_path / "run", mode, 1)
+    first = begin(plan).done()
+    names = os.listdir(plan.store_path)
+    assert not [name for name in names if name.startswith(".")]
+    assert len([name for name in names if name.startswith("v")]) <= plan.config.store.keep
+    (tmp_path / "run" / "summary.json").unlink()
+    second = begin(_second_leg(plan, f"{plan.run_id}-b", plan.config.run.total_env_steps)).done()
+    _check(second, first, first["env_steps"])
+    assert second["ledger"]["stored"] == 0
+
+
+@pytest.mark.parametrize(("kind", "full_mb"), [("ppo", 8.0), ("ppo", 0.0), ("dqn-prioritised", 8.0)])
+def test_a_stop_in_a_round_that_does_not_come_together(tmp_path: Path, begin: Begin, kind: str, full_mb: float) -> None:
+    """FULL is that of the last boundary, whatever the segments are that were taken since."""
+    algorithm, env = KINDS[kind]
+    straight = begin(system_plan(tmp_path / "straight", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS))
+    limits = LimitsSection(heartbeat_s=0.2, grace_s=1.5)
+    plan = system_plan(
+        tmp_path / "legs", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS, limits=limits,
+        checkpoint_every_s=1000.0,
+    )  # fmt: skip
+    plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, sync_full_max_mb=full_mb)))
+    store = Path(plan.store_path)
+    run = begin(plan)
+    run.wait_for_updates(9)
+    os.kill(run.processes()["worker-1"].pid, signal.SIGSTOP)
+    n = [-1, newest_n(store, "v")]
+
+    def rests() -> bool:  # the other worker's part of the round has been taken
+        n.append(newest_n(store, "v"))
+        return len(n) > 100 and n[-100] == n[-1]
+
+    run.wait_for(rests)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    assert newest_n(store, "full-") == n[-1]
+    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    assert {name: second[name] for name in SAME} == {name: straight.done()[name] for name in SAME}
+    assert second["ledger"]["balanced"]
+    rows = env.num_envs * env.segment_steps * env.vector_envs
+    assert second["ledger"]["stored"] <= STEPS - (n[-1] - 2) * rows * 0.8

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_store import FULL_S
 from system_plans import DQN, PPO, system_plan
-from system_runs import Run, assert_same, limit_files
+from system_runs import Run, assert_same, limit_files, newest_n
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EvaluatorSection
+from zmqrl.config.sections import EvaluatorSection, LimitsSection
 from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
@@ -47,10 +48,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+def _status(run: Run) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads((run.run_dir / "status.json").read_text())
+    return status
+
+
 def _problems(run: Run) -> str:
-    path = run.run_dir / "status.json"
     try:
-        return "\n".join(json.loads(path.read_text())["problems"])
+        return "\n".join(_status(run)["problems"])
     except (OSError, ValueError):
         return ""
 
@@ -160,17 +165,18 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Begin, mode: Mode) -> None:
-    """With replay FULL is written by the clock: the first one is alone for a while."""
+def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+    """With replay FULL is written by the clock: for a while there is only one beside that of version 0."""
     plan = system_plan(tmp_path / "run", mode, 2, DQN, checkpoint_every_s=3.0, steps=10_000_000)
     run = begin(plan)
-    run.wait_for(lambda: bool(_newest(run, "full-")))
+    run.wait_for(lambda: len(_newest(run, "full-")) == 2)
     learner = run.processes()["learner-0"]
     os.kill(learner.pid, signal.SIGSTOP)
-    (only,) = _newest(run, "full-")
+    first, only = _newest(run, "full-")
+    assert first.name == "full-0-0.safetensors"
     only.write_bytes(only.read_bytes()[:-9])
     os.kill(learner.pid, signal.SIGKILL)
-    run.wait_for(lambda: "the run begins anew" in _problems(run))
+    run.wait_for(lambda: "the run goes on from FULL 0-0" in _problems(run))
     run.wait_for(lambda: (only.parent / "full-1-1.safetensors").exists())  # at once, not when its time has come
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()
@@ -229,3 +235,22 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
     summary, _ = _ended_well(run)
     assert summary["restarts"] == 0
     assert _newest(run, "best-")
+
+
+def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -> None:
+    """It is written less often, which status and summary show; the last one is written to its end."""
+    limits = LimitsSection(heartbeat_s=0.2, grace_s=1.5)
+    plan = system_plan(tmp_path / "run", "sync", 2, DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
+    plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowStore")))
+    run = begin(plan)
+    run.wait_for(lambda: "more than a fifth of run.checkpoint_every_s (2 s)" in _problems(run))
+    run.wait_for(lambda: _status(run)["metrics"]["checkpoint_interval_s"] >= 5 * FULL_S)
+    run.process.send_signal(signal.SIGTERM)
+    code, out, err = run.end()
+    assert code == 130, err
+    assert "killed" not in out and "0 left" in out
+    summary = run.summary()
+    assert summary["checkpoint_interval_s"] >= 5 * FULL_S
+    assert newest_n(Path(plan.store_path), "full-") == newest_n(Path(plan.store_path), "v")
+    recorded = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert {2.0, summary["checkpoint_interval_s"]} & {line.get("checkpoint_interval_s") for line in recorded}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -71,3 +72,21 @@ def test_a_store_that_fails_is_told_at_the_end(tmp_path: Path) -> None:
     beside.wait()
     with pytest.raises(StoreError, match="full-0-1"):
         beside.result()
+
+
+def test_it_needs_one_copy_of_replay(tmp_path: Path) -> None:
+    columns = {"obs": np.ones((64, STEPS + 1, ENVS, 8192), np.float32), "valid": np.ones((64, STEPS, ENVS), bool)}
+    held = [
+        TakenSegment(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, slot), Version(0, slot), STEPS * ENVS))
+        for slot in range(64)
+    ]
+    copy = sum(column.nbytes for column in columns.values())
+    tracemalloc.start()
+    beside = BackgroundFull(
+        DirectoryStore(str(tmp_path), 3), Full(Version(0, 1), {}, {}), held, columns, lambda ref: True
+    )
+    beside.wait()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert beside.result() > copy > 16 << 20
+    assert peak < copy + (8 << 20)

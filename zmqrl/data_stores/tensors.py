@@ -85,12 +85,13 @@ def pieces(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> I
 
     Beside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
     """
-    ordered, head = _head(arrays, metadata)
-    if len(head) + sum(array.nbytes for array in ordered) <= PIECE_BYTES:
+    if sum(array.nbytes for array in arrays.values()) <= PIECE_BYTES:
         yield 0, dump(arrays, metadata)
         return
+    ordered, head = _head(arrays, metadata)
+    contents = (content.cast("B") for array in ordered for content in _contents(array))
     digest, offset = hashlib.sha256(), 0
-    for piece in _batches(chain([head], (piece for array in ordered for piece in _contents(array)))):
+    for piece in _batches(chain([head], contents)):
         digest.update(piece)
         yield offset, piece
         offset += len(piece)
@@ -115,10 +116,10 @@ def _digest_at(head: bytes) -> int:
 
 
 def _contents(array: Array | Rows) -> Iterator[memoryview]:
-    """Raw bytes in C order."""
+    """Views of the raw bytes in C order, shaped as the array."""
     for part in (array.array[i] for i in array.index) if isinstance(array, Rows) else (array,):
         if part.nbytes:
-            yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+            yield part.data if part.flags.c_contiguous else np.ascontiguousarray(part).data
 
 
 def _batches(contents: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -72,8 +73,10 @@ class RunDirectory:
         if info is not None and info.live:
             raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
         directory = cls(path, created=not path.exists())
+        files.make_directory(str(path))
         for folder in (path / "logs", path / "checkpoints"):
-            files.make_directory(str(folder))
+            with contextlib.suppress(FileExistsError):
+                files.mkdir(str(folder))  # durable with the files below
         me = identify(os.getpid())
         assert me is not None
         preset = plan.config.run.preset

@@ -50,15 +50,17 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: learning.end.request_stop())
     if isinstance(source, InprocSource):
         source.interrupted = lambda: learning.end.overdue is not None
+    if full is not None:
+        learning.restore_episodes(full)
     weights = _first_weights(learning, full)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
-        learning.restore(full)
+        learning.restore_learner(full)
     replay = _replay(learning, full, beginning.held)
     del beginning, full, weights  # with replay the file is large
     try:
-        learning.ended(_run(learning, replay))
+        learning.ended(learning.goal_reached() or _run(learning, replay))
         store.finish()
     finally:
         source.close()
@@ -96,7 +98,10 @@ def _run(learning: Learning, replay: UniformReplay | None) -> str:
 
 
 def _first_weights(learning: Learning, full: Full | None) -> Weights:
-    """The weights to start from, published, so that workers act while torch is still being imported."""
+    """The weights to start from, published, so that workers act while torch is still being imported.
+
+    Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
+    """
     algorithm = learning.algorithm
     if full is not None:
         names = tuple(name for name in full.arrays if name.startswith("weights/"))
@@ -105,7 +110,8 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
         weights = _version_0(learning.plan, algorithm)
     notice = learning.save_version(weights)
     learning.make_start_durable(full, weights)
-    learning.announce(notice)
+    if learning.goal_reached() is None:
+        learning.announce(notice)
     return weights
 
 

@@ -141,9 +141,11 @@ class Learning:
 
     def reason_to_end(self) -> str | None:
         """Why the run is to end at a version boundary that is passed now; None: it continues."""
+        return self.goal_reached() or self.end.reason
+
+    def goal_reached(self) -> str | None:
+        """The stop condition that the counters have reached, also before the FULL begun from; None: it continues."""
         c, run, mean = self.counters, self.config.run, self._full_mean_return
-        if self.end.reason is not None:
-            return self.end.reason
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
         if c.env_steps >= run.total_env_steps:
@@ -252,12 +254,15 @@ class Learning:
             **prefixed("episodes", self.episodes.arrays(without)),
         }
 
-    def restore(self, full: Full) -> None:
-        """Go back to FULL; the counters were read from it before (`counters_of`)."""
+    def restore_episodes(self, full: Full) -> None:
+        """Go back to FULL; the counters were read from it before."""
+        self.episodes.load_arrays(unprefixed("episodes", full.arrays))
+
+    def restore_learner(self, full: Full) -> None:
+        """The same, once there is one."""
         state = unprefixed("state", full.arrays)
         if state:  # none in the first FULL of a run: the learner was made from its weights just now
             self.learner.load_state(unprefixed("weights", full.arrays), state)
-        self.episodes.load_arrays(unprefixed("episodes", full.arrays))
 
     def ended(self, reason: str) -> None:
         """Tell the launcher what the summary needs from us."""

@@ -1,0 +1,48 @@
+"""How long a launcher that was asked to stop waits for a learner that is writing."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.view import View
+from zmqrl.metrics.recorder import Recorder
+from zmqrl.orchestrators.base import HostEvent, Orchestrator
+
+WRITING = HostEvent("local", "writing", {"role": "learner", "index": 0})
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(stand_in_plan(tmp_path / "run"), create_autospec(Orchestrator, instance=True))
+
+
+def _end_by(launcher: Launcher) -> float | None:
+    launcher._take(WRITING, create_autospec(Recorder, instance=True))
+    return launcher._deadlines.end_by
+
+
+def test_each_report_begins_the_time_again(launcher: Launcher) -> None:
+    assert _end_by(launcher) is None, "nobody asked it to stop"
+    launcher._signals.note(signal.SIGUSR1)
+    launcher._pass_requests(create_autospec(View, instance=True), time.monotonic() - 1000.0)
+    end_by = _end_by(launcher)
+    assert end_by is not None and end_by > time.monotonic()
+
+
+def test_a_kill_waits_for_nobody(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in (0.0, 10.0):
+        monkeypatch.setattr(launcher._signals, "_clock", lambda at=at: at)
+        launcher._signals.note(signal.SIGINT)
+    launcher._pass_requests(create_autospec(View, instance=True), 5.0)
+    before = launcher._deadlines.end_by
+    assert before is not None and _end_by(launcher) == before
