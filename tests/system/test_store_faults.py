@@ -159,9 +159,15 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
     assert summary["restarts"] == 1
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
-def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Begin, mode: Mode) -> None:
-    """With replay FULL is written by the clock: the first one is alone for a while."""
+@pytest.mark.parametrize(("mode", "start"), [
+    ("async", "goes on from the weights of version 0-"),
+    ("sync", "begins anew"),
+])  # fmt: skip
+def test_without_the_only_full(tmp_path: Path, begin: Begin, mode: Mode, start: str) -> None:
+    """With replay FULL is written by the clock: the first one is alone for a while.
+
+    In async what was learned is in the versions; in sync the bits of the run are those from its beginning.
+    """
     plan = system_plan(tmp_path / "run", mode, 2, DQN, checkpoint_every_s=3.0, steps=10_000_000)
     run = begin(plan)
     run.wait_for(lambda: bool(_newest(run, "full-")))
@@ -170,8 +176,11 @@ def test_before_the_only_full_there_was_the_beginning(tmp_path: Path, begin: Beg
     (only,) = _newest(run, "full-")
     only.write_bytes(only.read_bytes()[:-9])
     os.kill(learner.pid, signal.SIGKILL)
-    run.wait_for(lambda: "the run begins anew" in _problems(run))
-    run.wait_for(lambda: (only.parent / "full-1-1.safetensors").exists())  # at once, not when its time has come
+    published = int(_newest(run, "v")[-1].stem.rpartition("-")[2])
+    run.wait_for(lambda: f"the run {start}" in _problems(run))
+    first_n = 1 if mode == "sync" else published + 1
+    at_once = only.with_name(f"full-1-{first_n}.safetensors")  # not when its time has come
+    run.wait_for(at_once.exists)
     run.process.send_signal(signal.SIGTERM)
     code, _, err = run.end()
     assert code == 130, err

@@ -21,7 +21,7 @@ from zmqrl.replay.build import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.workers.beginning import begin
+from zmqrl.workers.beginning import Beginning, begin
 from zmqrl.workers.learning import Learning
 from zmqrl.workers.replay_checkpoint import refill
 from zmqrl.workers.single import single_stream
@@ -37,8 +37,11 @@ def main(boot: Boot) -> int:
     beginning = begin(boot, store, source)
     full = beginning.full
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
-    for damaged in store.passed_over():
-        events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
+    damaged = store.passed_over()
+    for cause in damaged:
+        events.send("problem", cause=cause, done=f"it is not loaded; {_start_of(beginning)}")
+    if beginning.version is not None and not damaged:
+        events.send("problem", cause="no FULL was written yet", done=_start_of(beginning))
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
@@ -47,7 +50,7 @@ def main(boot: Boot) -> int:
         source.interrupted = lambda: learning.end.overdue is not None
     if full is not None:
         learning.restore_episodes(full)
-    weights = _first_weights(learning, full)
+    weights = _first_weights(learning, beginning)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
@@ -59,8 +62,12 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _gone_on_from(full: Full | None) -> str:
-    return "the run begins anew" if full is None else f"the run goes on from FULL {full.version}"
+def _start_of(beginning: Beginning) -> str:
+    if beginning.full is not None:
+        return f"the run goes on from FULL {beginning.full.version}"
+    if beginning.version is not None:
+        return f"the run goes on from the weights of version {beginning.version.version}, with a new optimiser state"
+    return "the run begins anew"
 
 
 def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> str:
@@ -79,12 +86,14 @@ def _run(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) ->
     return run_sync(learning, replay)
 
 
-def _first_weights(learning: Learning, full: Full | None) -> Weights:
+def _first_weights(learning: Learning, beginning: Beginning) -> Weights:
     """The weights to start from, published, so that workers act while torch is still being imported."""
-    algorithm = learning.algorithm
+    algorithm, full = learning.algorithm, beginning.full
     if full is not None:
         names = tuple(name for name in full.arrays if name.startswith("weights/"))
         weights: Weights = {name.removeprefix("weights/"): full.arrays[name] for name in names}
+    elif beginning.version is not None:
+        weights = beginning.version.weights
     else:
         spec: NetworkSpec = algorithm.network()
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
