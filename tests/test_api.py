@@ -91,6 +91,7 @@ def test_the_package_imports_nothing_until_it_is_used() -> None:
 
 def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
     options = ["--set", "env.id=own_env:Corridor", "--set", "env.kwargs.length=5", "--set", "run.total_env_steps=1024"]
+    options += ["--set", "run.schedule_env_steps=512"]
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "2"]
     done = subprocess.run(
         [*command, "--run-dir", str(tmp_path / "run")],
@@ -103,6 +104,7 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["env"] == "own_env:Corridor"
+    assert "the learning rate is 0 from 512 env steps on" in done.stderr
     assert summary["ledger"]["balanced"]
     assert summary["env_steps"] >= 1024
 

@@ -13,6 +13,7 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
+from zmqrl.launch.checks import zero_learning_rate
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
@@ -143,3 +144,22 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
         planned(tmp_path, "cartpole-ppo", workers=None, **values)
     with pytest.raises(ConfigError, match="write auto, cpu, cuda"):
         planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values | {"learner__device": "tpu"})
+
+
+@pytest.mark.parametrize(
+    ("preset", "values", "warned"),
+    [
+        ("cartpole-ppo", {"run__schedule_env_steps": 1000, "run__total_env_steps": 2000}, True),
+        ("cartpole-ppo", {"run__schedule_env_steps": 2000, "run__total_env_steps": 2000}, False),
+        ("acrobot-ppo", {"run__schedule_env_steps": 1000, "run__total_env_steps": 2000}, False),
+        ("lunarlander-dqn", {}, False),
+    ],
+)
+def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
+    tmp_path: Path, preset: str, values: dict[str, Any], warned: bool
+) -> None:
+    warning = zero_learning_rate(planned(tmp_path, preset, **values))
+    assert (warning is not None) == warned
+    if warning is not None:
+        assert "0 from 1,000 env steps on" in warning and "run.schedule_env_steps=2000" in warning
+        assert "\n" not in warning

@@ -14,6 +14,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.checks import zero_learning_rate
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.lost_agent import lost_agent
@@ -115,7 +116,7 @@ class Launcher:
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
-                self._warn_of_few_cores(view)
+                self._warn(view)
                 self._watch(directory, recorder, view)
             except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
                 traceback.print_exc()
@@ -229,7 +230,11 @@ class Launcher:
     def _grace_s(self) -> float:
         return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s
 
-    def _warn_of_few_cores(self, view: View) -> None:
+    def _warn(self, view: View) -> None:
+        """Of what works, and is hardly what was meant."""
+        idle = zero_learning_rate(self._plan)
+        if idle is not None:
+            view.message(idle)
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:
