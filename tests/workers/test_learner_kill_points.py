@@ -1,4 +1,4 @@
-"""A sync off-policy learner that dies between any two of its writes is replaced; the run ends with the same bits."""
+"""A sync learner that dies between any two of its writes is replaced; the run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -137,12 +137,18 @@ def handlers() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def _plan(run_dir: Path) -> RunPlan:
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "dqn": {"kind": "dqn", "batch_size": 8, "target_update_every": 3, "prioritised": {}},
+    "ppo": {"kind": "ppo", "epochs": 2, "minibatch_size": 16},
+}
+
+
+def _plan(run_dir: Path, algorithm: Mapping[str, Any]) -> RunPlan:
     config = Config(
         run=RunSection(mode="sync", total_env_steps=ROUNDS * ROUND_ROWS),
         env=EnvSection(num_envs=2, vector_envs=2, segment_steps=8),
         network=NetworkSection(hidden=(8,)),
-        algorithm={"kind": "dqn", "batch_size": 8, "target_update_every": 3, "prioritised": {}},
+        algorithm=algorithm,
         replay=ReplaySection(capacity=ROUNDS_HELD * ROUND_ROWS, learning_starts=ROUND_ROWS, ratio=0.1),
         hosts={"local": HostSection(workers=1)},
     )
@@ -171,8 +177,9 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
     return writes.names, ended
 
 
-def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = _plan(tmp_path / "run")
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    plan = _plan(tmp_path / "run", ALGORITHMS[kind])
     names, undisturbed = _run(plan, None, monkeypatch)
     assert names.count("release") > ROUNDS, "replay lets go of segments"
     first_full = names.index(f"FULL 0-{FULL_EVERY}")
