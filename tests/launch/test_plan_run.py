@@ -13,7 +13,6 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
-from zmqrl.launch.checks import zero_learning_rate
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
@@ -158,8 +157,8 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
 def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
     tmp_path: Path, preset: str, values: dict[str, Any], warned: bool
 ) -> None:
-    warning = zero_learning_rate(planned(tmp_path, preset, **values))
-    assert (warning is not None) == warned
-    if warning is not None:
+    warnings = planned(tmp_path, preset, **values).warnings
+    assert len(warnings) == warned
+    for warning in warnings:
         assert "0 from 1,000 env steps on" in warning and "run.schedule_env_steps=2000" in warning
         assert "\n" not in warning

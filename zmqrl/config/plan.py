@@ -34,6 +34,8 @@ class RunPlan:
     """Segments of one training batch: the quota in sync, `batch_segments` in async on-policy, else 0."""
     store_path: str
     resume: bool = False
+    warnings: tuple[str, ...] = ()
+    """What works, and is hardly what was meant: a line each, for the user."""
 
     @property
     def total_workers(self) -> int:

@@ -14,7 +14,6 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.checks import zero_learning_rate
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.lost_agent import lost_agent
@@ -231,10 +230,8 @@ class Launcher:
         return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s
 
     def _warn(self, view: View) -> None:
-        """Of what works, and is hardly what was meant."""
-        idle = zero_learning_rate(self._plan)
-        if idle is not None:
-            view.message(idle)
+        for warning in self._plan.warnings:
+            view.message(warning)
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:

@@ -19,7 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
-from zmqrl.launch.checks import check_machine, check_parts
+from zmqrl.launch.checks import check_machine, check_parts, zero_learning_rate
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import ColumnSpec, EnvSpec
 
@@ -64,6 +64,7 @@ def plan_run(
             batch_segments=size.batch_segments,
             store_path=str(store_path),
             resume=resume,
+            warnings=tuple(zero_learning_rate(config.run, algorithm)),
         )
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)
