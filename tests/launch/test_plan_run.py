@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
@@ -162,3 +163,9 @@ def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
     for warning in warnings:
         assert "0 from 1,000 env steps on" in warning and "run.schedule_env_steps=2000" in warning
         assert "\n" not in warning
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: Mode) -> None:
+    assert planned(tmp_path, preset, mode).warnings == ()
