@@ -95,6 +95,7 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
         "env.kwargs.length=5",
         "env.max_episode_steps=50",
         "run.total_env_steps=1024",
+        "run.schedule_env_steps=512",
     )
     options = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "2"]
@@ -109,6 +110,7 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["env"] == "own_env:Corridor"
+    assert "the learning rate is 0 from 512 env steps on" in done.stderr
     assert summary["ledger"]["balanced"]
     assert summary["env_steps"] >= 1024
 

@@ -50,7 +50,7 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
     flags = ["run.total_env_steps=300000", "run.stop_at_return=null"]
     loaded = load_all(stored=run_dir, overrides=flags, workers=1)
     run = loaded.config.run
-    assert (run.total_env_steps, run.schedule_env_steps, run.stop_at_return) == (300_000, 100_000, None)
+    assert (run.total_env_steps, run.schedule_env_steps, run.stop_at_return) == (300_000, 250_000, None)
     assert run.preset == "cartpole-ppo" and loaded.config.hosts["local"].workers == 1
     check_resume(run_dir, loaded.config, "cartpole-ppo")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
@@ -177,3 +178,28 @@ def test_a_column_above_the_frame_limit_is_refused_where_another_host_would_send
     with_hosts(100_000, envs, "local", "far")
     with pytest.raises(ConfigError, match="in one frame"):
         with_hosts(steps + 1, 64, "local", "far")
+
+
+@pytest.mark.parametrize(
+    ("preset", "values", "warned"),
+    [
+        ("cartpole-ppo", {"run__schedule_env_steps": 1000, "run__total_env_steps": 2000}, True),
+        ("cartpole-ppo", {"run__schedule_env_steps": 2000, "run__total_env_steps": 2000}, False),
+        ("acrobot-ppo", {"run__schedule_env_steps": 1000, "run__total_env_steps": 2000}, False),
+        ("lunarlander-dqn", {}, False),
+    ],
+)
+def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
+    tmp_path: Path, preset: str, values: dict[str, Any], warned: bool
+) -> None:
+    warnings = planned(tmp_path, preset, **values).warnings
+    assert len(warnings) == warned
+    for warning in warnings:
+        assert "0 from 1,000 env steps on" in warning and "run.schedule_env_steps=2000" in warning
+        assert "\n" not in warning
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: Mode) -> None:
+    assert planned(tmp_path, preset, mode).warnings == ()

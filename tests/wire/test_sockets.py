@@ -38,6 +38,16 @@ def test_sending_to_nobody_is_false_and_at_once(make: Make) -> None:
     assert time.monotonic() - begun < 0.5
 
 
+def test_a_binding_end_that_is_away_for_a_while_is_found_at_once_on_this_host(make: Make) -> None:
+    """A broker that is started again is away for about as long."""
+    push = make(connect, zmq.PUSH)
+    time.sleep(0.68)
+    pull, begun = make(bind, zmq.PULL), time.monotonic()
+    assert push.poll(WAIT_MS, zmq.POLLOUT) and send(push, b"x")
+    assert pull.poll(WAIT_MS)
+    assert time.monotonic() - begun < 0.3
+
+
 def test_drain_takes_all_there_is_and_marks_what_has_more_frames(make: Make) -> None:
     pull, push = make(bind, zmq.PULL), make(connect, zmq.PUSH)
     assert drain(pull) == []

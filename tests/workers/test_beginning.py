@@ -93,6 +93,27 @@ def test_also_where_the_replay_came_back(boot: Boot, stored: int | None) -> None
     assert counters.updates_forgiven == RATIO * (BEFORE + (stored or 0)) - 20_000
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: Boot, saved: bool) -> None:
+    """Its predecessor died before there was one, or the only one is damaged."""
+    store = _store()
+    if saved:
+        store.save(Version(0, 36), {"w": np.zeros(2)}, {"env_steps": "900", "updates": "290"})
+        store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
+    stream = _stream(1_000)
+    stream.left_word.return_value = LearnerWord(Version(0, 37), 310, 5)
+    stream.base_env_steps.return_value = 0
+    beginning = begin(replace(boot, spawn=1), store, stream)
+    counters = beginning.counters
+    assert (counters.incarnation, counters.env_steps) == (1, 1_000)
+    if not saved:
+        assert (beginning.version, counters.n, counters.updates, counters.updates_lost) == (None, 0, 0, 315)
+        return
+    assert beginning.version is not None and beginning.version.weights["w"].tolist() == [1.0, 1.0]
+    assert (counters.n, counters.updates, counters.updates_lost) == (37, 300, 15)
+    assert counters.updates_forgiven == RATIO * 1_000 - 300
+
+
 def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
     counters = begin(boot, _store(_of_last_leg(boot.plan, 51_000)), _stream(None)).counters
     assert counters.updates_forgiven == 0

@@ -85,6 +85,11 @@ class Algorithm(ABC):
         del progress
         return {}
 
+    def learning_rate(self, progress: Progress) -> float | None:
+        """The optimiser's step size at this point of the run; None: it never becomes 0."""
+        del progress
+        return None
+
     @property
     def n_step(self) -> int:
         """Length of n-step targets: sync needs a T of at least four of them."""

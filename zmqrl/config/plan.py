@@ -66,6 +66,8 @@ class RunPlan:
     """Of a resume: the run had env steps, so a learner that finds no FULL must not begin at env step 0."""
     from_scratch: bool = False
     """Of a resume: the user allows it to begin at env step 0."""
+    warnings: tuple[str, ...] = ()
+    """What works, and is hardly what was meant: a line each, for the user."""
 
     @property
     def total_workers(self) -> int:

@@ -8,14 +8,15 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config, EnvSection
+from zmqrl.config.sections import Config, EnvSection, RunSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import read_config, read_info
@@ -26,6 +27,18 @@ from zmqrl.plugins import load
 
 NVIDIA = Path("/dev/nvidia0")
 ASK_TORCH_S = 10.0
+
+
+def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
+    """A warning when the schedules take the learning rate to 0 before `run.total_env_steps`."""
+    horizon = run.schedule_env_steps or run.total_env_steps
+    rate = algorithm.learning_rate(Progress(run.seed, horizon, 0, horizon))
+    if horizon < run.total_env_steps and rate == 0.0:
+        yield (
+            f"the learning rate is 0 from {horizon:,} env steps on (run.schedule_env_steps), and run.total_env_steps "
+            f"is {run.total_env_steps:,}: what comes after changes no weights; a new run with run.schedule_env_steps="
+            f"{run.total_env_steps} trains to its end"
+        )
 
 
 def check_parts(config: Config) -> None:

@@ -121,7 +121,7 @@ class Launcher:
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
-                self._warn_of_few_cores(view)
+                self._warn(view)
                 self._watch(directory, recorder, view)
             except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
                 traceback.print_exc()
@@ -245,7 +245,9 @@ class Launcher:
     def _grace_s(self) -> float:
         return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s
 
-    def _warn_of_few_cores(self, view: View) -> None:
+    def _warn(self, view: View) -> None:
+        for warning in self._plan.warnings:
+            view.message(warning)
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:

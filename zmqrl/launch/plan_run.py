@@ -20,7 +20,7 @@ from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
-from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor
+from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor, zero_learning_rate
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
@@ -73,6 +73,7 @@ def plan_run(
             store_path=str(path),
             resume=resume,
             lineage=lineage,
+            warnings=tuple(zero_learning_rate(config.run, algorithm)),
         )
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)

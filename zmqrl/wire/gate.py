@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from zmqrl.config.plan import Keys, Listen
 from zmqrl.errors import ConfigError
@@ -98,6 +97,8 @@ class Gate:
         for _ in range(MOST_EVENTS):
             if not monitor.poll(0):
                 return
+            from zmq.utils.monitor import recv_monitor_message  # with asyncio: a broker starts faster without it
+
             event = recv_monitor_message(monitor)
             self.refused[REFUSALS[int(event["event"])]] += 1
 

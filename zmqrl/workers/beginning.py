@@ -16,9 +16,18 @@ from zmqrl.data_stores.no_full import no_full
 from zmqrl.errors import StoreError
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.limiter import NO_LIMIT, updates_due
-from zmqrl.types import Version
+from zmqrl.types import Version, Weights
 from zmqrl.workers.counters import Counters
 from zmqrl.workers.replay_checkpoint import held_segments, restore_segments
+
+
+@dataclass(frozen=True)
+class PublishedVersion:
+    """What was published last, to start from where no FULL can be loaded: the optimiser's state is not in it."""
+
+    version: Version
+    weights: Weights
+    updates: int
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,8 @@ class Beginning:
 
     counters: Counters
     full: Full | None = None
+    version: PublishedVersion | None = None
+    """async: in place of FULL; in sync the run would have other bits than from its beginning."""
     held: Sequence[TakenSegment] = ()
     """What replay holds, oldest first: the segments of FULL."""
     oldest_incarnation: int = 0
@@ -45,13 +56,14 @@ def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
         held = restore_segments(full.arrays, source) if full is not None else []
-        return Beginning(_rebased(plan, counters), full, held)
+        return Beginning(_rebased(plan, counters), full, held=held)
     if plan.config.run.mode == "async":
-        return _go_on(plan, counters, source, full)
+        published = _published(store, full)
+        return _go_on(plan, counters, source, full if published is None else None, published)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
     again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
-    return Beginning(counters, full, again.replay, again.oldest_incarnation)
+    return Beginning(counters, full, held=again.replay, oldest_incarnation=again.oldest_incarnation)
 
 
 def _newest_full(plan: RunPlan, store: DataStore) -> Full | None:
@@ -67,15 +79,31 @@ def _newest_full(plan: RunPlan, store: DataStore) -> Full | None:
     return full
 
 
-def _go_on(plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None) -> Beginning:
+def _published(store: DataStore, full: Full | None) -> PublishedVersion | None:
+    """The newest version, where no FULL is left but the first of the run, which holds initial weights alone."""
+    if full is not None and any(name.startswith("state/") for name in full.arrays):
+        return None
+    found = store.newest()
+    if found is None or (full is not None and found[0] <= full.version):
+        return None
+    weights, meta = tensors.parse(found[1])
+    return PublishedVersion(found[0], weights, int(meta["updates"]))
+
+
+def _go_on(
+    plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None, published: PublishedVersion | None
+) -> Beginning:
     """async: the books count, also what the predecessor took and this learner never sees."""
+    if published is not None:
+        lost = max(0, counters.updates_lost - published.updates)
+        counters = replace(counters, n=published.version.n, updates=published.updates, updates_lost=lost)
     booked, base = source.booked(), source.base_env_steps()
     # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base
     env_steps = before + sum(stream.rows for stream in booked)
     counted = [(stream.incarnation, stream.next_index) for stream in booked]
     counters = replace(counters, env_steps=env_steps, env_steps_before=before)
-    return Beginning(_rebased(plan, counters), full, counted=counted)
+    return Beginning(_rebased(plan, counters), full, published, counted=counted)
 
 
 def _rebased(plan: RunPlan, counters: Counters) -> Counters:

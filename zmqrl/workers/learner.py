@@ -24,7 +24,7 @@ from zmqrl.replay.build import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.workers.beginning import begin
+from zmqrl.workers.beginning import Beginning, begin
 from zmqrl.workers.learning import Learning
 from zmqrl.workers.replay_checkpoint import refill
 from zmqrl.workers.single import single_stream
@@ -42,8 +42,11 @@ def main(boot: Boot) -> int:
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
     if plan.resume and boot.spawn == 0 and full is not None:
         _tell_resumed(events, full)
-    for damaged in store.passed_over():
-        events.send("problem", cause=damaged, done=f"it is not loaded; {_gone_on_from(full)}")
+    damaged = store.passed_over()
+    for cause in damaged:
+        events.send("problem", cause=cause, done=f"it is not loaded; {_start_of(beginning)}")
+    if beginning.version is not None and not damaged:
+        events.send("problem", cause="no FULL was written since the start", done=_start_of(beginning))
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
@@ -52,7 +55,7 @@ def main(boot: Boot) -> int:
         source.interrupted = lambda: learning.end.overdue is not None
     if full is not None:
         learning.restore_episodes(full)
-    weights = _first_weights(learning, full)
+    weights = _first_weights(learning, beginning)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
@@ -74,8 +77,12 @@ def _tell_resumed(events: EventPipe, full: Full) -> None:
     events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
 
 
-def _gone_on_from(full: Full | None) -> str:
-    return "the run begins anew" if full is None else f"the run goes on from FULL {full.version}"
+def _start_of(beginning: Beginning) -> str:
+    if beginning.full is not None:
+        return f"the run goes on from FULL {beginning.full.version}"
+    if beginning.version is not None:
+        return f"the run goes on from the weights of version {beginning.version.version}, with a new optimiser state"
+    return "the run begins anew"
 
 
 def _replay(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> UniformReplay | None:
@@ -97,15 +104,17 @@ def _run(learning: Learning, replay: UniformReplay | None) -> str:
     return run_async_off_policy(learning, replay)
 
 
-def _first_weights(learning: Learning, full: Full | None) -> Weights:
+def _first_weights(learning: Learning, beginning: Beginning) -> Weights:
     """The weights to start from, published, so that workers act while torch is still being imported.
 
     Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
     """
-    algorithm = learning.algorithm
+    algorithm, full = learning.algorithm, beginning.full
     if full is not None:
         names = tuple(name for name in full.arrays if name.startswith("weights/"))
         weights: Weights = {name.removeprefix("weights/"): full.arrays[name] for name in names}
+    elif beginning.version is not None:
+        weights = beginning.version.weights
     else:
         weights = _version_0(learning.plan, algorithm)
     notice = learning.save_version(weights)

@@ -122,7 +122,7 @@ class Learning:
         """Count what the algorithm did."""
         self.counters.updates += result.updates
         if self.config.run.mode == "async":
-            self._leave_word()
+            self.leave_word()
         if result.metrics:
             self._result = dict(result.metrics)
 
@@ -144,7 +144,7 @@ class Learning:
         return self.goal_reached() or self.end.reason
 
     def goal_reached(self) -> str | None:
-        """The stop condition that the counters have reached, also before the FULL begun from; None: it continues."""
+        """The stop condition that the run has met; also asked by a learner that begins from the last FULL of a run."""
         c, run, mean = self.counters, self.config.run, self._full_mean_return
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
@@ -194,12 +194,16 @@ class Learning:
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
-        self._leave_word()
+        self.leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
             self.events.send("notice", notice=to_json(notice))
 
-    def _leave_word(self) -> None:
+    def leave_word(self) -> None:
+        """Record the current version for a successor. Before slots of older segments are released.
+
+        A successor that finds a later version than its FULL's collects again what it needs, with slots to spare.
+        """
         self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
     def save_full(
@@ -255,7 +259,7 @@ class Learning:
         }
 
     def restore_episodes(self, full: Full) -> None:
-        """Go back to FULL; the counters were read from it before."""
+        """Returns so far, and where the env slots stand; the counters were read from FULL before."""
         self.episodes.load_arrays(unprefixed("episodes", full.arrays))
 
     def restore_learner(self, full: Full) -> None:
