@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
 from bus_plans import ROWS, bus_plan
+from simulated_ends import Killed, Sink, Source, Words
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.orders import TakeUp
 from zmqrl.broker.state import BrokerState
-from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.memory_backends._remote_writer import RemoteWriter
 from zmqrl.memory_backends.base import LearnerWord, OpenSegment, Orders, TakenSegment, TakeUpRequest
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Mode, Notice, SegmentId, SlotRef, Version
+from zmqrl.types import Mode, Notice, SegmentId, Version
 
 NEAR, FAR = "local", "far"
 QUIET_TURNS = 2500
@@ -35,106 +35,10 @@ MOST_STORES = {"broker": 40, "worker": 20, "learner": 12}
 """Of one turn, about."""
 
 
-class Killed(Exception):
-    """SIGKILL before a store."""
-
-
-class Words:
-    """The arena's words; with a fuse, whoever runs dies before its n-th store."""
-
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
-        self.fuse: int | None = None
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._words[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        at = range(*key.indices(len(self._words))) if isinstance(key, slice) else (key,)
-        for word, number in zip(at, value if isinstance(key, slice) else (value,), strict=True):
-            if self.fuse is not None:
-                if self.fuse == 0:
-                    raise Killed
-                self.fuse -= 1
-            self._words[word] = number
-
-
-class Sink(LeasedSink):
-    """As `ZmqSink`, with queues in place of its sockets."""
-
-    def __init__(self, bus: Bus, index: int, spawn: int, remote: bool) -> None:
-        self.remote = RemoteWriter(bus.plan) if remote else None
-        super().__init__(self.remote or ArenaWriter(bus.arena))
-        self._bus, self._who, self._broker = bus, (index, spawn), 0
-        self.control: deque[ev.Event] = deque()
-        self.data: deque[ev.Event] = deque()
-        self.inbox: deque[tuple[int, ev.Standing]] = deque()
-
-    def _push(self, refs: Sequence[SlotRef]) -> None:
-        if self.remote is None:
-            self.data.append(ev.Sealed(*self._who, tuple(refs)))
-            return
-        for ref in refs:
-            columns = {name: column.copy() for name, column in self.remote._columns[ref].items()}
-            self.data.append(ev.Delivered(*self._who, ref, self.remote._metas[ref], columns))
-
-    def say(self, resend: bool) -> None:
-        seen = self._bus.arena.broker_incarnation
-        if self.remote is None and seen != self._broker:
-            self._broker, self._serial = seen, -1
-        leases = (*self._free, *self._open, *self._sealed)
-        open_rows = [] if self.remote is None else [(v, i, rows) for v, i, rows in self.remote.open_now()]
-        said = (leases, self._named(), self._broker, self._serial, self.remote is not None, open_rows, self._stopped())
-        self.control.append(ev.WorkerIs(*self._who, *said))
-        if resend and self._sealed:
-            self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
-
-    def hear(self) -> None:
-        while self.inbox:
-            broker, standing = self.inbox.popleft()
-            if standing.spawn != self._who[1] or (self.remote is None and broker != self._broker):
-                continue
-            if broker != self._broker:
-                self._broker, self._serial = broker, -1
-            self._stand(standing)
-            self._stop = standing.stop
-
-    def poll(self, timeout_s: float = 0.0) -> Orders:
-        self._flush()
-        return self._orders()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Source(ArenaSource):
-    def take(self, timeout_s: float = 0.0) -> list[TakenSegment]:
-        self._scan()
-        return self._all_fresh()
-
-    def announce(self, notice: Notice) -> None:
-        raise NotImplementedError
-
-    def report(self, env_steps: int, updates: int) -> None:
-        raise NotImplementedError
-
-    def take_up_requests(self) -> list[TakeUpRequest]:
-        raise NotImplementedError
-
-    def answer(self, take_up: TakeUp) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _released(self) -> None:
-        """The bus reports it."""
-
-
 class Worker:
     def __init__(self, bus: Bus, index: int, spawn: int, host: str) -> None:
         self.bus, self.index, self.spawn, self.host = bus, index, spawn, host
-        self.sink = Sink(bus, index, spawn, host != NEAR)
+        self.sink = Sink(bus.plan, bus.arena, index, spawn, host != NEAR)
         self.alive = True
         self.next: dict[int, tuple[int, int]] = {}
         self.now: tuple[int, OpenSegment, int] | None = None
@@ -170,8 +74,9 @@ class Worker:
         assert self.now is not None
         vector_env, segment, rows = self.now
         id = SegmentId(vector_env, *self.next[vector_env])
-        if rows < ROWS and dice.random() < 0.8:
-            rows += dice.randint(1, ROWS - rows)
+        whole = self.bus.rows_of(id)
+        if rows < whole:
+            rows += dice.randint(1, whole - rows)
             self.now = vector_env, segment, rows
             self.sink.progress(vector_env, rows)
             self.bus.stepped[id] = rows
@@ -194,19 +99,20 @@ class Learner:
     def __init__(self, bus: Bus, incarnation: int) -> None:
         self.bus, self.incarnation = bus, incarnation
         self.source = Source(bus.arena)
-        self.n, self.rows, self.oldest = bus.full.n, list(bus.full.rows), 0
+        full = bus.newest_full()
+        self.n, self.rows, self.oldest = full.n, list(full.rows), 0
         self.round: dict[int, TakenSegment] = {}
         self.announced: Notice | None = None
         if bus.sync and self.source.left_word() is not None:
             again = self.source.reattach(Version(incarnation, self.n), self.rows, (), {})
             self.oldest = again.oldest_incarnation
         if bus.sync:
-            bus.kept = {at: id for at, id in bus.kept.items() if at[1] < self.n}
+            bus.kept = dict(bus.kept_by_full.get(full, {}))
         self._publish()
 
     def _publish(self) -> None:
         version = Version(self.incarnation, self.n)
-        self.source.leave_word(LearnerWord(version, 0, 0))
+        self.source.leave_word(LearnerWord(version, 0, 0, self.oldest))
         if self.announced is not None:
             self.source._back = None
         self.announced = Notice(version, "k", 1, "s", sum(self.rows))
@@ -236,12 +142,12 @@ class Learner:
         segments, self.round = list(self.round.values()), {}
         for taken in segments:
             self.rows[taken.meta.id.vector_env] += taken.meta.rows
+            self.bus.kept[taken.meta.id.vector_env, self.n] = taken.meta.id
         self.n += 1
-        full = dice.random() < 0.4
-        if full:
-            self.bus.full = Full(self.n, tuple(self.rows))
-        for taken in segments:
-            self.bus.kept[taken.meta.id.vector_env, self.n - 1] = taken.meta.id
+        if dice.random() < 0.4:
+            full = Full(self.n, tuple(self.rows))
+            self.bus.fulls.append(full)
+            self.bus.kept_by_full[full] = dict(self.bus.kept)
         self.source.release([taken.ref for taken in segments])
         self._publish()
 
@@ -265,11 +171,16 @@ class Bus:
         self.given: Counter[SegmentId] = Counter()
         self.kept: dict[tuple[int, int], SegmentId] = {}
         """sync: vector env and version to the segment that the present lineage was trained on."""
-        self.full, self.published, self.kills = Full(0, (0,) * self.vector_envs), 0, Counter[str]()
+        self.fulls, self.published, self.kills = [Full(0, (0,) * self.vector_envs)], 0, Counter[str]()
+        self.kept_by_full: dict[Full, dict[tuple[int, int], SegmentId]] = {}
         self.held = set(self.hosts)
         self.workers = {index: Worker(self, index, 0, host) for index, host in self.hosts.items()}
         self.state = self._broker()
         self.learner = Learner(self, 0)
+
+    def rows_of(self, id: SegmentId) -> int:
+        """Valid rows of the segment; in sync whoever steps a position comes to the same."""
+        return (id.vector_env * 5 + id.index * 3 + (0 if self.sync else id.incarnation)) % (ROWS + 1)
 
     def code(self, id: SegmentId, dtype: np.dtype[Any]) -> Any:
         return np.array((id.vector_env * 31 + id.incarnation * 7 + id.index) % 97).astype(dtype)
@@ -279,6 +190,11 @@ class Bus:
         if FAR in self.hosts.values() and state.incarnation > 1:
             state.await_claims()
         return state
+
+    def newest_full(self) -> Full:
+        """What a learner finds: the newest cannot be read for a while, now and then."""
+        away = len(self.fulls) > 1 and self.dice.random() < 0.2
+        return self.fulls[-2] if away else self.fulls[-1]
 
     # somebody runs, and may die
 

@@ -153,7 +153,7 @@ class Booking:
     def lease_out(self, members: Set[int]) -> None:
         """Free slots to those of `members` who have too few, the poorest first, while the limiter allows it.
 
-        Also to workers without an arena that stop stepping: what they sealed needs a credit once another broker is here.
+        Also to workers without an arena that stop stepping: what they sealed needs a credit after a broker's death.
         """
         self._slots.collect(thoroughly=self._released)
         self._released = False

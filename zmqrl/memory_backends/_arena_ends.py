@@ -93,14 +93,20 @@ class ArenaSource(SegmentSource):
         return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0)
 
     def _has_gone_past(self, n: int) -> bool:
-        """Whether version n + 1 may have been seen, or a segment of version n is no longer here."""
+        """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
+
+        Or the predecessor went back, and died before every vector env had followed; or it went back to an older FULL.
+        """
         word = self._arena.read_learner()
         if word is not None and word.version.n > n:
             return True
         held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
+        oldest = 0 if word is None else word.oldest_incarnation
         for vector_env, (incarnation, next_index, _) in enumerate(self.booked()):
+            if 0 <= incarnation < oldest:
+                return True
             here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
-            if incarnation >= 0 and next_index > n and not here:
+            if incarnation >= 0 and (next_index < n or (next_index > n and not here)):
                 return True
         return False
 

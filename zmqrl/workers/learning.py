@@ -187,7 +187,9 @@ class Learning:
             self.events.send("notice", notice=to_json(notice))
 
     def _leave_word(self) -> None:
-        self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
+        counters = self.counters
+        word = LearnerWord(self.version, counters.updates, counters.updates_lost, self.oldest_incarnation)
+        self.source.leave_word(word)
 
     def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
         """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed."""
