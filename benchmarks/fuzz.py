@@ -136,7 +136,7 @@ class Fuzzer:
 
     def _unknown_worker(self) -> bytes:
         fields = {"index": 1 << 30, "spawn": self._dice.randrange(9), "broker": 1, "serial": -1, "remote": False}
-        return messages.pack("worker", **fields, leases=[[0, 1]], streams=[[0, 0]], open=[])
+        return messages.pack("worker", **fields, leases=[[0, 1]], streams=[[0, 0]], stopped=[], open=[])
 
     def _claimed_length(self) -> bytes:
         head = self._dice.choice((b"\xdd", b"\xdf", b"\xc6", b"\xdb", b"\xc9"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
 from bus_plans import ROWS, bus_plan
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
+from zmqrl.memory_backends._arena_ends import ArenaWriter
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SegmentId, SegmentMeta, Version
 
@@ -143,3 +146,46 @@ def test_what_a_worker_stepped_that_died_with_the_broker_moves_when_its_agent_sa
     broker.handle(ev.HostIs({2: 1}, (), "far2", (2,)))
     assert [(request.vector_env, request.incarnation) for request in broker.requests] == [(2, 1)]
     assert streams_of(broker, 1) == {1: 0}
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_broker(remote: bool, stays: bool) -> None:
+    """It was taken off, and one of its segments is not booked: its env is gone, so it cannot continue."""
+    plan = bus_plan("sync", 2, 2, slots=9)
+    arena, host = Arena.private(plan), plan.config.learner.host
+    first, alive = BrokerState(plan, arena), ev.HostIs({0: 0, 1: 0}, (), host, (0, 1))
+    first.handle_all([alive, ev.WorkerIs(0, 0, (), {}), ev.WorkerIs(1, 0, (), {}, remote=remote)])
+    (lease, *_) = first.standing(1).leases  # type: ignore[union-attr]
+    if not remote:
+        ArenaWriter(arena).seal(lease, SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS))
+    drained = replace(alive, workers=(0,))
+    first.handle(drained)
+    assert streams_of(first, 1) == {}
+    second = BrokerState(plan, arena)
+    leases = () if remote else (lease,)  # a credit ends with its broker
+    again = ev.WorkerIs(1, 0, leases, {1: 0}, second.incarnation, -1, remote, [(1, 0, ROWS)], stopped=(1,))
+    second.handle_all([ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation), again, alive if stays else drained])
+    standing = second.standing(1)
+    assert standing is not None and standing.orders == ()
+    second.handle(ev.WorkerIs(1, 0, (), {1: 0}, second.incarnation, standing.serial, remote, stopped=(1,)))
+    if remote:
+        columns = {c.name: np.zeros(c.shape, c.dtype) for c in plan.columns}
+        (lease, *_) = second.standing(1).leases  # type: ignore[union-attr]
+        second.handle(ev.Delivered(1, 0, lease, SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS), columns))
+    second.handle(ev.WorkerIs(1, 0, (), {}, second.incarnation, standing.serial, remote))
+    assert [(request.vector_env, request.next_index) for request in second.requests] == [(1, 1)]
+    ledger = arena.ledger()
+    assert (ledger.stored, ledger.produced, ledger.balanced) == (ROWS, ROWS, True)
+
+
+def test_no_other_host_speaks_for_a_live_worker_that_is_to_leave() -> None:
+    """Its own agent lists it as alive and holds it no more; another broker knows no more of it."""
+    plan = bus_plan("sync", 2, 2, slots=9)
+    arena, near = Arena.private(plan), plan.config.learner.host
+    BrokerState(plan, arena)
+    broker = BrokerState(plan, arena)
+    broker.handle_all([ev.WorkerIs(0, 0, (), {}, broker.incarnation), ev.HostIs({0: 0}, (), near, ())])
+    broker.handle(ev.HostIs({1: 0}, (), "far", (1,)))
+    standing = broker.standing(0)
+    assert standing is not None and standing.stop, "it is there, and asked to end"

@@ -160,8 +160,8 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
 
 def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
     heard = ear.hear(ear.near, messages.pack("worker", index=0, spawn=2, broker=0, serial=-1, remote=False,
-        leases=[[1, 1]], streams=[[0, 3]], open=[]))  # fmt: skip
-    assert heard == ev.WorkerIs(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [])
+        leases=[[1, 1]], streams=[[0, 3]], stopped=[0], open=[]))  # fmt: skip
+    assert heard == ev.WorkerIs(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
     ear.answers.act(ear.state.handle_all((heard, heard)))
     assert ear.told(ear.near) == ["orders"]
     assert ear.told(ear.near) == []

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from system_plans import PPO, system_plan
-from system_runs import Run, assert_same
+from system_runs import END_S, Run, assert_same
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
+from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], Run]
 STEPS = 12_000
@@ -50,3 +51,17 @@ def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(tmp_pa
     assert not any(summary["ledger"]["dropped"].values())
     straight = replace(plan, run_dir=str(tmp_path / "straight"), store_path=str(tmp_path / "straight" / "checkpoints"))
     assert_same(summary, begin(straight).done())
+
+
+def test_a_host_whose_launcher_alone_is_frozen_still_ends(tmp_path: Path, begin: Begin) -> None:
+    run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, steps=10_000_000, limits=LIMITS))
+    run.wait_for_updates(3)
+    processes = run.processes()
+    del processes["agent-0"]  # it is the launcher's to reap
+    os.kill(run.process.pid, signal.SIGSTOP)
+    try:
+        left = await_gone(list(processes.values()), LEASE_S + END_S)
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
+    assert not left
+    assert "limits.host_lease_s" in run.end()[2]

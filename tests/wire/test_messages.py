@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "remote": False,
     "leases": [[3, 4]],
     "streams": [[0, 1]],
+    "stopped": [0],
     "open": [[0, 2, 5]],
     "role": "worker",
     "progress": 9,

@@ -151,11 +151,15 @@ class Booking:
         return booked
 
     def lease_out(self, members: Set[int]) -> None:
-        """Free slots to those of `members` who have too few, the poorest first, while the limiter allows it."""
+        """Free slots to those of `members` who have too few, the poorest first, while the limiter allows it.
+
+        Also to workers without an arena that stop stepping: what they sealed needs a credit after a broker's death.
+        """
         self._slots.collect(thoroughly=self._released)
         self._released = False
         poor = [(len(held), i) for i, held in self._leases.items() if len(held) < self._most_leases(i)]
-        wanting = [(count, i) for count, i in poor if i in members]
+        remote = self._remote
+        wanting = [(c, i) for c, i in poor if i in members or (i in remote and self._placement.is_leaving(i))]
         outstanding = sum(map(len, self._leases.values())) if wanting else 0
         while wanting and self._limiter.allows((self._base or 0) + self._streams.stored, outstanding):
             ref = self._slots.lease()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.broker.orders import StreamOrder, TakeUp
@@ -25,7 +25,9 @@ class WorkerIs:
     remote: bool = False
     """It does not see the arena: its leases are credits."""
     open_rows: Sequence[tuple[int, int, int]] = ()
-    """(vector env, index, rows) of a remote worker's open segments."""
+    """(vector env, index, rows) of a remote worker's segments that are not booked."""
+    stopped: Collection[int] = ()
+    """Those of `streams` that it steps no more: it has unbooked segments of them."""
 
 
 @dataclass(frozen=True)

@@ -196,4 +196,5 @@ def _worker_is(f: Mapping[str, Any]) -> ev.WorkerIs:
         f["serial"],
         f["remote"],
         [(v, index, rows) for v, index, rows in f["open"]],
+        f["stopped"],
     )

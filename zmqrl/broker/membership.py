@@ -55,8 +55,8 @@ class Membership:
             self._members.discard(index)
         return bool(unnamed)
 
-    def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int]) -> bool:
-        """A host's absolute word. True when it changed anything."""
+    def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int], alive: Iterable[int] = ()) -> bool:
+        """A host's absolute word; `alive` may name processes that are to leave. True when it changed anything."""
         before = set(self._members)
         self._told = True
         if not self._awaited:
@@ -67,7 +67,8 @@ class Membership:
         self._members -= {index for index, of in self._host_of.items() if of == host}
         self._members |= own
         self._members -= self.given_up
-        self._host_of.update(dict.fromkeys((*own, *lost), host))
+        leaving = {index for index in alive if self.is_of(index, host)}
+        self._host_of.update(dict.fromkeys((*own, *lost, *leaving), host))
         return before != self._members or bool(lost)
 
     def owner(self, vector_env: int) -> int | None:

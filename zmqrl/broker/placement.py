@@ -6,7 +6,7 @@ holder had sealed is booked before (`zmqrl.broker.booking`), so the books say wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zmqrl.broker import events as ev
@@ -88,6 +88,10 @@ class Placement:
         n, records = self._version.n if self._version else 0, self._streams.records
         return sum(records[v].next_index <= n for v in orders)
 
+    def is_leaving(self, index: int) -> bool:
+        """Whether the worker has vector envs that it was taken off and has not let go."""
+        return bool(self._parts[index].leaving)
+
     def join(self, index: int, spawn: int = 0) -> None:
         """A new process of worker `index` is there."""
         self._parts[index] = _Part(spawn)
@@ -125,15 +129,23 @@ class Placement:
         self._changed = self._membership.end_wait() or self._changed or bool(self._awaited)
         self._awaited.clear()
 
-    def claim(self, index: int, streams: Mapping[int, int]) -> None:
-        """A worker that outlived a broker goes on with what it steps (vector env to incarnation)."""
+    def claim(self, index: int, streams: Mapping[int, int], stopped: Collection[int] = ()) -> None:
+        """A worker that outlived a broker goes on with what it steps (vector env to incarnation).
+
+        What it has stopped it cannot go on with: it is leaving it, as under the broker before.
+        """
         for vector_env, incarnation in streams.items():
             if vector_env < len(self._streams.records) and vector_env not in self.holders:
                 record = self._streams.records[vector_env]
-                if record.incarnation == incarnation != record.swept:
+                if record.incarnation != incarnation or incarnation == record.swept:
+                    continue
+                if vector_env in stopped:
+                    self._parts[index].leaving.add(vector_env)
+                    self.holders[vector_env] = index
+                else:
                     self._give(index, StreamOrder(vector_env, incarnation, record.next_index, None))
                     self._membership.leave_with(vector_env, index)
-                    self._awaited.pop(vector_env, None)
+                self._awaited.pop(vector_env, None)
 
     def hear(self, said: ev.WorkerIs) -> bool:
         """Which orders a worker follows, and what it has in hand. True: book all it sealed, then `let_go`."""
@@ -147,7 +159,12 @@ class Placement:
             named = vector_env in part.told and self.holders.get(vector_env) == said.index
             if named and said.streams[vector_env] == self._streams.records[vector_env].incarnation:
                 self._streams.report_open(vector_env, index, rows)
-        return bool(part.leaving) and said.serial == part.serial
+        if said.serial != part.serial:
+            return False
+        for vector_env in said.stopped:  # another broker gave it back, and could not know that it was taken off
+            if vector_env in part.orders:
+                self._take_off(said.index, vector_env)
+        return bool(part.leaving)
 
     def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
         """An order with states whose worker has not said yet that it steps the vector env."""

@@ -185,11 +185,12 @@ class BrokerState:
         self._booking.join(event.index, event.remote)
         self._booking.claim(event.index, event.leases)
         self._placement.join(event.index, event.spawn)
-        self._placement.claim(event.index, event.streams)
+        self._placement.claim(event.index, event.streams, event.stopped)
 
     def _host_is(self, event: ev.HostIs) -> None:
-        held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
-        if self._membership.hear(event.host, held, given_up):
+        said = (event.workers, event.given_up, event.alive)
+        held, given_up, alive = ([i for i in indexes if self.may_be(i)] for indexes in said)
+        if self._membership.hear(event.host, held, given_up, alive):
             self._placement.review()
         theirs = [i for i in (*held, *given_up) if self._membership.is_of(i, event.host)]
         self._placement.end_claims_of_dead(theirs, event.alive)

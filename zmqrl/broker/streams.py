@@ -148,11 +148,12 @@ class Streams:
     def roll_back(self, vector_env: int, incarnation: int, next_index: int, stored: int) -> bool:
         """The learner went back: of a swept stream only the first `stored` rows count, the rest are given up.
 
-        One store, so it is done once. False when fewer are booked than it says.
+        Rows that one before it gave up count again when its FULL has them: the newest one may have been unreadable for
+        a while. One store, so it is done once. False when fewer were ever booked than it says.
         """
         record = self.records[vector_env]
         lost = record.stored - stored
-        if lost < 0:
+        if lost + record.dropped[ROLLED_BACK] < 0:
             return False
         record.stored, self.stored = stored, self.stored - lost
         record.dropped[ROLLED_BACK] += lost

@@ -35,9 +35,10 @@ def final_lines(summary: Summary) -> str:
         lines.append(f"  evaluated {summary.eval_return_mean:.1f} (mean of {summary.eval_episodes} greedy episodes)")
     if summary.ledger is not None:
         ledger = summary.ledger
-        dropped = sum(ledger["dropped"].values())
+        dropped, unknown = sum(ledger["dropped"].values()), ledger["dropped"].get("unknown", 0)
+        wrong = f"DOES NOT BALANCE ({unknown:,} rows unknown, {ledger['overbooked']:,} counted more than once)"
         lines.append(
-            f"  ledger {'balanced' if ledger['balanced'] else 'DOES NOT BALANCE'}: produced {ledger['produced']:,} = "
+            f"  ledger {'balanced' if ledger['balanced'] else wrong}: produced {ledger['produced']:,} = "
             f"stored {ledger['stored']:,} + in flight {ledger['in_flight']:,} + dropped {dropped:,}"
         )
     if summary.restarts:

@@ -93,14 +93,20 @@ class ArenaSource(SegmentSource):
         return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0)
 
     def _has_gone_past(self, n: int) -> bool:
-        """Whether version n + 1 may have been seen, or a segment of version n is no longer here."""
+        """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
+
+        Or the predecessor went back, and died before every vector env had followed; or it went back to an older FULL.
+        """
         word = self._arena.read_learner()
         if word is not None and word.version.n > n:
             return True
         held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
+        oldest = 0 if word is None else word.oldest_incarnation
         for vector_env, (incarnation, next_index, _) in enumerate(self.booked()):
+            if 0 <= incarnation < oldest:
+                return True
             here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
-            if incarnation >= 0 and next_index > n and not here:
+            if incarnation >= 0 and (next_index < n or (next_index > n and not here)):
                 return True
         return False
 
@@ -223,6 +229,10 @@ class LeasedSink(SegmentSink):
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
         self._streams: tuple[StreamOrder, ...] = ()
+        self._gone: dict[int, int] = {}
+        """Vector env to the incarnation that was stopped last: its env is closed, so it cannot be gone on with."""
+        self._impossible: dict[int, int] = {}
+        """Of the newest orders: a broker that did not know gave them back."""
         self._serial = -1
         self._acked: Mapping[int, tuple[int, int]] = {}
         self._stop = False
@@ -302,14 +312,22 @@ class LeasedSink(SegmentSink):
                 self._unpushed.append(to)
 
     def _named(self) -> dict[int, int]:
-        """Vector env to incarnation: those of the orders, and those of segments that are not booked yet."""
+        """Vector env to incarnation: those of the orders, followed or not, and those of unbooked segments."""
         unbooked = {id.vector_env: id.incarnation for id in self._sealed.values()}
-        return {**unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
+        return {**self._impossible, **unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
+
+    def _stopped(self) -> list[int]:
+        """Vector envs that are named and not stepped any more."""
+        return sorted(self._named().keys() - {order.vector_env for order in self._streams})
 
     def _follow(self, orders: Sequence[StreamOrder], serial: int) -> None:
         known = {order.vector_env: order.incarnation for order in self._streams}
-        self._streams, self._serial = tuple(orders), serial
-        for order in orders:
+        followed = {order.vector_env: order.incarnation for order in orders}
+        self._gone |= {v: incarnation for v, incarnation in known.items() if followed.get(v) != incarnation}
+        self._impossible = {v: incarnation for v, incarnation in followed.items() if self._gone.get(v) == incarnation}
+        self._streams = tuple(order for order in orders if order.vector_env not in self._impossible)
+        self._serial = serial
+        for order in self._streams:
             if known.get(order.vector_env) != order.incarnation:
                 self._take_up(order)
 

@@ -253,6 +253,7 @@ class ZmqSink(LeasedSink):
                 remote=self._remote is not None,
                 leases=leases,
                 streams=[[v, incarnation] for v, incarnation in self._named().items()],
+                stopped=self._stopped(),
                 open=[] if self._remote is None else self._remote.open_now(),
             ),
         )

@@ -39,7 +39,7 @@ REVISION = 2
 HEADER_BYTES = 4096
 MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
 LEARNER_AT = 2 * LINE
-"""The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost."""
+"""The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost, oldest incarnation."""
 SLOT_WORDS = 4 * LINE
 LEASE, SEAL, ACCEPT, RELEASE = 0, LINE, 2 * LINE, 3 * LINE
 META = SEAL + 1
@@ -81,6 +81,8 @@ class LearnerWord:
     updates: int
     updates_lost: int
     """By those before it."""
+    oldest_incarnation: int = 0
+    """It went back: vector envs of earlier incarnations are to be taken back to where it began."""
 
 
 def layout_of(plan: RunPlan) -> Layout:
@@ -193,7 +195,7 @@ class Arena:
         older, sequence = (LEARNER_AT + LINE, first + 1) if first >= second else (LEARNER_AT, second + 1)
         w = self.words
         w[older + 1], w[older + 2] = word.version
-        w[older + 3], w[older + 4] = word.updates, word.updates_lost
+        w[older + 3], w[older + 4], w[older + 5] = word.updates, word.updates_lost, word.oldest_incarnation
         w[older] = sequence
 
     def read_learner(self) -> LearnerWord | None:
@@ -201,8 +203,8 @@ class Arena:
         at = LEARNER_AT if self.words[LEARNER_AT] >= self.words[LEARNER_AT + LINE] else LEARNER_AT + LINE
         if not self.words[at]:
             return None
-        incarnation, n, updates, lost = self.words[at + 1 : at + 5].tolist()
-        return LearnerWord(Version(incarnation, n), updates, lost)
+        incarnation, n, *rest = self.words[at + 1 : at + 6].tolist()
+        return LearnerWord(Version(incarnation, n), *rest)
 
     def restore(self, slot: int, meta: SegmentMeta) -> SlotRef:
         """Learner of a resumed run, before its first notice: until then no broker leases, and every word is its own.

@@ -100,6 +100,7 @@ SCHEMAS: Mapping[str, Mapping[str, Check]] = {
         "remote": _is_flag,
         "leases": _is_counts(2),
         "streams": _is_counts(2),
+        "stopped": _is_list_of_counts,
         "open": _is_counts(3),
     },
     "beat": {"role": _is_text, "index": _is_count, "spawn": _is_count, "progress": _is_count},

@@ -204,7 +204,9 @@ class Learning:
 
         A successor that finds a later version than its FULL's collects again what it needs, with slots to spare.
         """
-        self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
+        counters = self.counters
+        word = LearnerWord(self.version, counters.updates, counters.updates_lost, self.oldest_incarnation)
+        self.source.leave_word(word)
 
     def save_full(
         self, last: bool = False, replay: UniformReplay | None = None, without: Collection[int] = ()

@@ -1,0 +1,111 @@
+"""Ends of a simulated bus: the real worker's and learner's, with queues in place of sockets, and words with a fuse."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from zmqrl.broker import events as ev
+from zmqrl.config.plan import RunPlan
+from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.memory_backends._remote_writer import RemoteWriter
+from zmqrl.memory_backends.base import Orders, TakenSegment, TakeUp, TakeUpRequest
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Notice, SlotRef
+
+
+class Killed(Exception):
+    """SIGKILL before a store."""
+
+
+class Words:
+    """The arena's words; with a fuse, whoever runs dies before its n-th store."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+        self.fuse: int | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._words[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        at = range(*key.indices(len(self._words))) if isinstance(key, slice) else (key,)
+        for word, number in zip(at, value if isinstance(key, slice) else (value,), strict=True):
+            if self.fuse is not None:
+                if self.fuse == 0:
+                    raise Killed
+                self.fuse -= 1
+            self._words[word] = number
+
+
+class Sink(LeasedSink):
+    """As `ZmqSink`, with queues in place of its sockets."""
+
+    def __init__(self, plan: RunPlan, arena: Arena, index: int, spawn: int, remote: bool) -> None:
+        self.remote = RemoteWriter(plan) if remote else None
+        super().__init__(self.remote or ArenaWriter(arena))
+        self._arena, self._who, self._broker = arena, (index, spawn), 0
+        self.control: deque[ev.Event] = deque()
+        self.data: deque[ev.Event] = deque()
+        self.inbox: deque[tuple[int, ev.Standing]] = deque()
+
+    def _push(self, refs: Sequence[SlotRef]) -> None:
+        if self.remote is None:
+            self.data.append(ev.Sealed(*self._who, tuple(refs)))
+            return
+        for ref in refs:
+            columns = {name: column.copy() for name, column in self.remote._columns[ref].items()}
+            self.data.append(ev.Delivered(*self._who, ref, self.remote._metas[ref], columns))
+
+    def say(self, resend: bool) -> None:
+        seen = self._arena.broker_incarnation
+        if self.remote is None and seen != self._broker:
+            self._broker, self._serial = seen, -1
+        leases = (*self._free, *self._open, *self._sealed)
+        open_rows = [] if self.remote is None else [(v, i, rows) for v, i, rows in self.remote.open_now()]
+        said = (leases, self._named(), self._broker, self._serial, self.remote is not None, open_rows, self._stopped())
+        self.control.append(ev.WorkerIs(*self._who, *said))
+        if resend and self._sealed:
+            self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
+
+    def hear(self) -> None:
+        while self.inbox:
+            broker, standing = self.inbox.popleft()
+            if standing.spawn != self._who[1] or (self.remote is None and broker != self._broker):
+                continue
+            if broker != self._broker:
+                self._broker, self._serial = broker, -1
+            self._stand(standing)
+            self._stop = standing.stop
+
+    def poll(self, timeout_s: float = 0.0) -> Orders:
+        self._flush()
+        return self._orders()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Source(ArenaSource):
+    def take(self, timeout_s: float = 0.0) -> list[TakenSegment]:
+        self._scan()
+        return self._all_fresh()
+
+    def announce(self, notice: Notice) -> None:
+        raise NotImplementedError
+
+    def report(self, env_steps: int, updates: int) -> None:
+        raise NotImplementedError
+
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        raise NotImplementedError
+
+    def answer(self, take_up: TakeUp) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _released(self) -> None:
+        """The bus reports it."""

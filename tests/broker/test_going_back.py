@@ -1,0 +1,60 @@
+"""Learners that die one after the other while vector envs are taken back: the next one knows, and no row is lost."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import ROWS, bus_plan
+from simulated_ends import Source
+
+from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.streams import Streams
+from zmqrl.memory_backends.base import LearnerWord
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Version
+
+FIRST, SECOND, THIRD = (n << RESUMED_SHIFT for n in (1, 2, 3))
+
+
+class Table:
+    """Two vector envs, each with its incarnation and next index."""
+
+    def __init__(self, *at: tuple[int, int]) -> None:
+        self.arena = Arena.private(bus_plan())
+        self.streams = Streams(self.arena, ROWS)
+        for vector_env, (incarnation, next_index) in enumerate(at):
+            self.streams.take_up(vector_env, incarnation, next_index)
+
+    def oldest_of_the_third(self, word: LearnerWord, n: int) -> int:
+        """What the third learner takes no segment below of; its FULL is of version `n`."""
+        self.arena.write_learner(word)
+        return Source(self.arena).reattach(Version(3, n), (0, 0), (), {}).oldest_incarnation
+
+
+@pytest.mark.parametrize(("followed", "oldest"), [(SECOND + 1, 0), (FIRST + 1, THIRD)])
+def test_a_vector_env_that_has_not_followed_the_second_makes_the_third_go_back_too(followed: int, oldest: int) -> None:
+    """Else it would take segments that the broker is about to give up."""
+    table = Table((SECOND + 1, 0), (followed, 0))
+    assert table.oldest_of_the_third(LearnerWord(Version(2, 0), 0, 0, SECOND), 0) == oldest
+
+
+def test_one_that_finds_a_newer_full_than_its_predecessor_goes_forward_to_it() -> None:
+    """The predecessor could not read it, and went back to an older one."""
+    table = Table((SECOND + 1, 4), (SECOND + 1, 4))
+    assert table.oldest_of_the_third(LearnerWord(Version(2, 4), 0, 0, SECOND), 5) == THIRD
+
+
+def test_rows_that_were_given_up_count_again_with_the_full_that_has_them() -> None:
+    table = Table((0, 5), (0, 5))
+    record = table.streams.records[0]
+    record.stored = record.completed = 40
+    assert table.streams.roll_back(0, SECOND, 4, 32)
+    assert table.streams.roll_back(0, THIRD, 5, 40)
+    ledger = table.arena.ledger()
+    assert (ledger.produced, ledger.stored, ledger.dropped["rolled_back"], ledger.balanced) == (40, 40, 0, True)
+    assert not table.streams.roll_back(0, THIRD + SECOND, 6, 41), "so many were never stored"
