@@ -102,7 +102,7 @@ class Launcher:
         self._signals = StopSignals()
         self._stillness = Stillness(plan.config.limits.stalled_after_s)
         self._problems_told = 0
-        self._too_few = False
+        self._too_few = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
     @property
@@ -115,6 +115,12 @@ class Launcher:
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         directory = RunDirectory.create(self._plan)
+        try:
+            return self._run_in(directory)
+        finally:
+            self._files.attempt("the owner's record", directory.release)
+
+    def _run_in(self, directory: RunDirectory) -> int:
         with self._signals.caught(), lossy_output():
             self._links.deploy()
             view = make_view(self._plain, self._state)
@@ -155,6 +161,8 @@ class Launcher:
                 return
             if now >= self._deadlines.status_at:
                 self._deadlines.status_at = now + STATUS_EVERY_S
+                if self._is_taken_over(directory):
+                    return
                 self._write_status(directory)
             view.update(self._state, time.time())
         lost = lost_agent(self._state)
@@ -162,6 +170,17 @@ class Launcher:
             self._state.note(lost)
         self._tell_problems(view)
         self._write_status(directory)
+
+    def _is_taken_over(self, directory: RunDirectory) -> bool:
+        """Another launcher owns the directory: nothing more is written there, no checkpoint either."""
+        successor = directory.successor
+        if successor is not None:
+            self._taken_over = True
+            self._state.failure = (
+                f"run directory {directory.path} was taken over by {successor}, since this launcher was silent"
+            )
+            self._orchestrator.command(None, {"command": "kill"})
+        return self._taken_over
 
     def _write_status(self, directory: RunDirectory) -> None:
         status = status_of(self._state, time.time())
@@ -248,7 +267,8 @@ class Launcher:
             return exit_code
         self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
         self._write_summary(directory, to_json(self._summary))
-        self._files.attempt("run.json", directory.mark_ended, time.time())
+        if not self._taken_over:
+            self._files.attempt("run.json", directory.mark_ended, time.time())
         print(final_lines(self._summary), flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
@@ -259,6 +279,8 @@ class Launcher:
 
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:
         try:
+            if self._is_taken_over(directory):
+                raise PermissionError("the run directory is another run's now")
             directory.write_summary(summary)
         except OSError as error:
             print(f"summary.json cannot be written: {error}; this is its content:", file=sys.stderr)

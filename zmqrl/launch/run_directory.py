@@ -18,6 +18,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+from zmqrl.supervision.run_owner import RunOwner
 
 FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
@@ -55,24 +56,44 @@ def resume_command(run_dir: Path | str) -> str:
 class RunDirectory:
     """Paths of a run, and its writer."""
 
-    def __init__(self, path: Path, created: bool) -> None:
+    def __init__(self, path: Path, created: bool, owner: RunOwner | None = None) -> None:
+        """`owner`: this process, where it is the run's launcher."""
         self.path = path
-        self._created = created
+        self._created, self._owner = created, owner
 
     @classmethod
     def create(cls, plan: RunPlan) -> RunDirectory:
-        """Make it, or take over one whose launcher is gone. ConfigError when a run is using it."""
+        """Make it, or take over one whose launcher is gone; it is owned until `release`.
+
+        Raises:
+            ConfigError: A run is using it, or it cannot be written.
+        """
         path = Path(plan.run_dir)
-        info = read_info(path)
-        if info is not None and info.live:
-            raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
-        directory = cls(path, created=not path.exists())
+        created = not path.exists()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            directory = cls(path, created, RunOwner.acquire(path, plan.run_id))
+        except OSError as error:
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
         try:
             directory._begin(plan)
         except OSError as error:
             directory.discard()
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
         return directory
+
+    @property
+    def successor(self) -> str | None:
+        """The run of another launcher that has taken the directory over; None: it is ours, as far as can be read."""
+        try:
+            return None if self._owner is None else self._owner.successor
+        except OSError:
+            return None
+
+    def release(self) -> None:
+        """Another launcher may take the directory at once. OSError: on another host it waits a little first."""
+        if self._owner is not None:
+            self._owner.release()
 
     def _begin(self, plan: RunPlan) -> None:
         for folder in (self.path / "logs", self.path / "checkpoints"):
@@ -126,6 +147,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
         with contextlib.suppress(OSError):
+            self.release()
             (self.path / RESERVED).unlink()
         if self._created:
             shutil.rmtree(self.path, ignore_errors=True)

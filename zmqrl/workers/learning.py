@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
+from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
@@ -190,14 +192,24 @@ class Learning:
         self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
     def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
-        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed."""
+        """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed.
+
+        Raises:
+            ConfigError: Another launcher has taken the run over.
+        """
+        check_owner(Path(self.plan.run_dir), self.plan.run_id)
         arrays = self._full_arrays()
         if replay is not None:
             arrays.update(replay_arrays(replay, self.source.columns))
         return self.fulls.write(Full(self.version, arrays, {"counters": vars(self.counters)}), last)
 
     def save_full_beside(self, replay: UniformReplay) -> None:
-        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
+        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way.
+
+        Raises:
+            ConfigError: Another launcher has taken the run over.
+        """
+        check_owner(Path(self.plan.run_dir), self.plan.run_id)
         self.fulls.write_beside(lambda: self._full_beside(replay))
 
     def _full_beside(self, replay: UniformReplay) -> BackgroundFull:
