@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,8 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from plans import stand_in_plan
 
-from zmqrl.agent import host_lock
-from zmqrl.agent.host_entry import Entry, own_entry, user_name
+from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
@@ -49,12 +48,24 @@ def entry_of(pid: int, run_id: str = "other-1", uid: int | None = None) -> Entry
 
 
 def put(folder: Path, entry: Entry, owner: int | None = None, **changed: object) -> Path:
-    folder.mkdir(exist_ok=True)
-    os.chmod(folder, 0o1777)
-    path = folder / f"{entry.run_id}-{entry.host}.json"
+    """A file in the folder of its owner."""
+    owners = folder_of(folder, os.getuid() if owner is None else owner)
+    path = owners / f"{entry.run_id}-{entry.host}.json"
     path.write_text(json.dumps({**to_json(entry), **changed}))
     os.chown(path, os.getuid() if owner is None else owner, -1)
     return path
+
+
+def folder_of(folder: Path, owner: int) -> Path:
+    owners = folder.with_name(f"{folder.name}-{owner}-x")
+    owners.mkdir(mode=0o755, exist_ok=True)
+    os.chown(owners, owner, -1)
+    return owners
+
+
+def files(folder: Path) -> list[Path]:
+    """Of all users."""
+    return sorted(folder.parent.glob(f"{folder.name}-*/*"))
 
 
 @pytest.fixture
@@ -74,15 +85,15 @@ def others() -> Iterator[int]:
 def test_an_agent_is_in_the_register_while_it_lives(folder: Path, tmp_path: Path) -> None:
     boot, told = boot_of(tmp_path, remote=False), []
     with registered(boot, "", told.append, folder):
-        (path,) = folder.iterdir()
+        (path,) = files(folder)
         assert path.name == f"{boot.plan.run_id}-node01.json"
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
         (entry,) = HostLock(folder).entries()
         assert (entry.pid, entry.workers, entry.host) == (os.getpid(), 3, "node01")
         assert entry.launcher == socket.gethostname()
         assert entry.is_live
-    assert list(folder.iterdir()) == []
+    assert files(folder) == []
     assert told == []
 
 
@@ -93,7 +104,7 @@ def test_another_users_run_is_refused_by_name_and_left_alone(folder: Path, tmp_p
         pass
     for part in ("node01: busy: run walker-6a2b of user nobody, since 2 h", "15 workers", "from lap", "--limit"):
         assert part in str(refused.value)
-    assert list(folder.iterdir()) == [path]
+    assert files(folder) == [path]
 
 
 @needs_root
@@ -101,7 +112,7 @@ def test_an_agent_started_here_is_never_refused(folder: Path, tmp_path: Path, ot
     put(folder, entry_of(others, uid=NOBODY), NOBODY)
     told: list[str] = []
     with registered(boot_of(tmp_path, remote=False), "", told.append, folder):
-        assert len(list(folder.iterdir())) == 2
+        assert len(files(folder)) == 2
     assert told == []
 
 
@@ -127,10 +138,12 @@ def test_another_agent_of_the_same_run_is_no_news(folder: Path, tmp_path: Path, 
 def test_own_dead_entries_are_swept_and_a_pid_that_came_back_is_dead(folder: Path, tmp_path: Path, own: int) -> None:
     live = entry_of(own)
     put(folder, replace(live, start_time=live.start_time - 1))
-    (folder / ".half-written").write_text("{")
+    half = folder_of(folder, os.getuid()) / ".half-written"
+    half.write_text("{")
+    os.utime(half, (0, 0))
     with registered(boot_of(tmp_path), "", pytest.fail, folder):
         assert [entry.pid for entry in HostLock(folder).entries()] == [os.getpid()]
-        assert len(list(folder.iterdir())) == 1
+        assert len(files(folder)) == 1
 
 
 @needs_root
@@ -177,8 +190,7 @@ def test_a_liar_goes_by_his_own_name(folder: Path, tmp_path: Path, others: int) 
 
 
 def test_odd_files_are_passed_by(folder: Path, tmp_path: Path) -> None:
-    folder.mkdir()
-    os.chmod(folder, 0o1777)
+    folder = folder_of(folder, os.getuid())
     os.mkfifo(folder / "fifo.json")
     (folder / "deep.json").write_text("[" * 4000)
     (folder / "large.json").write_text('"' + "x" * 5000 + '"')
@@ -186,46 +198,98 @@ def test_odd_files_are_passed_by(folder: Path, tmp_path: Path) -> None:
     (folder / "list.json").write_text("[1]")
     (folder / "folder.json").mkdir()
     (folder / "link.json").symlink_to("/etc/passwd")
+    prefix = tmp_path / "agents"
+    with registered(boot_of(tmp_path), "", pytest.fail, prefix):
+        assert [entry.pid for entry in HostLock(prefix).entries()] == [os.getpid()]
+
+
+def test_names_that_others_took_are_passed_by(folder: Path, tmp_path: Path) -> None:
+    mine = f"{folder.name}-{os.getuid()}"
+    (tmp_path / "elsewhere").mkdir()
+    for name in (folder.name, mine):
+        (tmp_path / name).touch()
+    (tmp_path / f"{mine}-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"{mine}-dangling").symlink_to(tmp_path / "nowhere")
     with registered(boot_of(tmp_path), "", pytest.fail, folder):
         assert [entry.pid for entry in HostLock(folder).entries()] == [os.getpid()]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-@pytest.mark.parametrize("bad", ["link", "dangling", "file", "unsticky"])
-def test_a_folder_that_cannot_be_trusted_refuses_a_far_agent_alone(folder: Path, tmp_path: Path, bad: str) -> None:
-    if bad == "link":
-        (tmp_path / "elsewhere").mkdir()
-        folder.symlink_to(tmp_path / "elsewhere")
-    elif bad == "dangling":
-        folder.symlink_to(tmp_path / "elsewhere")
-    elif bad == "file":
-        folder.touch()
-    else:
-        if os.getuid() != 0:
-            pytest.skip("another user's folder needs root")
-        folder.mkdir()
-        os.chmod(folder, 0o777)
-        os.chown(folder, NOBODY, -1)
-    with pytest.raises(ConfigError, match="agents"), registered(boot_of(tmp_path), "", pytest.fail, folder):
-        pass
-    with registered(boot_of(tmp_path, remote=False), "", pytest.fail, folder):
-        pass
-    assert not (tmp_path / "elsewhere").exists() or list((tmp_path / "elsewhere").iterdir()) == []
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """As /tmp is: pytest's own folders are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="zmqrl-test-", dir="/tmp") as folder:
+        os.chmod(folder, 0o1777)
+        yield Path(folder)
 
 
-def test_a_folder_that_stays_locked_is_waited_for_only_so_long(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_lock, "LOCK_S", 0.2)
-    folder.mkdir()
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+HOSTILE = """
+import fcntl, os, sys
+from pathlib import Path
+tmp, uid = Path(sys.argv[1]), sys.argv[2]
+for name in ("agents", f"agents-{uid}", f"agents-{uid}-0", f"agents-{uid}-1"):
+    (tmp / name).mkdir(mode=0o700, exist_ok=True)
+held = [os.open(path, os.O_RDONLY) for path in tmp.iterdir() if path.is_dir() and os.access(path, os.R_OK)]
+for fd in held:
+    fcntl.flock(fd, fcntl.LOCK_EX)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
+    folder = everybodys / "agents"
+    with registered(boot_of(tmp_path), "", pytest.fail, folder):
+        pass  # there is a folder of ours, which others can open
+    command = [sys.executable, "-c", HOSTILE, str(everybodys), str(os.getuid())]
+    ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["setpriv", "--reuid", str(NOBODY), "--clear-groups", *command], **ends) as hostile:  # type: ignore[call-overload]
+        assert int(hostile.stdout.readline()) >= 5, "ours among them"
         began = time.monotonic()
-        with pytest.raises(ConfigError, match=r"locked for 0\.2 s"):
-            HostLock(folder).acquire(own_entry(boot_of(tmp_path), ""), True)
-        assert time.monotonic() - began < 5
-    finally:
-        os.close(held)
+        with registered(boot_of(tmp_path), "", pytest.fail, folder):
+            assert [entry.pid for entry in HostLock(folder).entries()] == [os.getpid()]
+        assert time.monotonic() - began < 1.0
+        hostile.stdin.close()
+
+
+AGENT = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from zmqrl.agent.host_entry import own_entry
+from zmqrl.agent.host_lock import HostLock
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import Boot
+import json
+boot = from_json(Boot, json.loads(sys.argv[2]))
+sys.stdin.readline()
+try:
+    HostLock(Path(sys.argv[1])).acquire(own_entry(boot, "lap"), True)
+    print("in", flush=True)
+except Exception as error:
+    print("out", error, flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_of_two_users_that_come_at_once_one_is_in(everybodys: Path, tmp_path: Path) -> None:
+    folder = everybodys / "agents"
+    boot = json.dumps(to_json(boot_of(tmp_path)))
+    command = [sys.executable, "-c", AGENT, str(folder), boot]
+    ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    agents = [
+        subprocess.Popen(["setpriv", "--reuid", str(uid), "--clear-groups", *command], **ends)  # type: ignore[call-overload]
+        for uid in (os.getuid(), NOBODY)
+    ]
+    for agent in agents:
+        agent.stdin.write("\n")
+        agent.stdin.flush()
+    said = sorted(agent.stdout.readline() for agent in agents)
+    for agent in agents:
+        agent.communicate()
+    assert said[0] == "in\n" and said[1].startswith("out node01: busy: run "), said
 
 
 def test_a_successor_on_the_host_stays_registered(folder: Path, tmp_path: Path, own: int) -> None:

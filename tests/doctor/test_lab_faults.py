@@ -99,7 +99,7 @@ def occupy(host: Host) -> None:
     pid = int(host.run("sh", "-c", sleeper).stdout)
     stat = host.run("cat", f"/proc/{pid}/stat").stdout
     start_time = int(stat[stat.rindex(")") + 2 :].split()[19])
-    folder = host.tmp / "zmqrl-agents"
+    folder = host.tmp / f"zmqrl-agents-{NOBODY}-x"
     folder.mkdir()
     held = {
         "run_id": "walker-6a2b",
@@ -109,7 +109,7 @@ def occupy(host: Host) -> None:
         "uid": NOBODY,
         "host": "busy",
     }
-    folder.chmod(0o1777)
+    os.chown(folder, NOBODY, NOBODY)
     file = folder / "walker-6a2b-busy.json"
     file.write_text(
         json.dumps({**held, "since": time.time() - 7200, "workers": 15, "host": "h1", "launcher": "anna-pc"})

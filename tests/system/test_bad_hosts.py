@@ -61,9 +61,9 @@ def occupy(host: Host) -> None:
     pid = int(host.run("sh", "-c", sleeper).stdout)
     stat = host.run("cat", f"/proc/{pid}/stat").stdout
     start_time = int(stat[stat.rindex(")") + 2 :].split()[19])
-    folder = host.tmp / "zmqrl-agents"
+    folder = host.tmp / f"zmqrl-agents-{NOBODY}-x"
     folder.mkdir()
-    folder.chmod(0o1777)
+    os.chown(folder, NOBODY, NOBODY)
     held = {"run_id": "walker-6a2b", "pid": pid, "start_time": start_time, "user": "anna", "uid": NOBODY}
     more = {"since": time.time() - 7200, "workers": 15, "host": "busy", "launcher": "10.0.0.9"}
     path = folder / "walker-6a2b-busy.json"

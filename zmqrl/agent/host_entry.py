@@ -24,6 +24,7 @@ from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 MOST_ENTRY_BYTES = 4096
 MOST_ENTRIES = 10_000
 MOST_TEXT = 200
+UNFINISHED_S = 60.0
 YEAR_33658 = 1e12
 """Unix time; a number below it can be reckoned with."""
 
@@ -114,7 +115,7 @@ def remove(folder: int, name: str) -> None:
 
 
 def remove_unfinished(folder: int) -> None:
-    """What this user was killed over while he wrote it; to be called by who holds the folder."""
+    """What this user was killed over while he wrote it."""
     for name in _names(folder, _is_unfinished):
         remove(folder, name)
 
@@ -154,7 +155,9 @@ def _names(folder: int, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]
 
 def _is_unfinished(file: os.DirEntry[str]) -> bool:
     try:
-        return file.name.startswith(".") and file.stat(follow_symlinks=False).st_uid == os.getuid()
+        found = file.stat(follow_symlinks=False)
+        is_old = time.time() - found.st_mtime > UNFINISHED_S  # a younger one may be on its way
+        return file.name.startswith(".") and found.st_uid == os.getuid() and is_old
     except FileNotFoundError:
         return False
 

@@ -6,28 +6,30 @@ start time lives, and belongs to the owner of the file. A liar can at most name 
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import logging
 import os
-import secrets
-import stat
+import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from zmqrl.agent import host_entry
-from zmqrl.agent.host_entry import Entry, file_name, own_entry, user_name
+from zmqrl.agent.host_entry import Entry, file_name, own_entry
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
 AGENTS = Path("/tmp/zmqrl-agents")
 """The same for all users: it must not depend on anyone's environment."""
-FOLDER_MODE = 0o1777
-LOCK_S = 5.0
-"""Registering takes milliseconds; whoever holds the folder longer is not registering."""
-LOOK_EVERY_S = 0.02
+FOLDER_MODE = 0o755
+MOST_FOLDERS = 10_000
+SETTLE_S = 2.0
+"""Registering takes milliseconds; of two agents that come at once one is in by then."""
+PAUSE_S = (0.02, 0.3)
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -39,8 +41,7 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
     An agent that was started here is not refused or warned for anything: whoever sits at a machine knows it.
 
     Raises:
-        ConfigError: The agent was started over SSH and another user's run is on this host, or the register cannot
-            be trusted.
+        ConfigError: The agent was started over SSH and another user's run is on this host.
     """
     lock = HostLock(folder)
     entry = own_entry(boot, launcher)
@@ -55,142 +56,136 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
 def _acquired(lock: HostLock, entry: Entry, remote: bool) -> str | None:
     try:
         return lock.acquire(entry, remote)
-    except ConfigError as error:
-        if remote:
-            raise
-        LOG.warning("not registered on this machine: %s", error)
-        return None
     except OSError as error:  # a full disk keeps nobody from the host
         LOG.warning("not registered on this machine: %s", error)
         return f"{entry.host}: other users are not told of this run: {error}" if remote else None
 
 
 class HostLock:
-    """The register: one file per agent in a folder that everyone may add to and nobody may take from."""
+    """The register: a folder per user that its owner alone may write to, with a file per agent.
 
-    def __init__(self, folder: Path = AGENTS) -> None:
-        self._folder = folder
+    Nothing of it is locked, since whoever can read a folder can lock it: an agent registers, then looks who else has.
+    """
+
+    def __init__(self, prefix: Path = AGENTS) -> None:
+        """`prefix`: the folders are `<prefix>-<uid>-*`. What counts is who owns one, and not its name."""
+        self._prefix = prefix
 
     def acquire(self, entry: Entry, remote: bool) -> str | None:
-        """Register `entry`; bounded by `LOCK_S`.
+        """Register `entry`; bounded by `SETTLE_S`.
 
         Returns:
             For a `remote` agent a warning that names this user's other runs on this host, if any.
 
         Raises:
-            ConfigError: A live run of another user is here (`remote` alone), or the folder cannot be trusted.
+            ConfigError: A live run of another user is here (`remote` alone).
+            OSError: The register cannot be written.
         """
-        with self._held() as folder:
-            live = self._sweep(folder)
-            if remote:
-                _refuse(entry, [other for other in live if other.uid != entry.uid])
-            host_entry.write(folder, entry)
+        self._sweep()
+        until = time.monotonic() + SETTLE_S
+        while True:
+            failed = self._write(entry)
+            live = [other for other in self.entries() if other.is_live]
+            others = [other for other in live if other.uid != entry.uid]
+            if failed is not None and not (remote and others):
+                raise failed
+            if not (remote and others):
+                break
+            self.release(entry)
+            if time.monotonic() >= until or all(time.time() - other.since > SETTLE_S for other in others):
+                raise ConfigError(_busy(entry, others))
+            time.sleep(random.uniform(*PAUSE_S))  # both came at once and saw each other: one comes back first
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
         return _warning(entry, own) if remote and own else None
 
     def release(self, entry: Entry) -> None:
-        """Leave the register. Never raises for a folder that is gone or refused."""
-        try:
-            with self._held() as folder:
-                left = host_entry.read(folder, file_name(entry))
-                if left is not None and left.process == entry.process:
-                    host_entry.remove(folder, file_name(entry))
-        except (ConfigError, OSError) as error:
-            LOG.warning("still in the register of this machine: %s", error)
+        """Leave the register. Never raises."""
+        self._remove(lambda left: left.process == entry.process and file_name(left) == file_name(entry))
 
     def entries(self) -> list[Entry]:
         """Everyone's, also of agents that are dead (`is_live` tells)."""
-        try:
-            folder = self._open()
-        except (ConfigError, OSError):
-            return []
-        try:
-            return list(host_entry.read_all(folder).values())
-        finally:
-            os.close(folder)
+        return [entry for folder, owner in self._folders() for entry in _entries(folder, owner).values()]
 
     def forget(self, run_id: str) -> None:
         """Remove what dead agents of this user's run left."""
-        with self._held() as folder:
-            for name, entry in host_entry.read_all(folder).items():
-                if entry.run_id == run_id and entry.uid == os.getuid() and not entry.is_live:
-                    host_entry.remove(folder, name)
+        self._remove(lambda left: left.run_id == run_id and not left.is_live)
 
-    def _sweep(self, folder: int) -> list[Entry]:
-        """The live ones; files of this user's dead agents go."""
-        live = []
-        for name, entry in host_entry.read_all(folder).items():
-            if entry.is_live:
-                live.append(entry)
-            elif entry.uid == os.getuid():
-                host_entry.remove(folder, name)
-        host_entry.remove_unfinished(folder)
-        return live
+    def _sweep(self) -> None:
+        """Files of this user's dead agents go."""
+        self._remove(lambda left: not left.is_live)
 
-    def _open(self) -> int:
-        """The folder by descriptor: nobody can put another in its place afterwards."""
+    def _remove(self, wanted: Callable[[Entry], bool]) -> None:
+        for folder, owner in self._folders():
+            if owner != os.getuid():
+                continue
+            try:
+                for name, entry in _entries(folder, owner).items():
+                    if wanted(entry):
+                        host_entry.remove(folder, name)
+                host_entry.remove_unfinished(folder)
+            except OSError as error:
+                LOG.warning("still in the register of this machine: %s", error)
+
+    def _write(self, entry: Entry) -> OSError | None:
         try:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            raise
+            with self._own_folder() as folder:
+                host_entry.write(folder, entry)
         except OSError as error:
-            raise ConfigError(
-                f"{self._folder} must be a directory that everyone may read, and no link ({error.strerror}): "
-                "its owner or root removes it"
-            ) from error
-        found = os.fstat(folder)
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != FOLDER_MODE:
-            os.fchmod(folder, FOLDER_MODE)
-        elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            os.close(folder)
-            raise ConfigError(
-                f"{self._folder} of user {user_name(found.st_uid)} lets anyone remove the entries of others: "
-                f"its owner or root mends it with `chmod 1777 {self._folder}`"
-            )
-        return folder
+            return error
+        return None
 
     @contextmanager
-    def _held(self) -> Iterator[int]:
-        if not os.path.lexists(self._folder):
-            self._make()
-        folder = self._open()
+    def _own_folder(self) -> Iterator[int]:
+        """A folder of this user's by its descriptor; made where there is none."""
+        for folder, owner in self._folders():
+            if owner == os.getuid():
+                yield folder
+                return
+        made = tempfile.mkdtemp(prefix=f"{self._prefix.name}-{os.getuid()}-", dir=self._prefix.parent)
+        os.chmod(made, FOLDER_MODE)
+        folder = os.open(made, _OPEN)
         try:
-            self._lock(folder, time.monotonic() + LOCK_S)
             yield folder
         finally:
             os.close(folder)
 
-    def _make(self) -> None:
-        """It appears with its mode: nobody finds it closed."""
-        made = self._folder.with_name(f".{self._folder.name}.{secrets.token_hex(4)}")
-        os.mkdir(made, 0o700)
-        try:
-            os.chmod(made, FOLDER_MODE)
-            os.rename(made, self._folder)
-        except OSError:
-            os.rmdir(made)
-            if not os.path.lexists(self._folder):
-                raise
-
-    def _lock(self, folder: int, until: float) -> None:
-        """The folder's own flock: there is no file that someone else could own."""
-        while True:
+    def _folders(self) -> Iterator[tuple[int, int]]:
+        """Descriptor and owner of each, this user's first; the descriptor is closed with the next step."""
+        names = [f"{self._prefix.parent}/{name}" for name in _names(self._prefix)]
+        for name in sorted(names, key=_is_foreign):
             try:
-                return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() >= until:
-                    raise ConfigError(
-                        f"{self._folder} has been locked for {LOCK_S:g} s: `fuser -v {self._folder}` names by whom"
-                    ) from error
-            time.sleep(LOOK_EVERY_S)  # flock has no time-out
+                folder = os.open(name, _OPEN)
+            except OSError:  # a link, a file, or closed to us
+                continue
+            try:
+                yield folder, os.fstat(folder).st_uid
+            finally:
+                os.close(folder)
 
 
-def _refuse(entry: Entry, others: list[Entry]) -> None:
-    if others:
-        raise ConfigError(
-            f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
-            f"   zmqrl does not touch it: ask {others[0].user}, or leave the host out (--limit)"
-        )
+def _names(prefix: Path) -> list[str]:
+    with os.scandir(prefix.parent) as files:
+        matching = (file.name for file in files if file.name.startswith(f"{prefix.name}-"))
+        return list(itertools.islice(matching, MOST_FOLDERS))
+
+
+def _is_foreign(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid != os.getuid()
+    except OSError:
+        return True
+
+
+def _entries(folder: int, owner: int) -> dict[str, Entry]:
+    """A user speaks for himself alone: files that another one owns are no entries."""
+    return {name: entry for name, entry in host_entry.read_all(folder).items() if entry.uid == owner}
+
+
+def _busy(entry: Entry, others: list[Entry]) -> str:
+    return (
+        f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
+        f"   zmqrl does not touch it: ask {others[0].user}, or leave the host out (--limit)"
+    )
 
 
 def _warning(entry: Entry, own: list[Entry]) -> str:

@@ -20,8 +20,11 @@ from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+from zmqrl.supervision.run_owner import RunOwner
 
 FORMAT_VERSION = 1
+SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
+SUMMARY_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -58,23 +61,49 @@ def resume_command(run_dir: Path | str) -> str:
 class RunDirectory:
     """Paths of a run, and its writer."""
 
-    def __init__(self, path: Path, created: bool) -> None:
+    def __init__(self, path: Path, created: bool, owner: RunOwner | None = None) -> None:
+        """`owner`: this process, where it is the run's launcher."""
         self.path = path
-        self._created = created
+        self._created, self._owner = created, owner
 
     @classmethod
     def create(cls, plan: RunPlan) -> RunDirectory:
-        """Make it, or take over one whose launcher is gone. ConfigError when a run is using it.
+        """Make it, or take over one whose launcher is gone; it is owned until `release`.
 
         Once this returns the directory, `config.json` and `run.json` survive a power cut.
+
+        Raises:
+            ConfigError: A run is using it, or it cannot be written.
         """
         path = Path(plan.run_dir)
-        info = read_info(path)
-        if info is not None and info.live:
-            raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
-        directory = cls(path, created=not path.exists())
-        files.make_directory(str(path))
-        for folder in (path / "logs", path / "checkpoints"):
+        created = not path.exists()
+        try:
+            files.make_directory(str(path))
+            directory = cls(path, created, RunOwner.acquire(path, plan.run_id))
+        except OSError as error:
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        try:
+            directory._begin(plan)
+        except OSError as error:
+            directory.discard()
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        return directory
+
+    @property
+    def successor(self) -> str | None:
+        """The run of another launcher that has taken the directory over; None: it is ours, as far as can be read."""
+        try:
+            return None if self._owner is None else self._owner.successor
+        except OSError:
+            return None
+
+    def release(self) -> None:
+        """Another launcher may take the directory at once. OSError: on another host it waits a little first."""
+        if self._owner is not None:
+            self._owner.release()
+
+    def _begin(self, plan: RunPlan) -> None:
+        for folder in (self.path / "logs", self.path / "checkpoints"):
             with contextlib.suppress(FileExistsError):
                 files.mkdir(str(folder))  # durable with the files below
         me = identify(os.getpid())
@@ -82,20 +111,51 @@ class RunDirectory:
         preset = plan.config.run.preset
         run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
         run = replace(run, lineage=plan.lineage.id, attempt=plan.lineage.attempt)
+        self.reserve_summary()
         config = {"format_version": FORMAT_VERSION, "config": to_json(plan.config)}
-        directory.write("config.json", config, durable=True)
-        directory.write("run.json", to_json(run), durable=True)
-        return directory
+        self.write("config.json", config, durable=True)
+        self.write("run.json", to_json(run), durable=True)
 
     def write(self, name: str, data: Mapping[str, Any], durable: bool = False) -> None:
-        """A JSON file, whole or not at all; with `durable` it survives a power cut once this returns."""
-        temporary = self.path / f".{name}.{os.getpid()}"
-        content = (json.dumps(data, indent=2) + "\n").encode()
-        files.replace(str(self.path / name), [(0, content)], str(temporary), durable)
+        """A JSON file, whole or not at all; with `durable` it survives a power cut once this returns.
+
+        OSError leaves nothing behind.
+        """
+        self._write(name, _text(data).encode(), durable)
 
     def write_durably(self, name: str, content: bytes) -> None:
         """A file, whole or not at all, that survives a power cut once this returns."""
-        files.replace(str(self.path / name), [(0, content)], str(self.path / f".{name}.{os.getpid()}"), durable=True)
+        self._write(name, content, durable=True)
+
+    def _write(self, name: str, content: bytes, durable: bool) -> None:
+        temporary = self.path / f".{name}.{os.getpid()}"
+        try:
+            files.replace(str(self.path / name), [(0, content)], str(temporary), durable)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def reserve_summary(self) -> None:
+        """Take the space that `write_summary` needs: the disk may be full by then. OSError when there is none."""
+        (self.path / RESERVED).write_bytes(bytes(SUMMARY_BYTES))
+
+    def write_summary(self, data: Mapping[str, Any]) -> None:
+        """`summary.json` into the space that is reserved, whole or not at all. OSError leaves nothing behind."""
+        reserved, text = self.path / RESERVED, _text(data).encode()
+        try:
+            with reserved.open("r+b") as file:  # not truncated before it is written: its blocks are the reserve
+                file.write(text)
+                file.flush()
+                file.truncate(len(text))
+                os.fsync(file.fileno())
+            reserved.replace(self.path / SUMMARY)
+        except FileNotFoundError:  # somebody has tidied up
+            self.write(SUMMARY, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                reserved.unlink()
+            raise
 
     def mark_ended(self, now: float) -> None:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
@@ -105,8 +165,15 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        with contextlib.suppress(OSError):
+            self.release()
+            (self.path / RESERVED).unlink()
         if self._created:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"
 
 
 def read_info(run_dir: Path) -> RunInfo | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
+from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
@@ -214,7 +216,11 @@ class Learning:
         """Write FULL for the current version, with `replay` when given; returns its bytes, None when it failed.
 
         `without`: vector envs whose last segment was taken since the boundary, and is left out.
+
+        Raises:
+            ConfigError: Another launcher has taken the run over.
         """
+        check_owner(Path(self.plan.run_dir), self.plan.run_id)
         arrays, rows = self._full_arrays(without), {}
         if replay is not None:
             arrays.update(replay_arrays(replay))
@@ -241,7 +247,12 @@ class Learning:
         self.saving.insist("the FULL to begin from", write, "the run waits to begin, and tries again")
 
     def save_full_beside(self, replay: UniformReplay) -> None:
-        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way."""
+        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way.
+
+        Raises:
+            ConfigError: Another launcher has taken the run over.
+        """
+        check_owner(Path(self.plan.run_dir), self.plan.run_id)
         self.fulls.write_beside(lambda: self._full_beside(replay))
 
     def _full_beside(self, replay: UniformReplay) -> BackgroundFull:

@@ -1,0 +1,174 @@
+"""One owner per run directory: on one machine, and among machines that share only the directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, RunOwner, check_owner
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.run_owner import RunOwner
+run_dir, run_id = Path(sys.argv[1]), sys.argv[2]
+print("up", flush=True)
+sys.stdin.readline()
+try:
+    owner = RunOwner.acquire(run_dir, run_id)
+except ConfigError as error:
+    print("refused", error, flush=True)
+    sys.exit(2)
+print("owner", flush=True)
+while (line := sys.stdin.readline().strip()):
+    if line == "release":
+        owner.release()
+    print(owner.successor, flush=True)
+"""
+ELSEWHERE = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c")
+TAKE_OVER_S = SILENT_PERIODS * RENEW_S
+
+
+class Contender:
+    """A process that wants a run directory, on this machine or, by its namespaces, on another."""
+
+    def __init__(self, run_dir: Path, run_id: str, host: str | None = None) -> None:
+        command = [sys.executable, "-c", SCRIPT, str(run_dir), run_id]
+        if host is not None:
+            command = [*ELSEWHERE, f'hostname {host}; exec "$@"', "-", *command]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._ended = False
+        assert self.hear() == "up"
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, line: str = "go") -> str:
+        self.say(line)
+        return self.hear()
+
+    def send(self, number: signal.Signals) -> None:
+        """To all of it: the namespaces have a process of their own."""
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGCONT)
+                self.send(signal.SIGKILL)
+            self.process.communicate()
+
+
+Contend = Callable[..., Contender]
+
+
+@pytest.fixture
+def contend(tmp_path: Path) -> Iterator[Contend]:
+    contenders: list[Contender] = []
+
+    def start(run_id: str, host: str | None = None) -> Contender:
+        contenders.append(Contender(tmp_path, run_id, host))
+        return contenders[-1]
+
+    yield start
+    for contender in contenders:
+        contender.end()
+
+
+needs_hosts = pytest.mark.skipif(
+    subprocess.run([*ELSEWHERE, "hostname other"], capture_output=True, check=False).returncode != 0,
+    reason="another host needs namespaces, and those root",
+)
+
+
+def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
+    first, second, third = contend("a"), contend("b"), contend("c")
+    assert first.ask() == "owner"
+    begun = time.monotonic()
+    assert f"in use by run a (pid {first.process.pid} on " in second.ask()
+    first.end()
+    assert third.ask() == "owner"
+    assert time.monotonic() - begun < RENEW_S
+    with pytest.raises(ConfigError, match="was taken over by run c"):
+        check_owner(tmp_path, "a")
+    check_owner(tmp_path, "c")
+    check_owner(tmp_path / "elsewhere", "a")
+
+
+def test_what_was_released_is_free(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        owner = RunOwner.acquire(tmp_path, name)
+        with pytest.raises(ConfigError, match=f"in use by run {name}"):
+            RunOwner.acquire(tmp_path, "other")
+        owner.release()
+        owner.release()
+    assert os.listdir(tmp_path / FOLDER) == ["2"]
+
+
+def test_a_record_that_was_never_finished_is_waited_out(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1").touch()
+    begun = time.monotonic()
+    RunOwner.acquire(tmp_path, "a").release()
+    assert time.monotonic() - begun >= TAKE_OVER_S
+
+
+@needs_hosts
+def test_a_live_owner_on_another_host_is_left_alone_and_a_dead_one_replaced(contend: Contend) -> None:
+    first, second, third = contend("a", "h1"), contend("b", "h2"), contend("c", "h2")
+    assert first.ask() == "owner"
+    assert "in use by run a (pid" in (said := second.ask()) and "on h1" in said
+    first.send(signal.SIGKILL)
+    begun = time.monotonic()
+    assert third.ask() == "owner"
+    assert TAKE_OVER_S <= time.monotonic() - begun < TAKE_OVER_S + 3 * RENEW_S
+
+
+@needs_hosts
+def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: Contend) -> None:
+    first, second = contend("a", "h1"), contend("b", "h2")
+    assert first.ask() == "owner"
+    assert first.ask("successor?") == "None"
+    first.send(signal.SIGSTOP)
+    assert second.ask() == "owner"
+    first.send(signal.SIGCONT)
+    assert first.ask("successor?").startswith("run b (pid")
+    with pytest.raises(ConfigError, match="a was silent: this run ends without a further checkpoint"):
+        check_owner(tmp_path, "a")
+    time.sleep(2 * RENEW_S)  # it counts its own record up again, and disturbs nobody
+    assert second.ask("successor?") == "None"
+
+
+@needs_hosts
+@pytest.mark.parametrize("end", ["released", "killed", "new"])
+def test_of_twenty_that_come_at_once_from_two_hosts_one_wins(contend: Contend, end: str) -> None:
+    if end != "new":
+        before = contend("before", "h1")
+        assert before.ask() == "owner"
+        before.ask("release") if end == "released" else before.end()
+    contenders = [contend(f"r{n}", f"h{1 + n % 2}") for n in range(20)]
+    for contender in contenders:
+        contender.say("go")
+    said = [contender.hear() for contender in contenders]
+    assert said.count("owner") == 1, said
+    winner = said.index("owner")
+    assert sum(f"in use by run r{winner}" in text for text in said) == 19, said

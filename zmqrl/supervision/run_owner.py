@@ -1,0 +1,218 @@
+"""Which launcher owns a run directory, also among hosts that share it over NFS and do not see each other's processes.
+
+`<run directory>/.owner/<n>` is the record of the n-th owner; the highest number is the one that counts, and is never
+removed. An owner counts its record up in every `RENEW_S`. A successor creates the next number (O_EXCL: one can), once
+
+- the owner has released it, or its process is gone, where both are on one machine; else
+- its record did not change for `SILENT_PERIODS` periods by the successor's own clock: clocks are never compared.
+
+An owner that was frozen, or had no access to the directory, finds the higher number before it writes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+
+FOLDER = ".owner"
+RENEW_S = 1.0
+SILENT_PERIODS = 3
+LOOK_EVERY_S = 0.1
+RECORD_BYTES = 1024
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = "/proc/self/ns/pid"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One owner, as its file says."""
+
+    run_id: str
+    host: str
+    machine: str
+    """Kernel and pid namespace: who has the same one can see the owner's process."""
+    pid: int
+    start_time: int
+    renewals: int = 0
+    released: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process can be seen from this one."""
+        return self.machine == _machine()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs; only `is_here` makes this mean anything."""
+        return is_alive(ProcessId(self.pid, self.start_time))
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} (pid {self.pid} on {self.host})"
+
+
+class RunOwner:
+    """This process as the owner of a run directory. Renewed by a thread of its own until `release`."""
+
+    def __init__(self, folder: Path, number: int, record: Record) -> None:
+        """Use `acquire`."""
+        self._folder, self._number, self._record = folder, number, record
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="owner", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls, run_dir: Path, run_id: str) -> RunOwner:
+        """Own `run_dir` from now on. Waits `SILENT_PERIODS` periods where the last owner is on another host.
+
+        Raises:
+            ConfigError: It has a live owner.
+            OSError: The directory cannot be read or written.
+        """
+        folder, me = run_dir / FOLDER, identify(os.getpid())
+        assert me is not None
+        folder.mkdir(exist_ok=True)
+        record = Record(run_id, socket.gethostname(), _machine(), me.pid, me.start_time)
+        while True:
+            last = _newest(folder)
+            if last > 0:
+                _await_end(run_dir, folder, last)
+            if _create(folder / str(last + 1), record):
+                break
+        number = last + 1
+        if _newest(folder) > number:  # others have come and gone while this process was frozen
+            (folder / str(number)).unlink()
+            raise ConfigError(_in_use(run_dir, _read(folder, _newest(folder))))
+        for old in [n for n in _numbers(folder) if n < number]:
+            with contextlib.suppress(FileNotFoundError):
+                (folder / str(old)).unlink()
+        return cls(folder, number, record)
+
+    @property
+    def successor(self) -> str | None:
+        """Who has taken the directory over; None while it is this process's. OSError: it cannot be read now."""
+        newest = _newest(self._folder)
+        if newest <= self._number:
+            return None
+        return str(_read(self._folder, newest) or "another run")
+
+    def release(self) -> None:
+        """The next owner need not wait. OSError where the record cannot be written. Safe to call twice."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            self._write(replace(self._record, released=True))
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_S):
+            self._record = replace(self._record, renewals=self._record.renewals + 1)
+            with contextlib.suppress(OSError):  # the next period tries again, and `successor` tells of a loss
+                self._write(self._record)
+
+    def _write(self, record: Record) -> None:
+        """In place: a full disk takes it, and it needs no new name."""
+        with (self._folder / str(self._number)).open("r+b") as file:
+            file.write(_encoded(record))
+
+
+def check_owner(run_dir: Path, run_id: str) -> None:
+    """Raise `ConfigError` when another run has taken `run_dir` over.
+
+    Nothing is raised where the directory cannot be read, or is not a launcher's (on other hosts).
+    """
+    try:
+        newest = _newest(run_dir / FOLDER)
+        record = _read(run_dir / FOLDER, newest)
+    except OSError:
+        return
+    if record is not None and record.run_id != run_id:
+        raise ConfigError(
+            f"{run_dir} was taken over by {record}, since the launcher of run {run_id} was silent: "
+            "this run ends without a further checkpoint"
+        )
+
+
+def _await_end(run_dir: Path, folder: Path, number: int) -> None:
+    """Return once the owner has ended, or is silent for long enough. ConfigError when it lives."""
+    first, since = _content(folder, number), time.monotonic()
+    while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
+        content = _content(folder, number)
+        record = _decoded(content)
+        if record is not None and record.released:
+            return
+        if record is not None and record.is_here:
+            if record.is_alive:
+                raise ConfigError(_in_use(run_dir, record))
+            return
+        if content != first and _decoded(first) is not None:
+            raise ConfigError(_in_use(run_dir, record))
+        if content != first:  # it was just being created
+            first, since = content, time.monotonic()
+        if _newest(folder) > number:
+            return
+        time.sleep(LOOK_EVERY_S)  # a file is all that two hosts share
+
+
+def _in_use(run_dir: Path, record: Record | None) -> str:
+    who = "another run" if record is None else str(record)
+    where = "" if record is None or record.is_here else f" on {record.host}"
+    return f"run directory {run_dir} is in use by {who}: `zmqrl stop {run_dir}`{where} ends it"
+
+
+def _create(path: Path, record: Record) -> bool:
+    """False when another process has created it first."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(fd, "wb") as file:
+        file.write(_encoded(record))
+    return True
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Listed, never polled by name: an NFS client remembers that a name was absent."""
+    return [int(name) for name in os.listdir(folder) if name.isdecimal()]
+
+
+def _newest(folder: Path) -> int:
+    return max(_numbers(folder), default=0)
+
+
+def _content(folder: Path, number: int) -> bytes:
+    """Opened anew each time: an NFS client looks at the server then. Empty while its owner creates it."""
+    try:
+        return (folder / str(number)).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _read(folder: Path, number: int) -> Record | None:
+    return _decoded(_content(folder, number))
+
+
+def _encoded(record: Record) -> bytes:
+    """Always of one length, so that it can be written over."""
+    return json.dumps(asdict(record)).encode().ljust(RECORD_BYTES - 1) + b"\n"
+
+
+def _decoded(content: bytes) -> Record | None:
+    try:
+        return Record(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
+
+
+def _machine() -> str:
+    try:
+        return f"{BOOT_ID.read_text().strip()} {os.readlink(PID_NAMESPACE)}"
+    except OSError:
+        return socket.gethostname()
