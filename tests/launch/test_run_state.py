@@ -54,6 +54,7 @@ SUMMARY_KEYS = [
     "restarts",
     "peak_pss_mb",
     "bottleneck",
+    "recovery",
 ]
 
 

@@ -107,4 +107,5 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
     summary = run.done()
     assert (summary["recovery"], summary["restarts"]) == ("restart_episode", 1)
     assert summary["ledger"]["balanced"] and summary["env_steps"] >= STEPS
-    assert json.loads((run.run_dir / "status.json").read_text())["recovery"] == "restart_episode"
+    status = json.loads((run.run_dir / "status.json").read_text())
+    assert (status["recovery"], status["refused"]) == ("restart_episode", {}), "every line of a real run is sound"
