@@ -97,7 +97,8 @@ def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> Non
         agent.stdin.flush()
         counts: dict[str, int] = {}
         while sum(counts.values()) < len(lines):
-            assert (line := agent.stdout.readline()), "it ended"
+            line = agent.stdout.readline()
+            assert line, "it ended"
             counts = json.loads(line)["counts"] if b'"refused"' in line else counts
         events = ended(agent, b'{"command": "stop"}\n')
     assert counts == {"fields": 2, "value": 1, "not JSON": 1}

@@ -19,7 +19,7 @@ from zmqrl.launch import env_recovery
 from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode, SpaceSpec
+from zmqrl.types import Mode, SpaceSpec, StateSpec
 
 
 def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
@@ -77,7 +77,7 @@ def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), None)
     with pytest.raises(ConfigError):
         check_recovery(plan)
-    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, saves_state=True)))
+    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, state=StateSpec("bytes", (8,)))))
 
 
 def test_the_bytes_of_an_action() -> None:

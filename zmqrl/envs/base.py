@@ -21,6 +21,12 @@ class EnvSlotState:
     episode: int = 0
     actions: Array | None = None
     resetting: bool = False
+    state: Array | None = None
+    """uint8 `[bytes]`: what the env's `get_state` returned; then there are no actions."""
+    obs: Array | None = None
+    """With `state`: the last observation."""
+    elapsed: int = 0
+    """With `state`: steps since the reset."""
 
 
 class StepResult(NamedTuple):
@@ -56,6 +62,10 @@ class VectorEnv(ABC):
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
         """Step every env with `actions [N, ...]`, already clipped to the action space."""
+
+    def states(self) -> Array:
+        """uint8 `[N, bytes]`: the state of each env, zeros where the next step resets; of envs that have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no states")
 
     @abstractmethod
     def close(self) -> None:

@@ -26,7 +26,7 @@ def check_recovery(plan: RunPlan) -> None:
     Memory is that of this machine: a learner on another host has its own.
     """
     config, env = plan.config, plan.env
-    if config.run.mode == "async" or config.env.recovery != "exact" or env.saves_state:
+    if config.run.mode == "async" or config.env.recovery != "exact" or env.state is not None:
         return
     if env.max_episode_steps is None:
         raise ConfigError(

@@ -21,7 +21,7 @@ from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import check_frames, check_machine, check_parts
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.shared_memory.arena import check_fits
-from zmqrl.types import ColumnSpec, EnvSpec
+from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 
 
 def plan_run(
@@ -136,7 +136,14 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,
         *acting.extras,
+        *_states(config, env),
     )
+
+
+def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
+    if config.run.mode == "async" or config.env.recovery != "exact" or env.state is None:
+        return ()
+    return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
 
 
 SPARE_STREAMS = 64
