@@ -59,7 +59,9 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
     plan = planned(tmp_path, env__max_episode_steps=1000)
     monkeypatch.setattr(env_recovery, "available_bytes", lambda: env_recovery.KEEP_FREE + layout_bytes(plan) + 20_000)
     check_recovery(with_limit(plan, 400))
-    with pytest.raises(ConfigError, match=r"episodes take up to .* MB \(500 steps of 4 x 2 envs\)") as refused:
+    with pytest.raises(
+        ConfigError, match=r"episodes take up to .* MB \(env.max_episode_steps 500, env.vector"
+    ) as refused:
         check_recovery(plan)
     fits = int(re.findall(r"env.max_episode_steps: (\d+)", str(refused.value))[0])
     check_recovery(with_limit(plan, fits))

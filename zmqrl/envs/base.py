@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ class VectorEnv(ABC):
 
     spec: EnvSpec
     num_envs: int
+    on_replay: Callable[[], None] | None = None
+    """Called with each step that `start` repeats: a long episode takes its time."""
 
     @abstractmethod
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:

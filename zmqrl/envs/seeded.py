@@ -136,12 +136,14 @@ class SeededVectorEnv(VectorEnv):
     def _replay(self, slot: int, state: EnvSlotState) -> None:
         """Repeat a slot's actions. An env that does not reproduce may end early: it then resets next."""
         assert state.actions is not None
-        ended = False
+        ended, on_replay = False, self.on_replay
         try:
             for action in self._given(np.asarray(state.actions)):
                 row, _, terminated, truncated, _ = self._steps[slot](action)
                 self._elapsed[slot] += 1
                 self._obs[slot] = row
+                if on_replay is not None:
+                    on_replay()
                 ended = bool(terminated or truncated or self._elapsed[slot] >= self._limits[slot])
                 if ended:
                     break
