@@ -122,6 +122,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
     if "train_return_mean_100" in metrics:
         shown.append(f"return {metrics['train_return_mean_100']:.1f}")
     shown += [f"bottleneck {status['bottleneck']}"] if status["bottleneck"] else []
+    shown += ["env.recovery restart_episode"] if status.get("recovery") == "restart_episode" else []
     shown += [f"refused {what}: {count}" for what, count in status.get("refused", {}).items()]
     lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
     lines += ["  " + "  ".join(f"{key} {value}" for key, value in row.items()) for row in status["workers"]]
