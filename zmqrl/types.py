@@ -18,6 +18,12 @@ Mode = Literal["single", "sync", "async"]
 MODES: tuple[Mode, ...] = ("single", "sync", "async")
 
 
+STATE_COLUMN = "env_state"
+"""Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
+BYTES = "bytes"
+"""The dtype of a state that is no array."""
+
+
 class Version(NamedTuple):
     """A policy version. Compared in this order; `n` grows by 1 per published weights."""
 
@@ -90,6 +96,19 @@ class SpaceSpec:
 
 
 @dataclass(frozen=True)
+class StateSpec:
+    """What `get_state` of an env returns, always of the same size: an array, or bytes (dtype `bytes`)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a state."""
+        return math.prod(self.shape) * (1 if self.dtype == BYTES else np.dtype(self.dtype).itemsize)
+
+
+@dataclass(frozen=True)
 class EnvSpec:
     """What a run knows of its env before any env process is started."""
 
@@ -101,8 +120,8 @@ class EnvSpec:
     """A vector form that steps all envs in one call exists (used in async)."""
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
-    saves_state: bool = False
-    """The env has `get_state` and `set_state`: single and sync keep its state instead of its actions."""
+    state: StateSpec | None = None
+    """Of an env with `get_state` and `set_state`: single and sync keep its state instead of its actions."""
 
 
 @dataclass(frozen=True)

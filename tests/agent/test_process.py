@@ -89,6 +89,22 @@ def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> 
     assert not registered_as(boot)
 
 
+def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> None:
+    lines = [b'{"command": "join"}', b'{"command": "hold", "workers": [null]}', b'{"command": "gone"}', b"[" * 100_000]
+    with agent_of(far_boot("runs/mine"), tmp_path) as agent:
+        assert agent.stdin is not None and agent.stdout is not None
+        agent.stdin.write(b"\n".join([*lines, b""]))
+        agent.stdin.flush()
+        counts: dict[str, int] = {}
+        while sum(counts.values()) < len(lines):
+            line = agent.stdout.readline()
+            assert line, "it ended"
+            counts = json.loads(line)["counts"] if b'"refused"' in line else counts
+        events = ended(agent, b'{"command": "stop"}\n')
+    assert counts == {"fields": 2, "value": 1, "not JSON": 1}
+    assert events[-1]["event"] == "finished"
+
+
 def registered_as(boot: Boot) -> list[Entry]:
     return [entry for entry in HostLock().entries() if entry.run_id == boot.plan.run_id]
 

@@ -39,6 +39,10 @@ def beat(index: int, role: str = "worker") -> bytes:
     return messages.pack("beat", role=role, index=index, spawn=99, progress=1)
 
 
+def want(index: int) -> bytes:
+    return messages.pack("want", index=index, spawn=3, records=[[0, 0, 0]])
+
+
 def segment(ear: Ear, index: int) -> tuple[bytes, ...]:
     meta = SegmentMeta(SegmentId(index, 0, 0), Version(0, 0), 8)
     columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
@@ -51,7 +55,8 @@ def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), beat(LOCAL)], ids=["worker", "goodbye", "beat"])
+@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), beat(LOCAL), want(LOCAL)],
+    ids=["worker", "goodbye", "beat", "want"])  # fmt: skip
 def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
     assert refused(ear, ear.far, forged) == "host"
     assert ear.hear(ear.near, goodbye(LOCAL)) == ev.Goodbye(LOCAL, 3), "the worker itself does"

@@ -198,6 +198,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         "workers": [],
         "problems": [],
         "refused": {"curve": 3},
+        "recovery": "restart_episode",
         "hosts": [
             {"host": "gpu1", "state": "ready", "workers": 8, "ready": 8, "env_steps_per_s": 6100.0, "last_s": 0.2},
             {"host": "n07", "state": "lost", "workers": 15, "ready": 0, "cause": "no lease for 34 s\n  mend"},
@@ -211,7 +212,8 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
     shown = zmqrl("status", tmp_path)
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
-    assert lines[0].endswith("a durable checkpoint every 42 s: writing it takes long, refused curve: 3")
+    slow = "a durable checkpoint every 42 s: writing it takes long"
+    assert lines[0].endswith(f"{slow}, env.recovery restart_episode, refused curve: 3")
     assert lines[1] == "the launcher has written nothing for 60 s"
     assert [line.split() for line in lines[2:]] == [
         ["HOST", "STATE", "WORKERS", "STEPS/s", "LAST"],

@@ -32,7 +32,9 @@ def test_a_sound_machine_is_a_table_and_exit_code_0(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_is_exit_code_2(tmp_path: Path) -> None:
-    text = "run: {preset: cartpole-ppo}\nenv: {id: 'odd_env:Env'}\nhosts: {local: {workers: 1}}\n"
+    text = (
+        "run: {preset: cartpole-ppo}\nenv: {id: 'odd_env:Env', max_episode_steps: 100}\nhosts: {local: {workers: 1}}\n"
+    )
     ended = doctor(tmp_path, text, "--json", ODD_ENV="import")
     faults = json.loads(ended.stdout)["faults"]
     assert ended.returncode == 2

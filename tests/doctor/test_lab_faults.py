@@ -59,7 +59,7 @@ def doctor(lab: Lab, hosts: Mapping[str, Any], *options: str, **more: Any) -> Do
     """Run it on the laptop, which is the learner's host; the store is in the folder that all hosts share."""
     data = {
         "run": {"name": "doctor", "preset": "cartpole-ppo", "stop_at_return": None},
-        "env": {"id": "odd_env:Env", "vector_envs": 32},
+        "env": {"id": "odd_env:Env", "vector_envs": 32, "max_episode_steps": 100},
         "learner": {"host": "local", "port": PORT},
         "store": {"path": str(lab.shared / "checkpoints")},
         "hosts": {"local": {"workers": 0}, **hosts},

@@ -82,3 +82,38 @@ class Offset(Walker):
     def __init__(self, start: int = -1) -> None:
         super().__init__()
         self.action_space = spaces.Discrete(3, start=start)
+
+
+class Stateful(gym.Env[Any, Any]):
+    """Draws noise in every step, and can be put into any state it was in; `form`: array, bytes, or what is refused."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, form: str = "array") -> None:
+        self._form = form
+        self._seed = self._t = 0
+        self._x = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._seed, self._t, self._x = seed or 0, 0, 0.0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        self._seed = (1103515245 * self._seed + 12345) % (1 << 31)
+        self._x = 0.9 * self._x + action + self._seed / (1 << 31)
+        return self._obs(), self._x, self._seed % 11 == 0, self._seed % 13 == 0, {}
+
+    def get_state(self) -> Any:
+        if self._form == "grows":
+            return bytes(8 + self._t)
+        state = np.array([self._seed, self._t, self._x])
+        return {"array": state, "bytes": state.tobytes()}.get(self._form, {"x": self._x})
+
+    def set_state(self, state: Any) -> None:
+        values = np.frombuffer(state) if self._form == "bytes" else state
+        self._seed, self._t, self._x = int(values[0]), int(values[1]), float(values[2])
+
+    def _obs(self) -> Any:
+        return np.array([self._x, float(self._t)])

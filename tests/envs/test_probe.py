@@ -8,6 +8,7 @@ import pytest
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
+from zmqrl.types import StateSpec
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +68,13 @@ def test_one_message_with_key_value_and_way_out(
 
 def test_an_unsupported_wrapper_free_space_is_mended_by_the_wrapper_it_names() -> None:
     assert probe(EnvSection(id="FrozenLake-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))).action.n == 4
+
+
+def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:
+    assert probe(EnvSection()).state is None
+    assert probe(EnvSection(id="odd_envs:Stateful")).state == StateSpec("<f8", (3,))
+    assert probe(EnvSection(id="odd_envs:Stateful", kwargs={"form": "bytes"})).state == StateSpec("bytes", (24,))
+    limited = EnvSection(id="odd_envs:Stateful", max_episode_steps=9)
+    assert probe(limited).state is not None, "counting steps hides nothing"
+    with pytest.raises(ConfigError, match="get_state returned dict; return bytes or an array"):
+        probe(EnvSection(id="odd_envs:Stateful", kwargs={"form": "dict"}))

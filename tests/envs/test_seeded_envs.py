@@ -10,6 +10,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
+from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
 from zmqrl.workers.action_history import ActionHistory
 
@@ -99,3 +100,13 @@ def test_an_env_that_does_not_reproduce_resets_next() -> None:
     result = env.step(np.zeros(2, np.int64))
     assert result.obs[:, 1].tolist() == [0.0, 1.0]
     assert result.obs[0, 0] == episode_seed(9, 3, 0, 1)
+
+
+def test_a_state_of_another_size_is_the_envs_fault() -> None:
+    section = EnvSection(id="odd_envs:Stateful", num_envs=1, kwargs={"form": "grows"})
+    env = make_vector_env(section, probe(section), "sync", 1, 0)
+    env.start()
+    env.states()
+    env.step(np.zeros(1, np.int64))
+    with pytest.raises(EnvFault, match="get_state raised ValueError: its get_state returned another size"):
+        env.states()

@@ -108,8 +108,14 @@ def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
     )
 
 
-def test_how_episodes_are_taken_up_again_may_change(run_dir: Path) -> None:
+def test_exact_recovery_may_be_given_up_and_not_taken_up(run_dir: Path) -> None:
     config = load_config("cartpole-ppo", overrides=["env.recovery=restart_episode"], workers=2)
     check_resume(run_dir, config)
+    (run_dir / "config.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "config": to_json(config)}))
+    with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'restart_episode'"):
+        check_resume(run_dir, load_config("cartpole-ppo", workers=2))
+
+
+def test_the_limit_of_steps_is_kept(run_dir: Path) -> None:
     with pytest.raises(ConfigError, match=r"env.max_episode_steps: 9"):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=["env.max_episode_steps=9"], workers=2))

@@ -19,7 +19,7 @@ from zmqrl.launch import env_recovery
 from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode, SpaceSpec
+from zmqrl.types import Mode, SpaceSpec, StateSpec
 
 
 def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
@@ -59,7 +59,9 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
     plan = planned(tmp_path, env__max_episode_steps=1000)
     monkeypatch.setattr(env_recovery, "available_bytes", lambda: env_recovery.KEEP_FREE + layout_bytes(plan) + 20_000)
     check_recovery(with_limit(plan, 400))
-    with pytest.raises(ConfigError, match=r"episodes take up to .* MB \(500 steps of 4 x 2 envs\)") as refused:
+    with pytest.raises(
+        ConfigError, match=r"episodes take up to .* MB \(env.max_episode_steps 500, env.vector"
+    ) as refused:
         check_recovery(plan)
     fits = int(re.findall(r"env.max_episode_steps: (\d+)", str(refused.value))[0])
     check_recovery(with_limit(plan, fits))
@@ -77,7 +79,7 @@ def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), None)
     with pytest.raises(ConfigError):
         check_recovery(plan)
-    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, saves_state=True)))
+    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, state=StateSpec("bytes", (8,)))))
 
 
 def test_the_bytes_of_an_action() -> None:

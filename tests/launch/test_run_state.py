@@ -55,6 +55,7 @@ SUMMARY_KEYS = [
     "peak_pss_mb",
     "bottleneck",
     "checkpoint_interval_s",
+    "recovery",
     "resumed_from",
     "last_seen",
 ]

@@ -10,23 +10,23 @@ import pytest
 from zmqrl.broker.env_records import pack_record
 from zmqrl.broker.orders import StreamOrder
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.errors import WireError
 from zmqrl.memory_backends._record_fetching import AGAIN_MAX_S, RecordFetching
 
 ORDERS = [StreamOrder(vector_env, 1, 7, ()) for vector_env in range(2)]
 RECORD = pack_record((EnvSlotState(3, np.arange(40)),))
+REFUSED: list[str] = []
 AWAITED = [(order, len(RECORD)) for order in ORDERS]
 
 
 @pytest.fixture
 def fetching() -> RecordFetching:
-    made = RecordFetching(again_s=1.0)
+    made = RecordFetching(1.0, REFUSED.append)
     made.expect(AWAITED)
     return made
 
 
 def test_nothing_is_asked_for_without_orders() -> None:
-    assert RecordFetching(1.0).due(0.0) == []
+    assert RecordFetching(1.0, REFUSED.append).due(0.0) == []
 
 
 def test_it_asks_at_once_and_then_ever_more_rarely(fetching: RecordFetching) -> None:
@@ -58,6 +58,7 @@ def test_newer_orders_forget_what_is_not_in_them_and_keep_what_came(fetching: Re
 
 
 def test_what_is_no_record_is_asked_for_again(fetching: RecordFetching) -> None:
-    with pytest.raises(WireError):
-        fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)]])
-    assert fetching.due(0.0)[0] == [0, 1, 0]
+    REFUSED.clear()
+    (order,) = fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)], [1, 1, 0, RECORD]])
+    assert (order.vector_env, REFUSED) == (1, ["record"])
+    assert fetching.due(0.0) == [[0, 1, 0]]

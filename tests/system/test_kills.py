@@ -19,6 +19,7 @@ from system_runs import Run, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
+from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], Run]
 STEPS = 16_000
@@ -123,4 +124,22 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
     summary = run.done()
     assert (summary["recovery"], summary["restarts"]) == ("restart_episode", 1)
     assert summary["ledger"]["balanced"] and summary["env_steps"] >= STEPS
-    assert json.loads((run.run_dir / "status.json").read_text())["recovery"] == "restart_episode"
+    status = json.loads((run.run_dir / "status.json").read_text())
+    assert (status["recovery"], status["refused"]) == ("restart_episode", {}), "every line of a real run is sound"
+
+
+def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
+    env = EnvSection(id="stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
+
+    def plan(name: str, mode: Mode) -> RunPlan:
+        return system_plan(tmp_path / name, mode, 2, PPO, env, steps=STEPS, schedule_steps=STEPS)
+
+    run = begin(plan("killed", "sync"))
+    run.wait_for_updates(8)
+    before = run.processes()["worker-1"]
+    os.kill(before.pid, signal.SIGKILL)
+    run.wait_for_successor("worker-1", before)
+    run.kill("learner-0")
+    killed, alone = run.done(), begin(plan("alone", "single")).done()
+    assert killed["restarts"] == 2
+    assert (killed["weights_sha256"], killed["env_steps"]) == (alone["weights_sha256"], alone["env_steps"])

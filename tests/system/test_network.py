@@ -71,7 +71,7 @@ def undisturbed(lab: Lab) -> dict[str, Any]:
 def small() -> dict[str, Any]:
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
-        "env": {"id": "slow_envs:Slow", "num_envs": 2, "vector_envs": 4, "segment_steps": 32},
+        "env": {"id": "slow_envs:Slow", "num_envs": 2, "vector_envs": 4, "segment_steps": 32, "max_episode_steps": 50},
         "algorithm": {"minibatch_size": 64, "epochs": 10},
         "evaluator": {"episodes": 0},
         "limits": {"heartbeat_s": 0.2, "host_lease_s": LEASE_S, "lost_after_s": LOST_S},

@@ -7,11 +7,13 @@ import pytest
 
 from zmqrl.acting.load import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.types import ColumnSpec, Mode, SegmentId, Version
+from zmqrl.types import STATE_COLUMN, ColumnSpec, Mode, SegmentId, Version
 from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.rollout import Rollout
 
@@ -57,6 +59,8 @@ class Collector:
             "valid": ("bool", (steps, N)),
             "log_prob": ("float32", (steps, N)),
         }
+        if env_spec.state is not None:
+            self._shapes[STATE_COLUMN] = ("uint8", (1, N, env_spec.state.nbytes))
         self.progress: list[int] = []
 
     def collect(self, index: int, stop_after: int = 10_000) -> tuple[dict[str, np.ndarray], int | None]:
@@ -108,6 +112,39 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
         for name in columns:
             assert columns[name].tobytes() == again[name].tobytes(), (index, name)
         book.advance(SegmentMeta(SegmentId(1, 0, index), Version(0, index), rows or 0), columns)
+
+
+@pytest.mark.parametrize("form", ["array", "bytes"])
+@pytest.mark.parametrize("steps", [1, 5, 16])
+def test_a_successor_of_an_env_that_saves_its_state_repeats_nothing(form: str, steps: int) -> None:
+    """Its record is of one size, and goes through the wire and through FULL."""
+    predecessor, book = Collector("odd_envs:Stateful", steps=steps, form=form), EpisodeBook(2, N, saves_state=True)
+    sizes = set()
+    for index in range(64 // steps):
+        record = pack_record(book.record(1)[1])
+        sizes.add(len(record))
+        successor = Collector("odd_envs:Stateful", states=unpack_record(record), steps=steps, form=form)
+        columns, rows = predecessor.collect(index)
+        again, rows_again = successor.collect(index)
+        assert rows == rows_again
+        for name in columns:
+            assert columns[name].tobytes() == again[name].tobytes(), (index, name)
+        book.advance(SegmentMeta(SegmentId(1, 0, index), Version(0, index), rows or 0), columns)
+        stored = {name: np.array(array) for name, array in book.arrays().items()}
+        book = EpisodeBook(2, N, saves_state=True)
+        book.load_arrays(stored)
+    assert max(sizes) - min(sizes - {min(sizes)}) < 20, "small numbers are packed in fewer bytes"
+    assert all(state.actions is None for state in book.record(1)[1])
+
+
+def test_the_limit_of_steps_goes_on_where_it_was() -> None:
+    section = EnvSection(id="odd_envs:Stateful", num_envs=1, max_episode_steps=4)
+    env = make_vector_env(section, probe(section), "sync", SEED, 0)
+    obs = env.start()[0].copy()
+    stored = np.frombuffer(np.array([5.0, 2.0, 0.5]).tobytes(), np.uint8)
+    env.start((EnvSlotState(0, state=stored, obs=obs, elapsed=2),))
+    truncated = [bool(env.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(2)]
+    assert truncated == [False, True]
 
 
 def test_box_actions_are_stored_unclipped() -> None:

@@ -16,6 +16,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection
 from zmqrl.data_stores import tensors
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
@@ -56,7 +57,10 @@ class Sink(SegmentSink):
     def __init__(self, script: Iterator[Orders], leases: int = 100) -> None:
         self._script, self.leases = script, leases
         self.sealed: list[tuple[SegmentId, Version, int]] = []
-        self.abandoned = 0
+        self.abandoned = self.busy_for = 0
+
+    def busy(self) -> None:
+        self.busy_for += 1
 
     def poll(self, timeout_s: float) -> Orders:
         return next(self._script, Orders(stop=True))
@@ -113,6 +117,14 @@ def test_sync_answers_a_version_once_and_waits_for_the_next() -> None:
     assert [(i.vector_env, i.index, v.n) for i, v, _ in sink.sealed[2:]] == [(0, 1, 1), (1, 1, 1)]
 
 
+def test_a_worker_that_repeats_a_long_episode_shows_that_it_gets_on() -> None:
+    """Else it would be taken for stalled, killed, and its successor too."""
+    states = (EnvSlotState(0, np.tile([0, 1], 4)), EnvSlotState(0, np.tile([0, 1], 3)))
+    sink = Sink(iter([Orders((StreamOrder(0, 1, 3, states),))]))
+    run(sink, Weights(Version(0, 0)))
+    assert sink.busy_for == 14
+
+
 def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() -> None:
     weights = Weights(Version(0, 3))
 
@@ -161,6 +173,7 @@ import sys, zmq, msgpack
 sys.path.insert(0, "tests/workers")
 import zmqrl.workers.rollout_worker
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.factory import make_vector_env
 section = EnvSection(num_envs=8)

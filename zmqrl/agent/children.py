@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any, BinaryIO
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Keys
+from zmqrl.errors import WireError
+from zmqrl.logs.lines import CHILD_EVENTS, event_of
 from zmqrl.logs.tail import tail_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import Place
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
+MOST_UNREAD_BYTES = 16 << 20
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
 """(role, run id, index) to argv."""
@@ -53,11 +57,13 @@ class Child:
     ready: bool = False
     """It said so: from then on its silence means something."""
     last_fault: Mapping[str, Any] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Lines that it wrote and that are no events, by reason."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
     def read_events(self) -> list[dict[str, Any]]:
-        """Whole lines that the process wrote since the last call; a line that is no JSON object is left out."""
+        """Events that the process wrote since the last call; lines that are none are counted in `refused`."""
         events = []
         while True:
             try:
@@ -69,13 +75,16 @@ class Child:
                 break
             self._unread += chunk
         *lines, self._unread = self._unread.split(b"\n")
+        if len(self._unread) > MOST_UNREAD_BYTES:
+            self._unread = b""
+            self.refused["size"] += 1
         for line in lines:
             try:
-                event = json.loads(line)
-            except ValueError:
+                name, event = event_of(line, CHILD_EVENTS)
+            except WireError as error:
+                self.refused[error.reason] += 1
                 continue
-            if isinstance(event, dict) and "event" in event:
-                events.append(event)
+            events.append({**event, "event": name})
         return events
 
     def write_line(self, data: Mapping[str, Any]) -> None:

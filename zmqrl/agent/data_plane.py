@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,11 @@ class DataPlane(ABC):
     def heard(self) -> int | None:
         """Grows as the broker is heard; None where the broker is a child of this agent."""
         return None
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Messages of the broker that were refused, by reason."""
+        return Counter()
 
     def join(self, join: Join) -> Reached | None:
         """Find the broker; waits for some seconds. DeadlineExceeded when no address leads to it."""

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,8 @@ class HostAgent:
         self._lease = HostLease(self._limits.host_lease_s)
         self._active = ActiveClock(self._limits.heartbeat_s)
         self._heard = 0
+        self._refused: Counter[str] = Counter()
+        """As reported last."""
         self._terminated = False
         now = time.monotonic()
         self._clock = _Clock(now, now + SAMPLE_EVERY_S)
@@ -119,9 +122,16 @@ class HostAgent:
             self._clock.heartbeat_at = now + self._limits.heartbeat_s
             self._processes.report()
             self._events.send_logs()
+            self._report_refused()
         if now >= self._clock.usage_at:
             self._clock.usage_at = now + SAMPLE_EVERY_S
             self._processes.measure()
+
+    def _report_refused(self) -> None:
+        counts = self._commands.refused + self._processes.refused + self._data_plane.refused
+        if counts != self._refused:
+            self._refused = counts
+            self._output.send("refused", counts=dict(counts))
 
     def _check_lease(self, now: float) -> None:
         heard = self._data_plane.heard

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,8 @@ class HostProcesses:
         self._kill_at: dict[Place, tuple[int, float]] = {}
         self._end = End(boot, self._children)
         self._learner_ledger: Any = None
+        self.refused: Counter[str] = Counter()
+        """Lines of processes that are no events, by reason."""
         self.failed = False
         """Whether supervision gave the run up."""
 
@@ -182,7 +185,11 @@ class HostProcesses:
             evaluator.write_line(line)
 
     def _take_events(self, child: Child) -> None:
-        for event in child.read_events():
+        events = child.read_events()
+        if child.refused:
+            self.refused.update(child.refused)
+            child.refused.clear()
+        for event in events:
             name = event.pop("event")
             if name == "notice":
                 self._data_plane.current = from_json(Notice, event["notice"])

@@ -32,7 +32,7 @@ class AgentOutput:
         """Whether something waits for the descriptor to be writable."""
         return bool(self._pending) and not self._gone
 
-    def send(self, event: str, **data: Any) -> None:
+    def send(self, event: str, /, **data: Any) -> None:
         """One event line. Measurements are dropped while `PENDING_LIMIT_BYTES` wait; what counts never is."""
         if event in DROPPABLE and len(self._pending) > PENDING_LIMIT_BYTES:
             return

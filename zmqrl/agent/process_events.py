@@ -80,5 +80,5 @@ class ProcessEvents:
         peaks = {role: round(mb, 1) for role, mb in self._usage.peak_pss_mb.items()}
         self._output.send("finished", ledger=ledger, peak_pss_mb=peaks, **report)
 
-    def _send(self, name: str, child: Child, **data: Any) -> None:
-        self._output.send(name, role=child.place.role, index=child.place.index, **data)
+    def _send(self, name: str, child: Child, /, **data: Any) -> None:
+        self._output.send(name, **{**data, "role": child.place.role, "index": child.place.index})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ class RemoteDataPlane(DataPlane):
     @property
     def heard(self) -> int | None:
         return None if self._link is None else self._link.heard
+
+    @property
+    def refused(self) -> Counter[str]:
+        return Counter() if self._link is None else self._link.refused
 
     def join(self, join: Join) -> Reached | None:
         reached = first_answering(join.addresses, join.ports, self._host, self._keys, PROBE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ class SharedDataPlane(DataPlane):
     @property
     def sockets(self) -> Sequence[Any]:
         return self._link.sockets
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self._link.refused
 
     def take_notice(self) -> Notice | None:
         taken = self._relay.take(self._link.notices())

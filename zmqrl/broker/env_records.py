@@ -26,10 +26,11 @@ Key: TypeAlias = tuple[int, int]
 
 
 def pack_record(states: Sequence[EnvSlotState]) -> bytes:
-    """One `[episode, actions, resetting]` per env slot; no bytes for no states."""
+    """One `[episode, resetting, elapsed, actions, state, obs]` per env slot; no bytes for no states."""
     if not states:
         return b""
-    return bytes(msgpack.packb([[s.episode, _array_to_data(s.actions), s.resetting] for s in states]))
+    rows = [[s.episode, s.resetting, s.elapsed, *map(_array_to_data, (s.actions, s.state, s.obs))] for s in states]
+    return bytes(msgpack.packb(rows))
 
 
 def unpack_record(record: bytes) -> tuple[EnvSlotState, ...]:
@@ -38,7 +39,7 @@ def unpack_record(record: bytes) -> tuple[EnvSlotState, ...]:
         return ()
     try:
         data = msgpack.unpackb(record)
-        return tuple(EnvSlotState(_count(e), None if a is None else _array_from_data(a), bool(r)) for e, a, r in data)
+        return tuple(map(_slot_state, data))
     except (TypeError, ValueError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise WireError("record", str(error)) from error
 
@@ -127,6 +128,14 @@ class PackedRecords:
     def keep(self, is_needed: Callable[[Key], bool]) -> None:
         """Forget the rest."""
         self._packed = {key: record for key, record in self._packed.items() if is_needed(key)}
+
+
+def _slot_state(row: Sequence[Any]) -> EnvSlotState:
+    episode, resetting, elapsed, *arrays = row
+    actions, state, obs = (None if array is None else _array_from_data(array) for array in arrays)
+    if (state is None) != (obs is None) or (state is not None and state.dtype != np.uint8):
+        raise ValueError("a state without an observation, or not of bytes")
+    return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed))
 
 
 def _count(value: Any) -> int:

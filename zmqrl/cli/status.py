@@ -125,6 +125,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
     interval_s = metrics.get("checkpoint_interval_s", 0.0)
     if interval_s > status.get("checkpoint_every_s", interval_s):
         shown.append(f"a durable checkpoint every {interval_s:.0f} s: writing it takes long")
+    shown += ["env.recovery restart_episode"] if status.get("recovery") == "restart_episode" else []
     shown += [f"refused {what}: {count}" for what, count in status.get("refused", {}).items()]
     lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
     lines += ["  " + "  ".join(f"{key} {value}" for key, value in row.items()) for row in status["workers"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,12 @@ class EnvSlotState:
     episode: int = 0
     actions: Array | None = None
     resetting: bool = False
+    state: Array | None = None
+    """uint8 `[bytes]`: what the env's `get_state` returned; then there are no actions."""
+    obs: Array | None = None
+    """With `state`: the last observation."""
+    elapsed: int = 0
+    """With `state`: steps since the reset."""
 
 
 class StepResult(NamedTuple):
@@ -48,6 +55,8 @@ class VectorEnv(ABC):
 
     spec: EnvSpec
     num_envs: int
+    on_replay: Callable[[], None] | None = None
+    """Called with each step that `start` repeats: a long episode takes its time."""
 
     @abstractmethod
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
@@ -56,6 +65,10 @@ class VectorEnv(ABC):
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
         """Step every env with `actions [N, ...]`, already clipped to the action space."""
+
+    def states(self) -> Array:
+        """uint8 `[N, bytes]`: the state of each env, zeros where the next step resets; of envs that have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no states")
 
     @abstractmethod
     def close(self) -> None:

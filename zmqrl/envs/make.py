@@ -12,11 +12,12 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.diagnosis import explain
 from zmqrl.envs.spaces import action_spec, observation_spec
+from zmqrl.envs.state import state_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
 
@@ -75,6 +76,10 @@ def probe(section: EnvSection) -> EnvSpec:
             raise explain(section, error) from error
         try:
             return _spec(section, env)
+        except ConfigError:
+            raise
+        except Exception as error:  # get_state of the user's env may raise anything
+            raise explain(section, error) from error
         finally:
             env.close()
 
@@ -93,7 +98,18 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env), _limit(env))
+    state = state_spec(section.id, stripped(env)[0])
+    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env), _limit(env), state)
+
+
+def stripped(env: Any) -> tuple[Any, float]:
+    """`env` without the outer wrappers that only count steps and check the order of calls, and its limit of steps."""
+    limit = float("inf")
+    while type(env) in (TimeLimit, OrderEnforcing):
+        if type(env) is TimeLimit and env._max_episode_steps is not None:
+            limit = min(limit, env._max_episode_steps)
+        env = env.env
+    return env, limit
 
 
 def _limit(env: Env) -> int | None:

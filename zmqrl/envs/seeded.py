@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
 from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.envs.make import stripped
+from zmqrl.envs.state import packed, unpacked
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array, EnvSpec
@@ -46,7 +47,9 @@ class SeededVectorEnv(VectorEnv):
         for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
             self._episodes[slot] = state.episode
             self._reset(slot)
-            if state.actions is not None and len(state.actions):
+            if state.state is not None:
+                self._restore(slot, state)
+            elif state.actions is not None and len(state.actions):
                 self._replay(slot, state)
         self._check()
         return self._obs
@@ -98,13 +101,8 @@ class SeededVectorEnv(VectorEnv):
         except Exception as error:  # the user's constructor may raise anything
             where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
             raise where.fault(f"it cannot be made: {type(error).__name__}: {error}") from error
-        limit: float = float("inf")
-        inner = env
         # Counting steps and checking the order of calls is done here: two Python calls per step less.
-        if type(inner) is TimeLimit and inner._max_episode_steps is not None:
-            limit, inner = inner._max_episode_steps, inner.env
-        if type(inner) is OrderEnforcing:
-            inner = inner.env
+        inner, limit = stripped(env)
         self._envs.append(inner)
         self._steps.append(inner.step)
         self._limits.append(limit)
@@ -136,12 +134,14 @@ class SeededVectorEnv(VectorEnv):
     def _replay(self, slot: int, state: EnvSlotState) -> None:
         """Repeat a slot's actions. An env that does not reproduce may end early: it then resets next."""
         assert state.actions is not None
-        ended = False
+        ended, on_replay = False, self.on_replay
         try:
             for action in self._given(np.asarray(state.actions)):
                 row, _, terminated, truncated, _ = self._steps[slot](action)
                 self._elapsed[slot] += 1
                 self._obs[slot] = row
+                if on_replay is not None:
+                    on_replay()
                 ended = bool(terminated or truncated or self._elapsed[slot] >= self._limits[slot])
                 if ended:
                     break
@@ -149,6 +149,31 @@ class SeededVectorEnv(VectorEnv):
             self._fault(slot, f"step raised {type(error).__name__} in a replay: {error}", error)
         if ended or state.resetting:
             self._phase[slot] = RESETTING
+
+    def states(self) -> Array:
+        spec = self.spec.state
+        assert spec is not None, "the spec has none"
+        found: Array = np.zeros((self.num_envs, spec.nbytes), np.uint8)
+        for slot, env in enumerate(self._envs):
+            if self._phase[slot] == RUNNING:
+                try:
+                    found[slot] = packed(env.get_state(), spec)
+                except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                    self._fault(slot, f"get_state raised {type(error).__name__}: {error}", error)
+        return found
+
+    def _restore(self, slot: int, state: EnvSlotState) -> None:
+        """Put a slot into a state that it was in, in the same episode."""
+        spec = self.spec.state
+        assert spec is not None and state.state is not None, "asked before"
+        if state.resetting:
+            self._phase[slot] = RESETTING
+        else:
+            try:
+                self._envs[slot].set_state(unpacked(state.state, spec))
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                self._fault(slot, f"set_state raised {type(error).__name__}: {error}", error)
+        self._obs[slot], self._elapsed[slot] = state.obs, state.elapsed
 
     def _check(self) -> None:
         bad = first_bad_slot(self._obs, self._reward)

@@ -186,13 +186,16 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         ("store.kind", config.store.kind, stored.store.kind),
         ("store.path", config.store.path, stored.store.path),
     )
+    if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
+        # Its FULL has no actions of the running episodes: they could not be repeated.
+        pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
     for key, asked, before in pairs:
         if asked != before:
             raise ConfigError(f"{key}: {asked!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it")
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env: how episodes are taken up again may change."""
+    """What a resume has to keep of the env: a run may give up that running episodes are taken up again."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 

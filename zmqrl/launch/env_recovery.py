@@ -26,7 +26,7 @@ def check_recovery(plan: RunPlan) -> None:
     Memory is that of this machine: a learner on another host has its own.
     """
     config, env = plan.config, plan.env
-    if config.run.mode == "async" or config.env.recovery != "exact" or env.saves_state:
+    if config.run.mode == "async" or config.env.recovery != "exact" or env.state is not None:
         return
     if env.max_episode_steps is None:
         raise ConfigError(
@@ -36,13 +36,15 @@ def check_recovery(plan: RunPlan) -> None:
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
-        raise _too_much(config, env.max_episode_steps, env.max_episode_steps * step, MOST_RECORD_BYTES, step)
+        limit = f"a take-up of one vector env carries {MOST_RECORD_BYTES / 1e6:,.0f} MB at most"
+        raise _too_much(config, env.max_episode_steps, step, MOST_RECORD_BYTES, limit)
     if config.learner.host != LOCAL:
         return
     step *= config.env.vector_envs * COPIES
     there = max(0, available_bytes() - KEEP_FREE - layout_of(plan).nbytes)
     if env.max_episode_steps * step > there:
-        raise _too_much(config, env.max_episode_steps, env.max_episode_steps * step, there, step)
+        limit = f"{there / 1e6:,.0f} MB of memory are available for them and their copies"
+        raise _too_much(config, env.max_episode_steps, step, there, limit)
 
 
 def action_nbytes(action: SpaceSpec) -> int:
@@ -55,12 +57,12 @@ def action_nbytes(action: SpaceSpec) -> int:
     return size
 
 
-def _too_much(config: Config, limit: int, need: int, there: int, step: int) -> ConfigError:
-    env = config.env
+def _too_much(config: Config, steps: int, step: int, there: int, limit: str) -> ConfigError:
+    env, need = config.env, steps * step
     settings = {"env.max_episode_steps": there // step, "env.num_envs": env.num_envs * there // need}
     fits = " or ".join(f"{key}: {value}" for key, value in settings.items() if value) or "fewer envs"
     return ConfigError(
         f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
-        f"({limit:,} steps of {env.vector_envs} x {env.num_envs} envs), and {there / 1e6:,.0f} MB are there for them; "
-        f"{fits} would fit; else {OTHERWISE}"
+        f"(env.max_episode_steps {steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), "
+        f"and {limit}; {fits} would fit; else {OTHERWISE}"
     )

@@ -25,7 +25,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.shared_memory.arena import check_fits
-from zmqrl.types import ColumnSpec, EnvSpec
+from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 
 
 def plan_run(
@@ -146,7 +146,14 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,
         *acting.extras,
+        *_states(config, env),
     )
+
+
+def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
+    if config.run.mode == "async" or config.env.recovery != "exact" or env.state is None:
+        return ()
+    return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
 
 
 SPARE_STREAMS = 64

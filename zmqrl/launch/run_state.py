@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +67,7 @@ class RunState:
     """The FULL that the learner resumed from: version, env_steps, written_at."""
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
+    _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
     _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """By host, role and index: unix times within the window."""
@@ -291,11 +292,17 @@ class RunState:
         self.problems.append(Problem(event.host, str(event.data["text"]), "the run goes on with it"))
 
     def _on_refused(self, event: HostEvent) -> None:
-        before, self.refused_messages = sum(self.refused_messages.values()), dict(event.data["counts"])
-        if not before:
-            said = ", ".join(f"{count} x {reason}" for reason, count in self.refused_messages.items())
-            where = f"{event.host}/broker-0"
-            self.problems.append(Problem(where, f"refused: {said}", "it is counted, and the run goes on"))
+        """Each reason is told once per process; the counts are in the status."""
+        where = f"{event.host}/{event.data.get('role', 'agent')}-{event.data.get('index', 0)}"
+        if event.data.get("by") is not None:
+            where = f"{event.data['by']}, of what {where} sent"
+        counts: Counter[str] = Counter(event.data["counts"])
+        before = self._refused_by.get(where, Counter())
+        self._refused_by[where] = counts
+        self.refused_messages = dict(sum(self._refused_by.values(), Counter()))
+        new = [f"{count} x {reason}" for reason, count in counts.items() if reason not in before]
+        if new:
+            self.problems.append(Problem(where, f"refused: {', '.join(new)}", "it is counted, and the run goes on"))
 
     def _lose(self, loss: Loss) -> None:
         for worker in [worker for worker in self.workers.values() if worker.host == loss.host]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import Any
 
 
@@ -13,7 +14,7 @@ class EventPipe:
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
-    def send(self, event: str, **data: Any) -> None:
+    def send(self, event: str, /, **data: Any) -> None:
         """One event. Blocks only while the agent has 64 KiB unread; `data` must be JSON."""
         if self._fd is None:
             return
@@ -23,3 +24,22 @@ class EventPipe:
                 line = line[os.write(self._fd, line) :]
         except BrokenPipeError:
             self._fd = None
+
+
+class Refusals:
+    """Messages that this process refused, by reason; event `refused` has the counts."""
+
+    def __init__(self, events: EventPipe) -> None:
+        self._events = events
+        self.counts: Counter[str] = Counter()
+        self._reported = 0
+
+    def add(self, reason: str) -> None:
+        """One more."""
+        self.counts[reason] += 1
+
+    def report(self) -> None:
+        """Send the counts if there are more than last time; to be called once per heartbeat at most."""
+        if self.counts.total() != self._reported:
+            self._reported = self.counts.total()
+            self._events.send("refused", counts=dict(self.counts))

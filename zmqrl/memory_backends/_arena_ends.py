@@ -258,6 +258,9 @@ class LeasedSink(SegmentSink):
         self._moves += 1
         self._writer.open_rows(vector_env, self._next[vector_env], rows)
 
+    def busy(self) -> None:
+        self._moves += 1
+
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
         ref = segment.ref
         self._open.discard(ref)

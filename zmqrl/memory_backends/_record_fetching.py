@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,12 @@ MOST_REQUESTED = 1000
 class RecordFetching:
     """One request at a time. It is repeated ever more rarely: its answer may be on its way behind a thin wire."""
 
-    def __init__(self, again_s: float) -> None:
-        """`again_s`: after how long without an answer a request is repeated for the first time."""
+    def __init__(self, again_s: float, refuse: Callable[[str], None]) -> None:
+        """`again_s`: after how long without an answer a request is repeated for the first time.
+
+        `refuse` is told the reason when a record is none; it is requested again from its beginning.
+        """
+        self._refuse = refuse
         self._first_again_s = self._again_s = again_s
         self._awaited: dict[Key, tuple[StreamOrder, PartialRecord]] = {}
         self._due_at = 0.0
@@ -49,7 +53,7 @@ class RecordFetching:
         if new:
             self._due_at, self._again_s = 0.0, self._first_again_s
         whole = [key for key, (_, record) in self._awaited.items() if record.is_whole]
-        return [self._begun(key) for key in whole]
+        return [order for key in whole if (order := self._begun(key)) is not None]
 
     def take_part(self, part: Sequence[Any]) -> bool:
         """Whether `[vector env, incarnation, offset, content]` was the next part of an awaited record."""
@@ -60,12 +64,13 @@ class RecordFetching:
         self.fetched_bytes += len(content)
         return True
 
-    def _begun(self, key: Key) -> StreamOrder:
+    def _begun(self, key: Key) -> StreamOrder | None:
         order, record = self._awaited[key]
         try:
             states = record.states()
-        except WireError:
+        except WireError as error:
             self._awaited[key] = (order, PartialRecord(record.nbytes))
-            raise
+            self._refuse(error.reason)
+            return None
         del self._awaited[key]
         return replace(order, states=states)

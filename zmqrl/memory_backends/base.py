@@ -173,6 +173,10 @@ class SegmentSink(ABC):
     def progress(self, vector_env: int, rows: int) -> None:
         """Valid rows stepped and not yet sealed: what would be lost if the worker died now. Cheap."""
 
+    def busy(self) -> None:
+        """The worker gets on though it steps no rows, as when it repeats actions: it is not stalled. Cheap."""
+        return
+
     @abstractmethod
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
         """Finish a segment: it is the stream's from here on. Never blocks."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -18,7 +18,8 @@ from zmqrl.broker.env_records import PART_BYTES, pack_record
 from zmqrl.broker.events import Standing
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends._record_fetching import RecordFetching
 from zmqrl.memory_backends._remote_writer import RemoteWriter
@@ -60,6 +61,7 @@ class ZmqSource(ArenaSource):
         self._notice: Notice | None = None
         self._known = True
         self._owes_report = False
+        self._refusals = Refusals(EventPipe(boot.fds.get("events")))
         self._requests: list[TakeUpRequest] = []
         self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
         """Answered, with the index to go on at: packed until the broker has every part."""
@@ -147,6 +149,7 @@ class ZmqSource(ArenaSource):
     def _beat(self, now: float) -> None:
         self._heartbeat_at = now + self._heartbeat_s
         self._report()
+        self._refusals.report()
         if self._notice is not None and not self._known:
             self.announce(self._notice)
         if not self._came:  # a descriptor may have been lost on its way
@@ -160,11 +163,27 @@ class ZmqSource(ArenaSource):
             self._scan()
         for frame in drain(self._descriptors):
             self._came = True
-            self._offer(messages.unpack_descriptors(frame)[2])
+            self._guarded(self._hear_descriptors, frame)
         for frame in drain(self._control):
-            message = messages.unpack(frame)
-            if message.kind == "books":
-                self._hear_books(message.fields)
+            self._guarded(self._hear, frame)
+
+    def _guarded(self, hear: Callable[[bytes], None], frame: bytes) -> None:
+        """What is not understood is counted and forgotten: whatever matters is sent again."""
+        try:
+            hear(frame)
+        except WireError as error:
+            self._refusals.add(error.reason)
+
+    def _hear_descriptors(self, frame: bytes) -> None:
+        self._offer(messages.unpack_descriptors(frame)[2])
+
+    def _hear(self, frame: bytes) -> None:
+        message = messages.unpack(frame)
+        if message.kind != "books":
+            raise WireError("kind", message.kind)
+        if any(row[0] >= self._arena.layout.streams for row in message.fields["requests"]):
+            raise WireError("value", "books.requests: no such vector env")
+        self._hear_books(message.fields)
 
 
 class ZmqSink(LeasedSink):
@@ -190,7 +209,9 @@ class ZmqSink(LeasedSink):
         self._broker = 0
         self._said_at = 0.0
         self._resend_at = 0.0
-        self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s)
+        self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
+        self._refusals = Refusals(EventPipe(boot.fds.get("events")))
+        self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s, self._refusals.add)
         who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
         self._heartbeat = Heartbeat(self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys)
 
@@ -239,6 +260,7 @@ class ZmqSink(LeasedSink):
     def _say(self, now: float) -> None:
         """Our absolute word, and what stayed unacknowledged. What an older broker gave from now on does not count."""
         self._said_at = now
+        self._refusals.report()
         if self._arena is not None and self._is_new_broker():
             self._broker, self._serial = self._arena.broker_incarnation, -1
         leases = [list(ref) for ref in (*self._free, *self._open, *self._sealed)]
@@ -271,15 +293,28 @@ class ZmqSink(LeasedSink):
             except BlockingIOError:
                 pass
         for frame in drain(self._control):
-            message = messages.unpack(frame)
-            f = message.fields
-            if message.kind == "orders" and f["spawn"] == self._spawn:
-                self._hear(f)
-            elif message.kind == "record" and f["spawn"] == self._spawn:
-                self._hear_record(f["parts"])
+            try:
+                self._hear(frame)
+            except WireError as error:  # counted and forgotten: whatever matters is sent again
+                self._refusals.add(error.reason)
         return True
 
-    def _hear(self, f: Mapping[str, Any]) -> None:
+    def _hear(self, frame: bytes) -> None:
+        message = messages.unpack(frame)
+        if message.kind not in ("orders", "record"):
+            raise WireError("kind", message.kind)
+        if message.fields["spawn"] != self._spawn:
+            return
+        if message.kind == "orders":
+            self._hear_orders(message.fields)
+        else:
+            self._hear_record(message.fields["parts"])
+
+    def _hear_orders(self, f: Mapping[str, Any]) -> None:
+        if any(slot >= self._slots for slot, _ in f["leases"]):
+            raise WireError("value", "orders.leases: no such slot")
+        if any(row[0] >= self._vector_envs for row in (*f["acked"], *(f["orders"] or ()))):
+            raise WireError("value", "orders: no such vector env")
         if self._arena is not None and f["broker"] != self._broker:
             return
         if f["broker"] != self._broker:

@@ -7,16 +7,20 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from zmqrl.config.plan import Boot
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, WireError
+from zmqrl.logs.lines import AGENT_EVENTS, event_of, handshake_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.introduction import SENTINEL
 
 KILL_WAIT_S = 3.0
+LAUNCHER = "the launcher"
+"""Who refused, in an event `refused` that no agent sent."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Told:
     started: dict[tuple[int, int], str] = field(default_factory=dict)
     """(pid, start time) to `host/role-index (pid n)`."""
     finished: Mapping[str, Any] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Its lines that are no events, by reason."""
 
 
 class Agent(ABC):
@@ -85,7 +91,7 @@ class AgentsOrchestrator(Orchestrator):
         self._events: queue.Queue[HostEvent] = queue.Queue()
         self._readers: list[threading.Thread] = []
 
-    def put(self, host: str, event: str, **data: Any) -> None:
+    def put(self, host: str, event: str, /, **data: Any) -> None:
         """Any thread: an event for `monitor`."""
         self._events.put(HostEvent(host, event, data))
 
@@ -147,27 +153,48 @@ class AgentsOrchestrator(Orchestrator):
             for line in agent.lines():
                 if not introduced and line.startswith(SENTINEL):
                     introduced = True
-                    sentinel = json.loads(line.removeprefix(SENTINEL))
+                    sentinel = _handshake(agent.host, line.removeprefix(SENTINEL))
                     agent.introduced(sentinel)
                     self.put(agent.host, "agent", **sentinel)
                 elif introduced and line.startswith("{"):
-                    self._said(agent, json.loads(line))
+                    self._take_line(agent, line)
         except HostFailed as error:
             self.put(agent.host, "host_failed", cause=error.cause, mend=error.mend)
+        if agent.told.refused:
+            self.put(agent.host, "refused", by=LAUNCHER, counts=dict(agent.told.refused))
         code = agent.wait(KILL_WAIT_S)
         why = None if introduced else agent.silent_end(code)
         if why is not None:
             self.put(agent.host, "host_failed", cause=why.cause, mend=why.mend)
         self.put(agent.host, "agent_exit", code=code, introduced=introduced)
 
-    def _said(self, agent: Agent, data: dict[str, Any]) -> None:
-        name = data.pop("event", "unknown")
+    def _take_line(self, agent: Agent, line: str) -> None:
+        """A line that is no event is counted; the counts are reported with each power of two, and at the end."""
+        try:
+            name, data = event_of(line, AGENT_EVENTS)
+        except WireError as error:
+            refused = agent.told.refused
+            refused[error.reason] += 1
+            if refused[error.reason].bit_count() == 1:
+                self.put(agent.host, "refused", by=LAUNCHER, counts=dict(refused))
+            return
+        self._said(agent, name, data)
+
+    def _said(self, agent: Agent, name: str, data: dict[str, Any]) -> None:
         if name == "started":
             who = f"{agent.host}/{data['role']}-{data['index']} (pid {data['pid']})"
             agent.told.started[int(data["pid"]), int(data["start_time"])] = who
         elif name == "finished":
             agent.told.finished = data
         self._events.put(HostEvent(agent.host, name, data))
+
+
+def _handshake(host: str, line: str) -> dict[str, Any]:
+    try:
+        return handshake_of(line)
+    except WireError as error:
+        mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {host}"
+        raise HostFailed(host, f"the first line of its agent is not a handshake ({error})", mend) from error
 
 
 def in_parallel(calls: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ class AgentLink:
         self._control = connect(self._context, zmq.DEALER, endpoints.control, keys)
         self.fetched: list[Fetched] = []
         """What came beside notices; the reader takes it away."""
+        self.refused: Counter[str] = Counter()
+        """Messages that are none of a broker's, by reason."""
         self.farewell = False
         """The run is over."""
         self._welcomed_by: int | None = None
@@ -55,7 +58,8 @@ class AgentLink:
         for parts in drain_multipart(self._notices) + drain_multipart(self._control):
             try:
                 message = messages.unpack(parts[0])
-            except WireError:
+            except WireError as error:
+                self.refused[error.reason] += 1
                 continue
             self.heard += 1
             self.farewell = self.farewell or message.kind == "farewell"
@@ -67,6 +71,8 @@ class AgentLink:
             elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:
                 notice = from_json(Notice, message.fields["notice"])
                 self.fetched.append(Fetched(notice, b"".join(parts[1:])))
+            elif message.kind != "farewell":
+                self.refused["frames" if message.kind == "weights" else "kind"] += 1
         return found
 
     def report(self, word: HostWord) -> None:

@@ -14,11 +14,13 @@ import numpy as np
 
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
-from zmqrl.types import Array
+from zmqrl.types import STATE_COLUMN, Array
 from zmqrl.workers.action_history import ActionHistory
 
 RECORD_COLUMNS = ("action", "terminated", "truncated")
-"""What `advance` reads of a segment."""
+"""What `advance` reads of every segment."""
+RECORD_STATES = ("state", "obs")
+"""What FULL holds of each record of envs that tell their states."""
 RECORD_ARRAYS = ("episode", "resetting", "begun", "place")
 """What FULL holds of each record beside its actions."""
 WINDOW = 100
@@ -31,8 +33,11 @@ class EnvRecord:
     Actions of the N envs are kept side by side, as long as one of them needs a row.
     """
 
-    def __init__(self, num_envs: int, keep_actions: bool) -> None:
-        self._keep_actions = keep_actions
+    def __init__(self, num_envs: int, keep_actions: bool, keep_states: bool = False) -> None:
+        """`keep_states`: the envs tell their states, which take the place of the actions."""
+        self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
+        self._state: Array | None = None
+        self._obs: Array | None = None
         self._episode: Array = np.zeros(num_envs, np.int64)
         self._resetting: Array = np.zeros(num_envs, bool)
         self._begun: Array = np.zeros(num_envs, np.int64)
@@ -49,7 +54,8 @@ class EnvRecord:
         """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
         self.before = self.arrays()
         self.next_index = meta.id.index + 1
-        if not self._keep_actions and meta.id.incarnation != self._incarnation:
+        exact = self._keep_actions or self._keep_states
+        if not exact and meta.id.incarnation != self._incarnation:
             if self._incarnation >= 0:  # the envs began their next episodes afresh
                 self._episode += 1
                 self._resetting[:] = False
@@ -58,6 +64,8 @@ class EnvRecord:
         steps = len(done)
         if self._keep_actions:
             self._actions.append(columns["action"])
+        if self._keep_states:
+            self._state, self._obs = np.array(columns[STATE_COLUMN][0]), np.array(columns["obs"][-1])
         if self._resetting.any():
             self._episode += self._resetting
             self._begun[self._resetting] = self._rows + 1
@@ -74,6 +82,8 @@ class EnvRecord:
 
     def states(self) -> tuple[EnvSlotState, ...]:
         """Enough for a successor to go on; without actions each env goes on with its next episode."""
+        if self._keep_states:
+            return tuple(map(self._stored_state, range(len(self._episode))))
         if not self._keep_actions:
             return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
         actions, first = self._actions.view(), self._actions.first
@@ -86,6 +96,13 @@ class EnvRecord:
             for env in range(len(self._episode))
         )
 
+    def _stored_state(self, env: int) -> EnvSlotState:
+        episode = int(self._episode[env])
+        if self._state is None or self._obs is None:
+            return EnvSlotState(episode)
+        elapsed, resetting = self._rows - int(self._begun[env]), bool(self._resetting[env])
+        return EnvSlotState(episode, None, resetting, self._state[env], self._obs[env], max(0, elapsed))
+
     def arrays(self) -> dict[str, Array]:
         """For FULL. What they hold stays as it is when the record moves on."""
         actions, first = self._actions.view(), self._actions.first
@@ -96,6 +113,9 @@ class EnvRecord:
             "begun": self._begun - first,
             "place": place,
         }
+        if self._state is not None and self._obs is not None:
+            begun = self._begun - self._rows  # counted from here: rows of earlier segments are not kept
+            return {**stored, "begun": begun, "state": self._state, "obs": self._obs}
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
@@ -106,16 +126,23 @@ class EnvRecord:
         self._actions.load(arrays.get("actions") if self._keep_actions else None)
         if "actions" in arrays:
             self._rows = len(arrays["actions"])
+        if self._keep_states and "state" in arrays:
+            self._state, self._obs, self._rows = np.array(arrays["state"]), np.array(arrays["obs"]), 0
 
 
 class EpisodeBook:
     """Returns and lengths of training episodes, and the records of all vector envs. The learner's thread only."""
 
-    def __init__(self, vector_envs: int, num_envs: int, replayable: bool = True) -> None:
-        """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept."""
+    def __init__(self, vector_envs: int, num_envs: int, replayable: bool = True, saves_state: bool = False) -> None:
+        """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept.
+
+        `saves_state`: segments have the envs' states, and no actions are kept either.
+        """
         self._num_envs = num_envs
         self._replayable = replayable
-        self._records = [EnvRecord(num_envs, replayable) for _ in range(vector_envs)]
+        self.record_columns = (*RECORD_COLUMNS, *((STATE_COLUMN, "obs") if saves_state else ()))
+        """What `advance` reads of a segment."""
+        self._records = [EnvRecord(num_envs, replayable, saves_state) for _ in range(vector_envs)]
         self._running = np.zeros((vector_envs, num_envs), np.float64)
         self._length = np.zeros((vector_envs, num_envs), np.int64)
         self._incarnation = np.full(vector_envs, -1, np.int64)
@@ -135,7 +162,7 @@ class EpisodeBook:
         return float(np.mean(self.lengths)) if self.lengths else None
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
-        """A segment was taken: move its vector env's record on. `columns` holds at least `RECORD_COLUMNS`."""
+        """A segment was taken: move its vector env's record on. `columns` holds at least `record_columns`."""
         self._records[meta.id.vector_env].advance(meta, columns)
 
     def record(self, vector_env: int) -> tuple[int, tuple[EnvSlotState, ...]]:
@@ -173,6 +200,11 @@ class EpisodeBook:
         }
         records = [record.before if v in without else record.arrays() for v, record in enumerate(self._records)]
         arrays.update({name: np.stack([record[name] for record in records]) for name in RECORD_ARRAYS})
+        for name in RECORD_STATES:
+            known = [record[name] for record in records if name in record]
+            if known:
+                arrays[name] = np.stack([record.get(name, np.zeros_like(known[0])) for record in records])
+                arrays["has_state"] = np.array([name in record for record in records])
         actions = [record["actions"] for record in records if "actions" in record]
         arrays["action_rows"] = np.array([len(record.get("actions", ())) for record in records], np.int64)
         # Side by side in one array: FULL is written every round of sync, and each array costs.
@@ -190,6 +222,8 @@ class EpisodeBook:
         ends = np.cumsum(arrays["action_rows"])
         for vector_env in range(known):
             own = {name: arrays[name][vector_env] for name in RECORD_ARRAYS}
+            if "has_state" in arrays and arrays["has_state"][vector_env]:
+                own |= {name: arrays[name][vector_env] for name in RECORD_STATES}
             rows = int(arrays["action_rows"][vector_env])
             if rows:
                 own["actions"] = arrays["actions"][int(ends[vector_env]) - rows : int(ends[vector_env])]

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 from dataclasses import dataclass
 
@@ -68,10 +69,13 @@ class Inbox:
     def _take(self, line: bytes) -> None:
         if not line.strip() or (self.newest is not None and self.newest.final):
             return
-        message = json.loads(line)
-        for kind in ("notice", "final"):
-            if kind in message:
-                self.newest = Assignment(from_json(Notice, message[kind]), kind == "final")
+        try:
+            message = json.loads(line)
+            for kind in ("notice", "final"):
+                if kind in message:
+                    self.newest = Assignment(from_json(Notice, message[kind]), kind == "final")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            print(f"a line that names no version is left out: {error}", file=sys.stderr, flush=True)
 
 
 class Evaluator:

@@ -18,11 +18,11 @@ from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, T
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.supervision.run_owner import check_owner
-from zmqrl.types import Array, Notice, SegmentMeta, Version, Weights
+from zmqrl.types import STATE_COLUMN, Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
 from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.end_conditions import EndConditions
-from zmqrl.workers.episodes import RECORD_COLUMNS, EpisodeBook
+from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.full_writer import FullWriter
 from zmqrl.workers.replay_checkpoint import replay_arrays, replay_rows
 from zmqrl.workers.saving import Saving
@@ -54,7 +54,8 @@ class Learning:
         self.counters = counters
         self._ledger = ledger
         exact = plan.config.run.mode != "async" and plan.config.env.recovery == "exact"
-        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, replayable=exact)
+        saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
+        self.episodes = EpisodeBook(plan.streams, plan.config.env.num_envs, exact, saves_state)
         self.lags = LagHistogram()
         self.rates = Rates()
         self.waited_s = self._saved_s = 0.0
@@ -93,7 +94,7 @@ class Learning:
     def advance(self, segment: TakenSegment) -> None:
         """Move the env record of the segment's vector env on to its end."""
         slot, columns = segment.ref.slot, self.source.columns
-        self.episodes.advance(segment.meta, {name: columns[name][slot] for name in RECORD_COLUMNS})
+        self.episodes.advance(segment.meta, {name: columns[name][slot] for name in self.episodes.record_columns})
 
     def answer_take_ups(self) -> None:
         """Tell successors where to go on, once the record has reached what the broker has booked."""

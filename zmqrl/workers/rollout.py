@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.random_streams import stream
-from zmqrl.types import Array
+from zmqrl.types import STATE_COLUMN, Array
 
 PURPOSE = "acting"
 
@@ -43,7 +44,7 @@ class Rollout:
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:
         """Reset, or go on where `states` (with actions as they were stored) say that the env stands."""
         if states:
-            states = tuple(EnvSlotState(s.episode, self._clipped_or_none(s.actions), s.resetting) for s in states)
+            states = tuple(replace(s, actions=self._clipped_or_none(s.actions)) for s in states)
         self._obs = np.array(self._env.start(states or None))
         self._ended = np.array([s.resetting for s in states] if states else [False] * self._env.num_envs)
         self._ended_count = int(self._ended.sum())
@@ -85,6 +86,8 @@ class Rollout:
             ended = result.terminated | result.truncated
             ended_count = int(np.count_nonzero(ended))
             progress(rows)
+        if STATE_COLUMN in columns:
+            columns[STATE_COLUMN][0] = self._env.states()
         self._obs, self._ended, self._ended_count = obs[steps].copy(), ended, ended_count
         return rows
 

@@ -141,6 +141,7 @@ class RolloutWorker:
         config = self._plan.config
         mode, seed = config.run.mode, config.run.seed
         env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)
+        env.on_replay = self._sink.busy
         keyed = 0 if self._sync else order.incarnation
         rollout = Rollout(env, self._policy, self._spec, seed, order.vector_env, keyed)
         rollout.start(order.states)

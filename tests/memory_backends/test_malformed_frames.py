@@ -1,0 +1,160 @@
+"""Frames that a worker or the learner cannot read: counted, reported, and survived. A hand-made broker's sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+from bus_plans import bus_plan
+
+from zmqrl.config.plan import Boot, Endpoints
+from zmqrl.errors import WireError
+from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import SlotRef
+from zmqrl.wire import messages
+
+WAIT_S = 5.0
+ORDERS: dict[str, Any] = {
+    "spawn": 0,
+    "broker": 1,
+    "leases": [[0, 1], [1, 1]],
+    "acked": [[0, 0, 0]],
+    "serial": 1,
+    "orders": [[0, 0, 0, None], [1, 1, 3, 9]],
+    "stop": False,
+}
+RECORD = messages.pack("record", spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]])
+BOOKS = messages.pack("books", broker=1, requests=[[0, 1, 2, 0]], known=[0, 3])
+GARBAGE = [b"", b"\xc1", b"x" * 5000, messages.pack("farewell"), b"\x91" * 3000, messages.pack("orders", **ORDERS)[:40]]
+
+
+class HandBroker:
+    """Both ends of the bus over one arena, and the sockets that a broker would have."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = bus_plan("sync", workers=1, vector_envs=2)
+        self.arena = Arena.create(plan)
+        self.arena.begin_broker()
+        self.context: zmq.Context[Any] = zmq.Context()
+        names = ("segments", "descriptors", "notices", "control")
+        ends = Endpoints(**{name: f"ipc://{folder}/{name}" for name in names})
+        kinds = (zmq.PULL, zmq.PUSH, zmq.PUB, zmq.ROUTER)
+        self.sockets = {name: self.context.socket(kind) for name, kind in zip(names, kinds, strict=True)}
+        for name, socket in self.sockets.items():
+            socket.bind(getattr(ends, name))
+        self.events, self._events_write = os.pipe()
+        assert self.arena.fd is not None
+        fds = {"events": self._events_write}
+        self.source = ZmqSource(Boot("learner", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
+        self.sink = ZmqSink(Boot("worker", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
+
+    def peer_of(self, kind: str) -> bytes:
+        """Where the end that sends this kind of message is."""
+        while True:
+            self.sink.poll(0.0)
+            self.source.take(0.0)
+            assert self.sockets["control"].poll(WAIT_S * 1000), f"nobody sent {kind}"
+            peer, frame = self.sockets["control"].recv_multipart()
+            if messages.unpack(frame).kind == kind:
+                return peer
+
+    def refused(self) -> dict[str, int]:
+        """The counts that were reported last."""
+        assert select.select([self.events], [], [], WAIT_S)[0], "nothing was reported"
+        lines = [json.loads(line) for line in os.read(self.events, 65_536).splitlines()]
+        return dict([line["counts"] for line in lines if line["event"] == "refused"][-1])
+
+    def close(self) -> None:
+        self.sink.close()
+        self.source.close()
+        self.context.destroy(linger=0)
+        self.arena.close()
+        for fd in (self.events, self._events_write):
+            os.close(fd)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[HandBroker]:
+    held = HandBroker(tmp_path)
+    yield held
+    held.close()
+
+
+def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
+    peer = broker.peer_of("worker")
+    for frame in GARBAGE:
+        broker.sockets["control"].send_multipart((peer, frame))
+    broker.sockets["control"].send_multipart((peer, b"two", b"frames"))
+    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **{**ORDERS, "leases": [[1 << 40, 1]]})))
+    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **{**ORDERS, "acked": [[99, 0, 0]]})))
+    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **ORDERS)))
+    while not broker.sink.poll(WAIT_S).streams:
+        pass
+    assert broker.sink.open(0) is not None
+    broker.sink.poll(0.2)
+    assert broker.refused() == {"not msgpack": 6, "kind": 1, "value": 2}
+
+
+def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
+    peer = broker.peer_of("learner")
+    for frame in GARBAGE:
+        broker.sockets["control"].send_multipart((peer, frame))
+        broker.sockets["descriptors"].send(frame)
+    broker.sockets["control"].send_multipart(
+        (peer, messages.pack("books", broker=1, requests=[[99, 1, 2, 0]], known=None))
+    )
+    broker.sockets["control"].send_multipart((peer, BOOKS))
+    while not broker.source.take_up_requests():
+        broker.source.take(WAIT_S)
+    assert [request.vector_env for request in broker.source.take_up_requests()] == [0]
+    broker.source.take(0.2)
+    counts = broker.refused()
+    assert (counts["not msgpack"], counts["kind"], counts["value"], counts["descriptors"]) == (5, 1, 1, 6)
+
+
+SOUND = {
+    "orders": messages.pack("orders", **ORDERS),
+    "record": RECORD,
+    "books": BOOKS,
+    "descriptors": messages.pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
+}
+MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(SOUND)), MUTATIONS, st.integers(0, 1 << 16))
+def test_a_mutated_frame_is_taken_or_refused(
+    broker: HandBroker, kind: str, mutations: list[tuple[int, int]], cut: int
+) -> None:
+    frame = bytearray(SOUND[kind])
+    for at, byte in mutations:
+        frame[at % len(frame)] = byte
+    changed = bytes(frame[: cut % len(frame) + 1] if cut % 3 == 0 else frame)
+    hear = {
+        "orders": broker.sink._hear,
+        "record": broker.sink._hear,
+        "books": broker.source._hear,
+        "descriptors": broker.source._hear_descriptors,
+    }[kind]
+    try:
+        hear(changed)
+    except WireError:
+        pass
+    broker.sink.poll(0.0)
+    segment = broker.sink.open(0)
+    if segment is not None:
+        broker.sink.abandon(segment)
+    broker.source.take(0.0)
+    broker.source.take_up_requests()

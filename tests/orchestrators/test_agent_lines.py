@@ -1,0 +1,76 @@
+"""Lines of an agent that are no events: refused, counted, reported, and the events after them still arrive."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+from plans import stand_in_plan
+
+from zmqrl.launch.boots import boots
+from zmqrl.launch.run_state import RunState
+from zmqrl.orchestrators.base import HostEvent
+from zmqrl.orchestrators.introduction import SENTINEL
+from zmqrl.orchestrators.local import LocalOrchestrator
+
+WAIT_S = 15.0
+HANDSHAKE = '{"versions": {}, "pid": 1, "time": 1.0}'
+BAD = [
+    "{",
+    '{"event": "metrics", "role": "learner", "index": 0}',
+    '{"event": "agent_exit", "code": 0}',
+    "{}",
+    '{"a": 1}',
+]
+FINISHED = {"event": "finished", "peak_pss_mb": {}, "ended": 0, "killed": [], "left": []}
+
+Heard = Callable[[list[str]], list[HostEvent]]
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[Heard]:
+    """What the launcher hears of an agent that writes these lines and ends."""
+    orchestrator: list[LocalOrchestrator] = []
+
+    def listen(lines: list[str]) -> list[HostEvent]:
+        code = f"import sys; sys.stdin.readline(); print({chr(10).join(lines)!r}, flush=True)"
+        orchestrator.append(LocalOrchestrator((sys.executable, "-c", code)))
+        orchestrator[0].deploy(boots(stand_in_plan(tmp_path / "run")))
+        events: list[HostEvent] = []
+        deadline = time.monotonic() + WAIT_S
+        while "agent_exit" not in [event.event for event in events]:
+            assert time.monotonic() < deadline, events
+            events += orchestrator[0].monitor(0.1)
+        return events
+
+    yield listen
+    for one in orchestrator:
+        one.undeploy(0.1)
+
+
+def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: Path) -> None:
+    events = heard([SENTINEL + HANDSHAKE, *BAD, json.dumps(FINISHED)])
+    names = [event.event for event in events]
+    assert [name for name in names if name != "refused"] == ["agent", "finished", "agent_exit"]
+    counts = [event for event in events if event.event == "refused"][-1].data["counts"]
+    assert counts == {"not JSON": 1, "fields": 1, "unknown event": 3}
+    state = RunState(stand_in_plan(tmp_path / "run"))
+    for event in events:
+        state.handle(event)
+    assert state.refused_messages == counts
+    told = [problem.cause for problem in state.problems]
+    assert told == ["refused: 1 x not JSON", "refused: 1 x fields", "refused: 1 x unknown event"], "once per reason"
+    assert {problem.where for problem in state.problems} == {"the launcher, of what local/agent-0 sent"}
+
+
+@pytest.mark.parametrize("handshake", ["{", "[]", "{}", '{"versions": 7, "pid": 1, "time": 1.0}'])
+def test_a_handshake_that_is_none_is_the_hosts_failure(heard: Heard, handshake: str) -> None:
+    failed, end = heard([SENTINEL + handshake])
+    assert (failed.event, end.event) == ("host_failed", "agent_exit")
+    assert "is not a handshake" in failed.data["cause"] and failed.data["mend"]
