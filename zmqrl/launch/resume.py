@@ -73,9 +73,11 @@ def _adopted(plan: RunPlan, store: DataStore) -> bool:
 
 
 def _is_visible(plan: RunPlan) -> bool:
-    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store."""
-    configured = plan.config.store.path
-    return plan.config.learner.host == LOCAL or configured is None or Path(configured).expanduser().is_dir()
+    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store.
+
+    `store.path` may be another directory on the learner's host; the lineage's own name in it tells that.
+    """
+    return plan.config.learner.host == LOCAL or plan.config.store.path is None or Path(plan.store_path).is_dir()
 
 
 def _look_at_old_host(plan: RunPlan) -> list[str]:
