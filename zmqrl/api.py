@@ -31,6 +31,7 @@ def train(
     mode: Mode | None = None,
     workers: int | None = None,
     seed: int | None = None,
+    init_from: str | Path | None = None,
     **overrides: Any,
 ) -> Summary:
     """Train on this machine and return what `summary.json` holds. Call it from the main thread.
@@ -41,6 +42,7 @@ def train(
         mode: single, sync or async.
         workers: Rollout workers.
         seed: Seed of everything random.
+        init_from: Run directory or checkpoint file whose weights version 0 has; None: random ones.
         overrides: What `--set` takes: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
             `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets.
 
@@ -50,6 +52,8 @@ def train(
     """
     started_at = time.time()
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    if init_from is not None:
+        dotted["run.init_from"] = str(Path(init_from).expanduser().absolute())
     loaded = load(preset, None, dotted, mode, workers, seed)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{loaded.config.run.name}-{stamp}"

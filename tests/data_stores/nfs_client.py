@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.agent.store_token import sees_token, write_token
+from zmqrl.config.plan import Lineage
+from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.errors import StoreError
+from zmqrl.data_stores.owner import take_over
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version
 
 DEADLINE_S = 8.0
@@ -32,6 +35,18 @@ def main(folder: str) -> None:
                 said = f"read {len(store.read(rest[0], int(rest[1]), rest[2], DEADLINE_S))}"
             except StoreError as error:
                 said = f"StoreError {str(error)[:80]}"
+        elif word == "full":
+            store.save_full(Full(Version(0, int(rest[0])), {"w": np.zeros(1000)}, {}), durable=True)
+            said = "saved"
+        elif word == "newest":
+            full = DirectoryStore(folder, keep=3).newest_full()
+            said = "none" if full is None else str(full.version)
+        elif word == "own":
+            try:
+                take_over(store, folder, Lineage(rest[0], int(rest[1]), rest[2], rest[3]))
+                said = "owned"
+            except ConfigError as error:
+                said = str(error)
         elif word == "token":
             said = write_token(Path(folder), "r")
         else:

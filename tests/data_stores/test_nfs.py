@@ -116,3 +116,19 @@ def test_a_token_tells_the_same_tree_from_another(nfs: Lab) -> None:
     token = nfs.writer.ask("token", "CLIENT").partition(" ")[2]
     assert nfs.reader.ask(f"sees {MOUNT}/store {token}", "CLIENT").partition(" ")[2] == "True"
     assert nfs.reader.ask(f"sees /tmp {token}", "CLIENT").partition(" ")[2] == "False"
+
+
+def test_the_next_attempt_takes_over_from_another_host_and_another_run_does_not(nfs: Lab) -> None:
+    def own(guest: Guest, *owner: object) -> str:
+        return guest.ask(" ".join(["own", *map(str, owner)]), "CLIENT").partition(" ")[2]
+
+    def newest(guest: Guest) -> str:
+        return guest.ask("newest", "CLIENT").partition(" ")[2]
+
+    assert newest(nfs.reader) == "none", "it remembers that the names were absent"
+    assert own(nfs.writer, "run-a", 1, "first", "/mnt/a") == "owned"
+    nfs.writer.ask("full 70", "CLIENT")
+    assert "run-a" in own(nfs.reader, "run-b", 1, "second", "/mnt/b")
+    assert own(nfs.reader, "run-a", 2, "second", "/mnt/a") == "owned"
+    assert newest(nfs.reader) == "0-70"
+    assert "second" in own(nfs.writer, "run-a", 2, "first", "/mnt/a"), "it went on elsewhere"

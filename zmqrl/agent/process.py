@@ -37,14 +37,14 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         raise ConfigError(f"{boot.host}: {processor}")
     if boot.remote:
         boot = _at_home(boot)
-    if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
-        take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
     with registered(boot, launched_from, lambda text: output.send("warning", text=text)):
         return _hold_part(boot, output, command)
 
 
 def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
+    if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
+        take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     if boot.plan.config.run.mode == "single":
         return _hold(boot, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:

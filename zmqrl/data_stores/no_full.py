@@ -21,7 +21,12 @@ def no_full(plan: RunPlan, why: Sequence[str] = ()) -> ConfigError:
         f"--resume {plan.lineage.run_dir}: no full checkpoint can be loaded from {plan.store_path}{causes}",
         f"   {again} begins at env step 0",
     ]
-    files = list(starting_files(Path(plan.store_path)))
+    place = Path(plan.store_path)
+    if plan.config.store.path is not None and checkpoint_names(_names(place.parent), "full-"):
+        here, there = shlex.quote(str(place)), shlex.quote(str(place.parent))
+        move = f"mkdir -p {here} && mv {there}/*.safetensors {here}"
+        lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they are of this run: {move}")
+    files = list(starting_files(place))
     preset = shlex.quote(plan.config.run.preset or "PRESET")
     lines += [f"   a new run from its weights: zmqrl train {preset} --init-from {shlex.quote(f)}" for f in files]
     return ConfigError("\n".join(lines))
@@ -29,10 +34,7 @@ def no_full(plan: RunPlan, why: Sequence[str] = ()) -> ConfigError:
 
 def starting_files(folder: Path) -> Iterator[str]:
     """The newest best checkpoint and the newest version in `folder` that can be loaded."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
+    names = _names(folder)
     for kind in ("best-", "v"):
         whole = (name for name in reversed(checkpoint_names(names, kind)) if is_whole(folder / name))
         yield from (str(folder / name) for name in list(whole)[:1])
@@ -45,3 +47,10 @@ def is_whole(path: Path) -> bool:
     except (OSError, StoreError):
         return False
     return True
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

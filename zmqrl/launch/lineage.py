@@ -13,7 +13,7 @@ from typing import Any
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config
 from zmqrl.launch.run_directory import read_info
-from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.jsonl import last_metrics
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,14 @@ def lineage_of(config: Config, run_dir: Path, resume: bool) -> Lineage:
 
 def last_seen(run_dir: Path) -> LastSeen | None:
     """The last readable line of `metrics.jsonl`; None when there is none."""
-    info = read_info(run_dir)
+    info, path = read_info(run_dir), run_dir / "metrics.jsonl"
     try:
-        *_, row = read_metrics(run_dir / "metrics.jsonl")
-        return LastSeen(int(row["env_steps"]), round((info.started_at if info else 0.0) + row["wall_s"], 3))
+        row, written_at = last_metrics(path), path.stat().st_mtime
+        if row is None:
+            return None
+        # An attempt that ended before its first line left the file as it was: the line counts from an earlier start.
+        at = written_at if info is None or info.started_at > written_at else info.started_at + row["wall_s"]
+        return LastSeen(int(row["env_steps"]), round(at, 3))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +35,12 @@ def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
     """
     env_steps = recorded_env_steps(Path(plan.run_dir))
     why = [f"the run's records name {env_steps} env steps"] if env_steps else []
-    why += _look_at_old_host(plan)
+    unseen = _look_at_old_host(plan)
     required = env_steps > 0
     if _is_visible(plan):
-        required = _check_full(plan, from_scratch, why, required)
+        required = _check_full(plan, from_scratch, [*why, *unseen], required)
+    for text in unseen:
+        print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
     return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch)
 
 
@@ -73,9 +76,11 @@ def _adopted(plan: RunPlan, store: DataStore) -> bool:
 
 
 def _is_visible(plan: RunPlan) -> bool:
-    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store."""
-    configured = plan.config.store.path
-    return plan.config.learner.host == LOCAL or configured is None or Path(configured).expanduser().is_dir()
+    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store.
+
+    `store.path` may be another directory on the learner's host; the lineage's own name in it tells that.
+    """
+    return plan.config.learner.host == LOCAL or plan.config.store.path is None or Path(plan.store_path).is_dir()
 
 
 def _look_at_old_host(plan: RunPlan) -> list[str]:

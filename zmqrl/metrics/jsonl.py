@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zmqrl.metrics.append_file import AppendFile
+
+TAIL_BYTES = 65_536
+"""More than the longest row."""
 
 
 class MetricsLog:
@@ -35,6 +39,21 @@ def _ends_with_a_line(path: Path) -> bool:
             return file.read() == b"\n"
     except OSError:  # there is none, or it is empty
         return True
+
+
+def last_metrics(path: Path) -> dict[str, float] | None:
+    """The last row that can be read; None when there is none. Only the end of the file is read: it may be large."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return None
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:

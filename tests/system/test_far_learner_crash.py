@@ -1,0 +1,122 @@
+"""The learner's host crashes in mid-run: a resume continues from the copies here, or from that host's disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from command_runs import zmqrl
+from ssh_runs import FarRun, until
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Lab, lab_or_skip
+
+STEPS = 24_000
+ENDLESS = 10_000_000
+NEVER_S = 10_000.0
+Crashed = Callable[..., FarRun]
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def crashed(lab: Lab) -> Iterator[Crashed]:
+    """A run with workers on two hosts whose learner's host, h1, crashed after some thousand env steps."""
+    runs: list[FarRun] = []
+
+    def crash(name: str, checkpoint_every_s: float, is_ready: Callable[[FarRun], Any] = lambda run: True) -> FarRun:
+        config: dict[str, Any] = {
+            "run": {
+                "preset": "cartpole-ppo", "total_env_steps": ENDLESS,
+                "stop_at_return": None, "checkpoint_every_s": checkpoint_every_s,
+            },
+            "env": {"vector_envs": 4},
+            "evaluator": {"episodes": 0},
+            "learner": {"host": "h1"},
+            "limits": {"host_lease_s": 4.0, "lost_after_s": 2.0},
+            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(1, 2, workers=1)},
+        }  # fmt: skip
+        run = FarRun(lab, name, config)
+        runs.append(run)
+        run.wait_for_steps(3_000)
+        until(lambda: is_ready(run), "the moment of the crash")
+        lab.hosts[1].crash()
+        code, _, err = run.end()
+        assert code == 1, err
+        return run
+
+    yield crash
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sha256 of the same run in one process."""
+    run_dir = tmp_path_factory.mktemp("alone") / "run"
+    sets = ("run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0", f"run.total_env_steps={STEPS}")
+    words = [word for pair in sets for word in ("--set", pair)]
+    zmqrl("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", run_dir, *words, at=run_dir.parent)
+    return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
+
+
+def resume(run: FarRun, *words: str) -> tuple[int, str, str]:
+    file = run.lab.folder / f"{run.run_dir.name}.yaml"
+    total = ("--set", f"run.total_env_steps={STEPS}", "--plain")
+    return run.command("launch", str(file), "--resume", str(run.run_dir), *total, *words)
+
+
+def copies(run: FarRun) -> list[int]:
+    """Numbers of the FULLs here."""
+    return sorted(int(path.stem.rpartition("-")[2]) for path in (run.run_dir / "checkpoints").glob("full-0-*"))
+
+
+def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Crashed, alone: str) -> None:
+    run = crashed("away", 0.5, copies)
+    copied = copies(run)
+    code, out, err = resume(run, "--set", "learner.host=h2", "--limit", "h2")
+    assert code == 0, (out, err)
+    summary = run.summary()
+    assert summary["resumed_from"]["version"] == f"0-{copied[-1]}"
+    assert summary["resumed_from"]["env_steps"] > 0 and summary["last_seen"]["env_steps"] >= 3_000
+    assert summary["weights_sha256"] == alone
+
+
+def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab, alone: str) -> None:
+    run = crashed("back", NEVER_S)
+    assert copies(run) == [], "nothing was due"
+    code, _, err = resume(run)
+    assert code == 2 and "h1" in err and "--from-scratch" in err, err
+    lab.hosts[1].boot()
+    folder = lab.hosts[1].tmp / "zmqrl" / "runs" / run.run_id / "h1" / "checkpoints"
+    newest = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("full-0-*"))
+    code, out, err = resume(run)
+    assert code == 0, (out, err)
+    assert run.summary()["resumed_from"]["version"] == f"0-{newest}"
+    assert run.summary()["weights_sha256"] == alone
+
+
+def test_weights_of_another_run_are_sent_along(lab: Lab, tmp_path: Path) -> None:
+    sets = ("run.total_env_steps=2048", "evaluator.episodes=0", "run.stop_at_return=null")
+    words = [word for pair in sets for word in ("--set", pair)]
+    zmqrl("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", tmp_path / "a", *words, at=tmp_path)
+    config = {
+        "run": {"preset": "cartpole-ppo", "init_from": str(tmp_path / "a"), "total_env_steps": 2048},
+        "evaluator": {"episodes": 0},
+        "learner": {"host": "h1"},
+        "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(1, workers=1)},
+    }
+    far = FarRun(lab, "init-far", config).done()
+    here = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--init-from", tmp_path / "a")
+    zmqrl(*here, "--run-dir", tmp_path / "b", *words, at=tmp_path)
+    assert far["weights_sha256"] == json.loads((tmp_path / "b" / "summary.json").read_text())["weights_sha256"]
