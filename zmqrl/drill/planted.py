@@ -14,7 +14,7 @@ from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.memory_backends.zmq import ZmqBackend, ZmqSource
 from zmqrl.types import Array
 
-EVERY = 40
+EVERY = 10
 """Often enough that one is left of the rounds that no learner goes back from."""
 Columns = Mapping[str, Array]
 
