@@ -151,7 +151,7 @@ class Session:
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
         places = fault.places or tuple(look.processes)
-        scene = Scene([look.processes[p] for p in places], self.subject.store, self.record, fault.number)
+        scene = Scene([look.processes[p] for p in places], self.subject.checkpoints, self.record, fault.number)
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
         active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
