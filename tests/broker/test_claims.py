@@ -130,3 +130,16 @@ def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its
     broker.handle(far_worker(1, broker.incarnation, {}, standing.serial, open_rows=[(1, 1, 0)]))
     ledger = arena.ledger()
     assert not any(ledger.dropped.values()) and ledger.stored == ledger.produced == ROWS
+
+
+def test_what_a_worker_stepped_that_died_with_the_broker_moves_when_its_agent_says_so() -> None:
+    broker, _ = restarted_with_a_near_worker()
+    broker.handle(far_worker(1, 1, {1: 0}))
+    broker.handle(ev.HostIs({1: 0}, (), "far1", (1,)))
+    assert not broker.requests
+    successor = ev.WorkerIs(2, 1, (), {}, remote=True)
+    broker.handle(successor)
+    assert not broker.requests, "its predecessor may still be there"
+    broker.handle(ev.HostIs({2: 1}, (), "far2", (2,)))
+    assert [(request.vector_env, request.incarnation) for request in broker.requests] == [(2, 1)]
+    assert streams_of(broker, 1) == {1: 0}

@@ -198,12 +198,14 @@ def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -
         after.state.handle(ev.HostIs({}, (), ear.plan.config.learner.host, ()))
         after.state.handle_all([here[0], replace(here[1], broker=after.state.incarnation)])
         assert after.hearing.silence(now) == [] == after.state.requests
-        waited = after.hearing.silence(now + CLAIM_S)
+        wait_s = max(CLAIM_S, ear.plan.config.limits.lost_after_s)
+        assert after.hearing.silence(now + wait_s - 1.0) == []
+        waited = after.hearing.silence(now + wait_s + 1.0)
         assert waited == [ev.WaitedEnough()]
         after.state.handle_all(waited)
         assert after.state.requests, "what the other stepped is taken up"
-        assert after.hearing.silence(now + 2 * CLAIM_S) == []
-        assert ear.hearing.silence(now + CLAIM_S) == [], "the first has nobody to wait for"
+        assert after.hearing.silence(now + 2 * wait_s) == []
+        assert ear.hearing.silence(now + wait_s + 1.0) == [], "the first has nobody to wait for"
     finally:
         after.close()
 

@@ -38,7 +38,7 @@ def test_an_untouched_table_was_never_taken_up(table: StreamTable) -> None:
 
 def test_records_of_streams_and_sides_do_not_touch_each_other(table: StreamTable) -> None:
     first, second = (
-        StreamRecord(0, 5, 40, 5, 1, [1, 2, 3, 4], 2, SlotRef(3, 4), 5, 6, 7),
+        StreamRecord(0, 5, 40, 5, 1, [1, 2, 3, 4], 2, SlotRef(3, 4), 5, 6, 7, (8, 9)),
         StreamRecord(7, 1, 8, 2, 0, [0, 0, 9, 0]),
     )
     table.write(0, first)

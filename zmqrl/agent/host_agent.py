@@ -24,6 +24,7 @@ from zmqrl.agent.usage import SAMPLE_EVERY_S
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError
 from zmqrl.supervision.ending import Manner
+from zmqrl.wire.active_clock import ActiveClock
 
 LOG = logging.getLogger(__name__)
 LAST_WORDS_S = 1.0
@@ -48,6 +49,7 @@ class HostAgent:
         self._processes = HostProcesses(boot, nursery, data_plane, self._events)
         self._commands = Commands(stdin_fd)
         self._lease = HostLease(self._limits.host_lease_s)
+        self._active = ActiveClock(self._limits.heartbeat_s)
         self._heard = 0
         self._terminated = False
         now = time.monotonic()
@@ -111,7 +113,7 @@ class HostAgent:
         if self._terminated:
             self._terminated = False
             self._processes.end(Manner.CLEAN)
-        self._check_lease(now)
+        self._check_lease(self._active.now())
         self._processes.step(now)
         if now >= self._clock.heartbeat_at:
             self._clock.heartbeat_at = now + self._limits.heartbeat_s
@@ -147,7 +149,7 @@ class HostAgent:
 
     def _read_commands(self) -> None:
         for command in self._commands.read():
-            self._lease.renew("launcher", time.monotonic())
+            self._lease.renew("launcher", self._active.now())
             name = command.get("command")
             if name == "stop":
                 self._processes.end(Manner.CLEAN)

@@ -14,7 +14,7 @@ class HostLease:
         self._renewed_at: dict[str, float] = {}
 
     def renew(self, source: str, now: float) -> None:
-        """`source` lives; from its first renewal on it must go on. `now` in monotonic seconds."""
+        """`source` lives; from its first renewal on it must go on. `now` in seconds of one clock."""
         self._renewed_at[source] = now
 
     def silent(self, now: float) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import zmq
@@ -45,8 +45,13 @@ class Hearing:
         desk: WeightsDesk,
         events: EventPipe,
         guarded: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`layout`: the arena's digest. `guarded`: other hosts take part, and messages may bear the gate's user."""
+        """`layout`: the arena's digest. `guarded`: other hosts take part, and messages may bear the gate's user.
+
+        `clock`: seconds, by which silence is judged.
+        """
+        self._clock = clock
         self._columns, self._layout, self._guarded = plan.columns, layout, guarded
         self._state, self._answers, self._desk, self._events = state, answers, desk, events
         limits = plan.config.limits
@@ -55,7 +60,7 @@ class Hearing:
         self._claims_until: float | None = None
         if guarded and state.incarnation > 1:
             state.await_claims()
-            self._claims_until = time.monotonic() + max(CLAIM_S, limits.lost_after_s)
+            self._claims_until = clock() + max(CLAIM_S, limits.lost_after_s)
 
     def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event:
         """Descriptors, or a whole segment. WireError when it cannot be one."""
@@ -103,7 +108,7 @@ class Hearing:
         member = Member(f["role"], f["index"])
         if member.role not in ROLES or not self._state.may_be(member.index):
             raise WireError("member", str(member))
-        self._liveness.hear(Beat(member, f["spawn"], f["progress"]), time.monotonic())
+        self._liveness.hear(Beat(member, f["spawn"], f["progress"]), self._clock())
 
     def _fetch(self, peer: bytes, version: Version) -> None:
         """Only what has been announced can be on its way."""
@@ -120,11 +125,11 @@ class Hearing:
             return None
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
-                self._liveness.expect(Member("worker", index), spawn, index in f["ready"], time.monotonic())
+                self._liveness.expect(Member("worker", index), spawn, index in f["ready"], self._clock())
         if f["workers"]:
             if user is not None:
                 self._answers.agent_at(user, peer)
-            if self._hosts.hear(f["host"], f["workers"], time.monotonic()):
+            if self._hosts.hear(f["host"], f["workers"], self._clock()):
                 self._events.send("host_here", here=f["host"], workers=f["workers"])
         else:
             self._hosts.forget(f["host"])

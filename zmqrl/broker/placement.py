@@ -6,7 +6,7 @@ holder had sealed is booked before (`zmqrl.broker.booking`), so the books say wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.broker import events as ev
@@ -21,6 +21,7 @@ from zmqrl.types import SlotRef, Version
 class _Part:
     """What one worker process steps, by vector env."""
 
+    spawn: int
     orders: dict[int, StreamOrder] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
     """Taken off its orders; its own until it says that it has stopped."""
@@ -58,8 +59,8 @@ class Placement:
         """By the index of each worker that is there."""
         self.holders: dict[int, int] = {}
         """Vector env to the worker that has it, or is leaving it. To be read."""
-        self._awaited: set[int] = set()
-        """Vector envs that are not moved yet: who stepped them under the broker before this one may still say so."""
+        self._awaited: dict[int, tuple[int, int]] = {}
+        """Vector envs that are not moved yet, with who (index, spawn) stepped them under the broker before this one."""
         self._asked: dict[int, TakeUpRequest] = {}
         self._version: Version | None = None
         self._back: _GoneBack | None = None
@@ -87,9 +88,9 @@ class Placement:
         n, records = self._version.n if self._version else 0, self._streams.records
         return sum(records[v].next_index <= n for v in orders)
 
-    def join(self, index: int) -> None:
+    def join(self, index: int, spawn: int = 0) -> None:
         """A new process of worker `index` is there."""
-        self._parts[index] = _Part()
+        self._parts[index] = _Part(spawn)
         self._changed = True
 
     def leave(self, index: int) -> None:
@@ -108,7 +109,16 @@ class Placement:
         """Until `end_claims` those who step vector envs may claim them."""
         self._membership.await_hosts()
         if self._sync:
-            self._awaited = {v for v, record in enumerate(self._streams.records) if record.incarnation >= 0}
+            records = enumerate(self._streams.records)
+            self._awaited = {v: record.holder for v, record in records if record.swept != record.incarnation}
+
+    def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
+        """An agent has said which of its `workers` are alive: no other process of theirs claims anything."""
+        theirs = set(workers)
+        for vector_env, (index, spawn) in list(self._awaited.items()):
+            if index in theirs and alive.get(index) != spawn:
+                del self._awaited[vector_env]
+                self._changed = True
 
     def end_claims(self) -> None:
         """Whoever has not claimed what it stepped is gone."""
@@ -123,7 +133,7 @@ class Placement:
                 if record.incarnation == incarnation != record.swept:
                     self._give(index, StreamOrder(vector_env, incarnation, record.next_index, None))
                     self._membership.leave_with(vector_env, index)
-                    self._awaited.discard(vector_env)
+                    self._awaited.pop(vector_env, None)
 
     def hear(self, said: ev.WorkerIs) -> bool:
         """Which orders a worker follows, and what it has in hand. True: book all it sealed, then `let_go`."""
@@ -213,7 +223,8 @@ class Placement:
     def _begin(self, order: StreamOrder) -> None:
         index = self._membership.owner(order.vector_env)
         assert index is not None, "asked before"
-        self._streams.take_up(order.vector_env, order.incarnation, order.next_index)
+        holder = index, self._parts[index].spawn
+        self._streams.take_up(order.vector_env, order.incarnation, order.next_index, holder)
         self._give(index, order)
         self._actions.append(ev.Reply(index))
 

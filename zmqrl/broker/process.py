@@ -22,9 +22,10 @@ from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.wire.active_clock import POLL_S, ActiveClock
 from zmqrl.wire.sockets import drain_frames
 
-POLL_MS = 500
+POLL_MS = int(POLL_S * 1000)
 SEE_OFF_S = 3.0
 FETCH_POLL_MS = 2
 """While somebody waits for a version that is on its way through this host's agent."""
@@ -56,8 +57,10 @@ class Broker:
         self._told_refused = 0
         self._answers = Answers(self._doors, self._state, self._desk, self._refused)
         digest, guarded = arena.layout.digest, bool(self._doors.ports)
-        self._hearing = Hearing(boot.plan, digest, self._state, self._answers, self._desk, self._events, guarded)
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
+        self._clock = ActiveClock(self._heartbeat_s)
+        parts = (self._state, self._answers, self._desk, self._events)
+        self._hearing = Hearing(boot.plan, digest, *parts, guarded, self._clock.now)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
         for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
@@ -104,9 +107,9 @@ class Broker:
 
     def _round(self) -> None:
         incoming: list[ev.Event] = []
+        now = self._clock.now()  # before what came is read: time in which this process was frozen is nobody's silence
         self._drain(self._doors.segments, self._hearing.pushed, incoming)
         self._drain(self._doors.control, self._hearing.said, incoming)
-        now = time.monotonic()
         if now >= self._judge_at:
             self._judge_at = now + self._heartbeat_s
             incoming += self._hearing.silence(now)

@@ -176,13 +176,15 @@ class BrokerState:
         self._membership.greet(event.index)
         self._booking.join(event.index, event.remote)
         self._booking.claim(event.index, event.leases)
-        self._placement.join(event.index)
+        self._placement.join(event.index, event.spawn)
         self._placement.claim(event.index, event.streams)
 
     def _host_is(self, event: ev.HostIs) -> None:
         held, given_up = ([i for i in said if self.may_be(i)] for said in (event.workers, event.given_up))
         if self._membership.hear(event.host, held, given_up):
             self._placement.review()
+        theirs = [i for i in (*held, *given_up) if self._membership.is_of(i, event.host)]
+        self._placement.end_claims_of_dead(theirs, event.alive)
         for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
             worker = self._workers[index]
             if index in self._membership.given_up or (worker.listed and event.alive.get(index) != worker.spawn):

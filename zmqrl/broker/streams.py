@@ -6,7 +6,7 @@ Every step can be taken again: the broker may be killed between any two stores, 
 from __future__ import annotations
 
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
-from zmqrl.shared_memory.stream_table import MAX_INDEX, StreamRecord
+from zmqrl.shared_memory.stream_table import MAX_INDEX, NOBODY, StreamRecord
 from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
@@ -138,9 +138,10 @@ class Streams:
             table.write(vector_env, record)
         table.clear_open(vector_env)
 
-    def take_up(self, vector_env: int, incarnation: int, next_index: int) -> None:
-        """Begin a new incarnation of a stream."""
+    def take_up(self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NOBODY) -> None:
+        """Begin a new incarnation of a stream, to be stepped by `holder` (index, spawn)."""
         record = self.records[vector_env]
+        record.holder = holder
         record.incarnation, record.next_index = incarnation, next_index
         self._arena.streams.write(vector_env, record)
 

@@ -18,15 +18,16 @@ from zmqrl.types import DROP_REASONS, SlotRef
 
 LINE = 8
 """Words of a cache line; words of different writers never share one."""
-COPY_WORDS = 2 * LINE
+COPY_WORDS = 3 * LINE
 BROKER_AT, PRODUCER_AT, OPEN_AT = 0, 2 * COPY_WORDS, 4 * COPY_WORDS
 ROWS_BITS = 24
 MAX_INDEX = 1 << 38
 MAX_ROWS = (1 << ROWS_BITS) - 1
-PLAIN_FIELDS = 11
+PLAIN_FIELDS = 13
 
 NO_SLOT = SlotRef(0, 0)
 """Generations begin at 1."""
+NOBODY = (-1, 0)
 
 
 def stream_words(open_words: int) -> int:
@@ -60,6 +61,8 @@ class StreamRecord:
     """Of the incarnation that was swept last: segments below it are accounted for."""
     late_rows: int = 0
     """Its rows in `dropped` as unsealed, of segments from `late_index` on."""
+    holder: tuple[int, int] = NOBODY
+    """Index and spawn of the worker that took this incarnation up."""
 
 
 @dataclass
@@ -84,14 +87,16 @@ class StreamTable:
         """The newest committed books."""
         v = self._read(vector_env, BROKER_AT, PLAIN_FIELDS + len(DROP_REASONS))
         return StreamRecord(
-            v[0] - 1, v[1], v[2], v[3], v[4], v[PLAIN_FIELDS:], v[5] - 1, SlotRef(v[6], v[7]), v[8], v[9], v[10]
+            *(v[0] - 1, v[1], v[2], v[3], v[4], v[PLAIN_FIELDS:], v[5] - 1, SlotRef(v[6], v[7])),
+            *(v[8], v[9], v[10], (v[11] - 1, v[12])),
         )
 
     def write(self, vector_env: int, record: StreamRecord) -> None:
         """Broker: commit the books."""
         r = record
         plain = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, r.swept + 1)
-        values = (*plain, *r.refused, r.completed, r.late_index, r.late_rows, *r.dropped)
+        holder, spawn = r.holder
+        values = (*plain, *r.refused, r.completed, r.late_index, r.late_rows, holder + 1, spawn, *r.dropped)
         self._write(vector_env, BROKER_AT, values)
 
     def read_producer(self, vector_env: int) -> ProducerRecord:
