@@ -5,7 +5,7 @@ import pytest
 from zmqrl.config.sections import RestartSection
 from zmqrl.supervision.restarts import Died, FailRun, GiveUp, Place, RestartAfter, Start, Supervision, Tick
 
-RESTART = RestartSection(max=3, window_s=100.0, backoff_s=0.5, backoff_max_s=1.5)
+RESTART = RestartSection(max=4, window_s=100.0, backoff_s=0.5, backoff_max_s=1.5)
 WORKER, OTHER, LEARNER, EVALUATOR = Place("worker", 0), Place("worker", 1), Place("learner", 0), Place("evaluator", 0)
 
 
@@ -13,20 +13,21 @@ def died(place: Place, code: int = 1) -> Died:
     return Died(place, code, "why")
 
 
-def test_backoff_doubles_up_to_its_limit_and_spawns_count() -> None:
+def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and_spawns_count() -> None:
     supervision = Supervision(RESTART, workers=2)
     now, delays, spawns = 0.0, [], []
-    for _ in range(3):
+    for _ in range(4):
         (action,) = supervision.handle(died(WORKER), now)
         assert isinstance(action, RestartAfter)
         delays.append(action.delay_s)
+        assert supervision.next_due() == now + action.delay_s
         assert supervision.handle(Tick(), now + action.delay_s - 0.01) == []
         now += action.delay_s
         (start,) = supervision.handle(Tick(), now)
         assert isinstance(start, Start)
         spawns.append(start.spawn)
-    assert delays == [0.5, 1.0, 1.5]
-    assert spawns == [1, 2, 3]
+    assert delays == [0.0, 0.5, 1.0, 1.5]
+    assert spawns == [1, 2, 3, 4]
     assert supervision.handle(died(WORKER), now) == [GiveUp(WORKER, "why")]
     assert supervision.next_due() is None
 
@@ -35,7 +36,7 @@ def test_deaths_outside_the_window_are_forgotten() -> None:
     supervision = Supervision(RESTART, workers=1)
     for n in range(10):
         (action,) = supervision.handle(died(WORKER), n * 101.0)
-        assert action == RestartAfter(WORKER, 0.5)
+        assert action == RestartAfter(WORKER, 0.0)
         supervision.handle(Tick(), n * 101.0 + 1)
 
 

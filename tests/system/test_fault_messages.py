@@ -31,7 +31,7 @@ LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=4.0, stalled_a
 ORDERED = RestartSection(max=30, backoff_s=0.1)
 PAUSE_S = 0.5
 """Many heartbeats, and less than `lost_after_s`."""
-RESTARTED = r"it is started again in \d+(?:\.\d)? s"
+RESTARTED = r"it is started again (?:at once|in \d+(?:\.\d)? s)"
 RESUME = r"\n  resume with: (zmqrl train --resume /\S+)\Z"
 
 

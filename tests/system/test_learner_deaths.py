@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import slow_store
 from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
 from system_runs import SAME, Run
 
@@ -121,3 +122,18 @@ def test_a_successor_writes_a_full_at_once(tmp_path: Path, begin: Begin) -> None
     assert _versions(run, "full-")[0][0] == 1
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130
+
+
+def test_sync_survives_a_kill_between_releasing_slots_and_announcing(tmp_path: Path, begin: Begin) -> None:
+    """In the round after a FULL, when replay has let go of segments that FULL names."""
+    straight = begin(_plan(tmp_path / "straight", "sync", PRIORITISED, 8_000)).done()
+    plan = _plan(tmp_path / "killed", "sync", PRIORITISED, 8_000)
+    run = begin(
+        replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowStore")))
+    )
+    run.wait_for(Path(plan.store_path).with_name(slow_store.WINDOW).exists)
+    run.kill("learner-0")
+    summary = run.done()
+    _check_ledger(summary)
+    assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
+    assert summary["restarts"] == 1

@@ -249,7 +249,7 @@ class LimitsSection:
 
 @dataclass(frozen=True)
 class RestartSection:
-    """Supervision: how often a process index is started again within the window."""
+    """Supervision: how often a process index is started again within the window, the first time at once."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 

@@ -189,7 +189,8 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.restarts += 1
-        self._note(event, f"it is started again in {event.data['in_s']:g} s{self._how_often(event)}")
+        when = f"in {event.data['in_s']:g} s" if event.data["in_s"] else "at once"
+        self._note(event, f"it is started again {when}{self._how_often(event)}")
 
     def _on_gave_up(self, event: HostEvent) -> None:
         row = self._row(event)

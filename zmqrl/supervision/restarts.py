@@ -75,7 +75,10 @@ Action = Start | RestartAfter | GiveUp | FailRun
 
 
 class Supervision:
-    """Restarts with backoff; gives up on the death after `restart.max` restarts within the window."""
+    """Restarts a process at once, then with backoff while it dies again within the window.
+
+    Gives up on the death after `restart.max` restarts within the window.
+    """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
         """`workers`: workers of the whole run; the run fails when as many were given up."""
@@ -110,7 +113,8 @@ class Supervision:
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._give_up(event)
-        delay_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 1), self._restart.backoff_max_s)
+        backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
+        delay_s = backoff_s if len(deaths) > 1 else 0.0
         self._due[event.place] = now + delay_s
         return [RestartAfter(event.place, delay_s)]
 

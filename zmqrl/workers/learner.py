@@ -45,6 +45,8 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: learning.end.request_stop())
     if isinstance(source, InprocSource):
         source.interrupted = lambda: learning.end.overdue is not None
+    if full is not None:
+        learning.restore_episodes(full)
     weights = _first_weights(learning, full)
     events.send("ready")
     learning.learner = _make_learner(algorithm, weights, plan)
@@ -86,7 +88,9 @@ def _first_weights(learning: Learning, full: Full | None) -> Weights:
     else:
         spec: NetworkSpec = algorithm.network()
         weights = {**initial_weights(spec, learning.config.run.seed), **algorithm.statistics()}
-    learning.announce(learning.save_version(weights))
+    notice = learning.save_version(weights)
+    if learning.goal_reached() is None:  # else the run is over: nobody is to step for it
+        learning.announce(notice)
     return weights
 
 

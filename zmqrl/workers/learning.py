@@ -121,7 +121,7 @@ class Learning:
         """Count what the algorithm did."""
         self.counters.updates += result.updates
         if self.config.run.mode == "async":
-            self._leave_word()
+            self.leave_word()
         if result.metrics:
             self._result = dict(result.metrics)
 
@@ -140,9 +140,11 @@ class Learning:
 
     def reason_to_end(self) -> str | None:
         """Why the run is to end at a version boundary that is passed now; None: it continues."""
+        return self.goal_reached() or self.end.reason
+
+    def goal_reached(self) -> str | None:
+        """The stop condition that the run has met; also asked by a learner that begins from the last FULL of a run."""
         c, run, mean = self.counters, self.config.run, self._full_mean_return
-        if self.end.reason is not None:
-            return self.end.reason
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
         if c.env_steps >= run.total_env_steps:
@@ -191,12 +193,16 @@ class Learning:
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
-        self._leave_word()
+        self.leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
             self.events.send("notice", notice=to_json(notice))
 
-    def _leave_word(self) -> None:
+    def leave_word(self) -> None:
+        """Record the current version for a successor. Before slots of older segments are released.
+
+        A successor that finds a later version than its FULL's collects again what it needs, with slots to spare.
+        """
         self.source.leave_word(LearnerWord(self.version, self.counters.updates, self.counters.updates_lost))
 
     def save_full(self, last: bool = False, replay: UniformReplay | None = None) -> int | None:
@@ -226,8 +232,11 @@ class Learning:
         }
 
     def restore(self, full: Full) -> None:
-        """Go back to FULL; the counters were read from it before (`counters_of`)."""
+        """Bring the algorithm back to FULL; counters and episodes were read from it before."""
         self.learner.load_state(unprefixed("weights", full.arrays), unprefixed("state", full.arrays))
+
+    def restore_episodes(self, full: Full) -> None:
+        """Returns so far, and where the env slots stand."""
         self.episodes.load_arrays(unprefixed("episodes", full.arrays))
 
     def ended(self, reason: str) -> None:

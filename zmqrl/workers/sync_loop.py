@@ -20,17 +20,18 @@ REVIEW_S = 3.0
 def run_sync(learning: Learning, replay: UniformReplay | None) -> str:
     """Train round by round until a reason to stop; the last version is saved and not announced."""
     loop = _SyncLoop(learning, replay)
-    while True:
+    reason = learning.goal_reached()
+    while reason is None:
         segments = loop.gather_round()
         if isinstance(segments, str):
             return segments
         released = loop.train(segments)
         reason = learning.boundary()
         loop.write_full(last=reason is not None)
+        learning.leave_word()  # first: a successor must know that slots which FULL names may be gone
         learning.source.release(released)
         learning.publish(announce=reason is None)
-        if reason is not None:
-            return reason
+    return reason
 
 
 class _SyncLoop:

@@ -1,0 +1,182 @@
+"""A sync off-policy learner that dies between any two of its writes is replaced; the run ends with the same bits."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
+
+from zmqrl.broker.events import Announced, LearnerIs
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
+from zmqrl.data_stores.base import Full, Saved
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LearnerWord, TakenSegment, TakeUp
+from zmqrl.memory_backends.inproc import InprocSource, InprocStream
+from zmqrl.types import Notice, SlotRef, Version, Weights
+from zmqrl.workers import learner
+from zmqrl.workers.counters import weights_sha256
+from zmqrl.workers.full_writer import FullWriter
+from zmqrl.workers.learning import Learning
+from zmqrl.workers.rollout_worker import RolloutWorker
+from zmqrl.workers.single import StoredWeights
+
+ROUNDS, FULL_EVERY, ROUND_ROWS, ROUNDS_HELD = 6, 3, 32, 3
+
+
+MOST_EMPTY = 100
+"""`take` returns at once here: nobody else has to be waited for."""
+
+
+class Killed(BaseException):
+    """What SIGKILL is to a process: nothing that follows in it happens."""
+
+
+class Writes:
+    """Counts the learner's writes, and kills it before one of them."""
+
+    def __init__(self, killed_at: int | None) -> None:
+        self._killed_at = killed_at
+        self.names: list[str] = []
+
+    def next(self, name: str) -> None:
+        self.names.append(name)
+        if len(self.names) - 1 == self._killed_at:
+            raise Killed
+
+
+class Store(MemoryStore):
+    def __init__(self, writes: Writes) -> None:
+        super().__init__("", 8)
+        self._writes = writes
+        self.newest_n = 0
+
+    def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
+        self._writes.next(f"version {version}")
+        self.newest_n = version.n
+        return super().save(version, weights, meta)
+
+    def save_full(self, full: Full, durable: bool) -> int:
+        self._writes.next(f"FULL {full.version}")
+        return super().save_full(full, durable)
+
+
+class Source(InprocSource):
+    """Of one learner; the stream outlives it."""
+
+    def __init__(self, stream: InprocStream, writes: Writes) -> None:
+        super().__init__(stream)
+        self._writes, self._empty = writes, 0
+
+    def release(self, refs: Sequence[SlotRef]) -> None:
+        for ref in refs:
+            self._writes.next("release")
+            super().release([ref])
+
+    def _released(self) -> None:
+        self._state.handle(LearnerIs(0))  # as the report that is owed after it, over sockets
+
+    def leave_word(self, word: LearnerWord) -> None:
+        self._writes.next(f"record {word.version}")
+        super().leave_word(word)
+
+    def announce(self, notice: Notice) -> None:
+        self._writes.next(f"announce {notice.version}")
+        if self.notice is not None and self.notice.version != notice.version:
+            self._back = None
+        self.notice = notice
+        self._state.handle(Announced(notice, self._back))
+
+    def answer(self, take_up: TakeUp) -> None:
+        self._writes.next("answer")
+        super().answer(take_up)
+
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        taken = super().take(timeout_s)
+        self._empty = 0 if taken else self._empty + 1
+        assert self._empty < MOST_EMPTY, "the round does not come together"
+        return taken
+
+    def close(self) -> None:
+        """The arena is not the learner's."""
+
+
+class Bus:
+    """What outlives a learner: the arena with the broker's state, a worker, and the store."""
+
+    def __init__(self, plan: RunPlan, writes: Writes) -> None:
+        self._plan, self._writes = plan, writes
+        self.store, self.stream = Store(writes), InprocStream(plan)
+        self._worker: RolloutWorker | None = None
+
+    def source(self) -> Source:
+        source = Source(self.stream, self._writes)
+        weights = StoredWeights(self.store, source)
+        if self._worker is None:
+            boot = Boot("worker", 0, 0, "local", self._plan)
+            self._worker = RolloutWorker(boot, self.stream.sink, weights, EventPipe(None))
+        self._worker._weights = weights
+        source.collect = self._worker.turn
+        return source
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def _plan(run_dir: Path) -> RunPlan:
+    config = Config(
+        run=RunSection(mode="sync", total_env_steps=ROUNDS * ROUND_ROWS),
+        env=EnvSection(num_envs=2, vector_envs=2, segment_steps=8),
+        network=NetworkSection(hidden=(8,)),
+        algorithm={"kind": "dqn", "batch_size": 8, "target_update_every": 3, "prioritised": {}},
+        replay=ReplaySection(capacity=ROUNDS_HELD * ROUND_ROWS, learning_starts=ROUND_ROWS, ratio=0.1),
+        hosts={"local": HostSection(workers=1)},
+    )
+    return plan_run(config, run_dir, time.time())
+
+
+def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any]]:
+    """The writes until the end or the death, and how the run ended."""
+    writes, ended = Writes(killed_at), {}
+    bus = Bus(plan, writes)
+
+    def end(learning: Learning, reason: str) -> None:
+        sha = weights_sha256(learning.learner.weights(), learning.learner.network_names())
+        ended.update(reason=reason, sha=sha, env_steps=learning.counters.env_steps, updates=learning.counters.updates)
+
+    monkeypatch.setattr(learner, "_source", lambda *_: (bus.source(), None))
+    monkeypatch.setattr(learner, "make_store", lambda _: bus.store)
+    monkeypatch.setattr(FullWriter, "due", lambda *_, **__: bus.store.newest_n % FULL_EVERY == FULL_EVERY - 1)
+    monkeypatch.setattr(Learning, "ended", end)
+    boot = Boot("learner", 0, 0, "local", plan)
+    try:
+        learner.main(boot)
+    except Killed:
+        learner.main(replace(boot, spawn=1))
+    assert bus.stream.ledger().balanced
+    return writes.names, ended
+
+
+def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(tmp_path / "run")
+    names, undisturbed = _run(plan, None, monkeypatch)
+    assert names.count("release") > ROUNDS, "replay lets go of segments"
+    first_full = names.index(f"FULL 0-{FULL_EVERY}")
+    assert "release" in names[first_full:]
+    for at in range(len(names)):
+        _, ended = _run(plan, at, monkeypatch)
+        assert ended == undisturbed, f"killed before {names[at]}, write {at} of {names}"
