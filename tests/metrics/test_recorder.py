@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from zmqrl.metrics.jsonl import read_metrics
@@ -37,3 +38,21 @@ def test_a_resumed_run_goes_on_in_the_same_file_and_a_cut_line_is_left_out(tmp_p
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"wall_s": 3.')
     assert [row["wall_s"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0]
+    recorder = Recorder(tmp_path, 0.0)
+    recorder.record(4.0, 1, {"a": math.pi})
+    recorder.close()
+    assert [row["wall_s"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0, 4.0]
+
+
+def test_a_disk_that_is_full_for_a_while_tears_no_row(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    recorder = Recorder(tmp_path, 0.0)
+    with pytest.raises(OSError):
+        recorder.record(1.0, 1, {"a": 1.0})
+    (tmp_path / "tensorboard").unlink()
+    recorder.record(2.0, 2, {"a": 2.0})
+    recorder.close()
+    assert [row["a"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [e.value for e in events.Scalars("a")] == [1.0, 2.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
@@ -136,14 +137,26 @@ class Child:
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""
-        return tail_of(self.log, self.log_start)
+        try:
+            return tail_of(self.log, self.log_start)
+        except OSError:  # there was no room for it
+            return ()
 
     def cap_log(self) -> None:
         """Empty a log that grew past its limit; the writer appends, so it goes on at the new end."""
-        if self.log.stat().st_size > LOG_LIMIT_BYTES:
-            os.truncate(self.log, 0)
-            with self.log.open("a") as log:
-                log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > LOG_LIMIT_BYTES:
+                os.truncate(self.log, 0)
+                with self.log.open("a") as log:
+                    log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
+
+
+def _opened(log: Path) -> BinaryIO:
+    """To append to; nowhere when the disk takes no new file: no process depends on its log."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
 
 
 def _keys_of(role: str, boot: Boot) -> Keys | None:
@@ -177,7 +190,7 @@ class Nursery:
             fds["wake"] = wake_read
         log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
         try:
-            with log.open("ab") as output:
+            with _opened(log) as output:
                 log_start = output.tell()
                 process = subprocess.Popen(
                     self._command(place.role, boot.plan.run_id, place.index),

@@ -11,6 +11,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import write_connection_file
+from zmqrl.launch.problem import Problem
 from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.scaling import Scaling
@@ -42,7 +43,7 @@ class HostLinks:
         self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
 
     def renew(self, now: float) -> None:
-        """Every agent's right to live; `now` in monotonic seconds."""
+        """Every agent's right to live, and requests; `now` in monotonic seconds. OSError: the latter must wait."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._orchestrator.command(None, {"command": "lease"})
@@ -50,7 +51,11 @@ class HostLinks:
                 self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
-        """Each host is told where the broker is once both are there; who has gone, the broker is told at once."""
+        """Each host is told where the broker is once both are there; who has gone, the broker is told at once.
+
+        Raises:
+            OSError: Of a `log` event alone: it could not be kept.
+        """
         state = self._state
         if event.event == "log":
             self._keep(event)
@@ -80,7 +85,12 @@ class HostLinks:
     def _invite(self) -> None:
         """Hosts that SSH cannot reach join by a file that their user carries there."""
         for boot in [self._boots[host] for host in sorted(self._manual)]:
-            path = write_connection_file(self._private, boot, self._join_command(boot.host))
+            try:
+                path = write_connection_file(self._private, boot, self._join_command(boot.host))
+            except OSError as error:
+                cause = f"its connection file cannot be written: {error}"
+                self._state.note(Problem(boot.host, cause, "the run goes on without it"))
+                continue
             self._state.invite(
                 boot.host, f"copy {path} there, keep it secret, and run: zmqrl worker --connect {path.name}"
             )

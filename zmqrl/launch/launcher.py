@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.advisory_writes import AdvisoryWrites
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.lost_agent import lost_agent
@@ -37,6 +40,7 @@ MONITOR_S = 0.1
 STATUS_EVERY_S = 1.0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
+RECORDED = frozenset({"metrics", "score", "worker"})
 
 
 def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
@@ -95,6 +99,7 @@ class Launcher:
         self._on_ready: Callable[[], None] | None = on_ready
         self._state = RunState(plan)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
+        self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
         self._stillness = Stillness(plan.config.limits.stalled_after_s)
         self._problems_told = 0
@@ -127,7 +132,7 @@ class Launcher:
                     remove_left_folder(self._plan.run_id)
                 for event in self._orchestrator.monitor(0.0):
                     self._take_last(event, recorder)
-                recorder.close()
+                self._files.attempt("metrics", recorder.close)
                 view.close()
             return self._sum_up(directory, teardown)
 
@@ -140,7 +145,7 @@ class Launcher:
             if still is not None:
                 self._state.note(still)
             self._tell_problems(view)
-            self._links.renew(now)
+            self._files.attempt("an answer to a request", self._links.renew, now)
             self._pass_requests(view, now)
             self._check_start(now)
             self._check_wall_limit(now)
@@ -152,17 +157,31 @@ class Launcher:
                 return
             if now >= self._deadlines.status_at:
                 self._deadlines.status_at = now + STATUS_EVERY_S
-                directory.write("status.json", status_of(self._state, time.time()))
+                self._write_status(directory)
             view.update(self._state, time.time())
         lost = lost_agent(self._state)
         if lost is not None and self._signals.request is not Request.KILL:
             self._state.note(lost)
         self._tell_problems(view)
-        directory.write("status.json", status_of(self._state, time.time()))
+        self._write_status(directory)
+
+    def _write_status(self, directory: RunDirectory) -> None:
+        status = status_of(self._state, time.time())
+        self._files.attempt("status.json", directory.write, "status.json", status)
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
-        self._links.take(event)
+        if event.event == "log":
+            self._files.attempt("a log", self._links.take, event)
+        else:
+            self._links.take(event)
+        if event.event in RECORDED:
+            self._files.attempt("metrics", self._record, event, recorder)
+        if self._on_ready is not None and self._state.all_ready:
+            self._on_ready()
+            self._on_ready = None
+
+    def _record(self, event: HostEvent, recorder: Recorder) -> None:
         if event.event == "metrics":
             recorder.record(time.time(), self._state.env_steps, event.data["values"])
         elif event.event == "score":
@@ -172,9 +191,6 @@ class Launcher:
             prefix = f"worker_{event.data['index']}_"
             rates = {prefix + name: event.data.get(name) for name in ("env_steps_per_s", "wait_fraction")}
             recorder.record(time.time(), self._state.env_steps, rates)
-        if self._on_ready is not None and self._state.all_ready:
-            self._on_ready()
-            self._on_ready = None
 
     def _take_last(self, event: HostEvent, recorder: Recorder) -> None:
         """As `_take`; after a failure only what the summary needs."""
@@ -243,8 +259,8 @@ class Launcher:
             print(error, file=sys.stderr)
             return exit_code
         self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
-        directory.write("summary.json", to_json(self._summary))
-        directory.mark_ended(time.time())
+        self._write_summary(directory, to_json(self._summary))
+        self._files.attempt("run.json", directory.mark_ended, time.time())
         print(final_lines(self._summary), flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
@@ -252,6 +268,13 @@ class Launcher:
             resume = f"  resume with: {resume_command(directory.path)}"
             print(f"{status}: {told}\n{resume}", file=sys.stderr, flush=True)
         return exit_code
+
+    def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:
+        try:
+            directory.write_summary(summary)
+        except OSError as error:
+            print(f"summary.json cannot be written: {error}; this is its content:", file=sys.stderr)
+            print(json.dumps(summary), file=sys.stderr, flush=True)
 
     def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
         """2 before 1 before 3; then too few workers, interrupted, stopped, done."""

@@ -49,15 +49,15 @@ class Requests:
         self._folder = run_dir / FOLDER
 
     def waiting(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Requests that are there, each with the name to answer under."""
+        """Requests that are there, each with the name to answer under. OSError: the folder cannot be used now."""
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             try:
                 request = json.loads(path.read_text()) if path.stat().st_size < MAX_BYTES else None
             except (OSError, ValueError):
                 request = None
+            path.unlink(missing_ok=True)  # first: what cannot be removed would be served for ever
             if isinstance(request, dict):
                 yield path, request
-            path.unlink(missing_ok=True)
 
     def answer(self, path: Path, key: str, text: str) -> None:
         """`key`: done or refused."""

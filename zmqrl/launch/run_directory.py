@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -19,6 +20,8 @@ from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
 FORMAT_VERSION = 1
+SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
+SUMMARY_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -64,21 +67,55 @@ class RunDirectory:
         if info is not None and info.live:
             raise ConfigError(f"{path} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {path}` ends it")
         directory = cls(path, created=not path.exists())
-        for folder in (path / "logs", path / "checkpoints"):
+        try:
+            directory._begin(plan)
+        except OSError as error:
+            directory.discard()
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        return directory
+
+    def _begin(self, plan: RunPlan) -> None:
+        for folder in (self.path / "logs", self.path / "checkpoints"):
             folder.mkdir(parents=True, exist_ok=True)
         me = identify(os.getpid())
         assert me is not None
         preset = plan.config.run.preset
         run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
-        directory.write("config.json", {"format_version": FORMAT_VERSION, "config": to_json(plan.config)})
-        directory.write("run.json", to_json(run))
-        return directory
+        self.reserve_summary()
+        self.write("config.json", {"format_version": FORMAT_VERSION, "config": to_json(plan.config)})
+        self.write("run.json", to_json(run))
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """A JSON file, whole or not at all."""
+        """A JSON file, whole or not at all. OSError leaves nothing behind."""
         temporary = self.path / f".{name}.{os.getpid()}"
-        temporary.write_text(json.dumps(data, indent=2) + "\n")
-        temporary.replace(self.path / name)
+        try:
+            temporary.write_text(_text(data))
+            temporary.replace(self.path / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def reserve_summary(self) -> None:
+        """Take the space that `write_summary` needs: the disk may be full by then. OSError when there is none."""
+        (self.path / RESERVED).write_bytes(bytes(SUMMARY_BYTES))
+
+    def write_summary(self, data: Mapping[str, Any]) -> None:
+        """`summary.json` into the space that is reserved, whole or not at all. OSError leaves nothing behind."""
+        reserved, text = self.path / RESERVED, _text(data).encode()
+        try:
+            with reserved.open("r+b") as file:  # not truncated before it is written: its blocks are the reserve
+                file.write(text)
+                file.flush()
+                file.truncate(len(text))
+                os.fsync(file.fileno())
+            reserved.replace(self.path / SUMMARY)
+        except FileNotFoundError:  # somebody has tidied up
+            self.write(SUMMARY, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                reserved.unlink()
+            raise
 
     def mark_ended(self, now: float) -> None:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
@@ -88,8 +125,14 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        with contextlib.suppress(OSError):
+            (self.path / RESERVED).unlink()
         if self._created:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"
 
 
 def read_info(run_dir: Path) -> RunInfo | None:

@@ -6,21 +6,35 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zmqrl.metrics.append_file import AppendFile
+
 
 class MetricsLog:
     """Appends rows; a resumed run goes on in the same file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+        self._file = AppendFile(path)
+        self._begin = b"" if _ends_with_a_line(path) else b"\n"
 
     def write(self, wall_s: float, env_steps: int, values: Mapping[str, float]) -> None:
-        """One row, on disk as far as the kernel is concerned when this returns."""
+        """One row, on disk as far as the kernel is concerned when this returns. OSError: see `AppendFile.write`."""
         row = {"wall_s": round(wall_s, 3), "env_steps": env_steps, **values}
-        self._file.write(json.dumps(row) + "\n")
+        begin, self._begin = self._begin, b""
+        self._file.write(begin + json.dumps(row).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file. Safe to call twice."""
+        """Close the file. Safe to call twice. OSError: rows that still waited are lost."""
         self._file.close()
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    """False after a kill that cut the last line off."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, 2)
+            return file.read() == b"\n"
+    except OSError:  # there is none, or it is empty
+        return True
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:

@@ -19,14 +19,22 @@ class Recorder:
         self._tensorboard = TensorBoardLog(run_dir / "tensorboard")
 
     def record(self, wall_time: float, env_steps: int, values: Mapping[str, object]) -> None:
-        """One set of values, measured at unix time `wall_time` when `env_steps` were stored."""
+        """One set of values, measured at unix time `wall_time` when `env_steps` were stored.
+
+        Raises:
+            OSError: Not all of it is written; later calls write it as well.
+        """
         numbers = {name: float(v) for name, v in values.items() if isinstance(v, (int, float)) and name != "env_steps"}
         if not numbers:
             return
-        self._jsonl.write(wall_time - self._started_at, env_steps, numbers)
-        self._tensorboard.write(wall_time, env_steps, numbers)
+        try:
+            self._jsonl.write(wall_time - self._started_at, env_steps, numbers)
+        finally:
+            self._tensorboard.write(wall_time, env_steps, numbers)
 
     def close(self) -> None:
-        """Flush and close both."""
-        self._jsonl.close()
-        self._tensorboard.close()
+        """Flush and close both. OSError: what still waited is lost."""
+        try:
+            self._jsonl.close()
+        finally:
+            self._tensorboard.close()

@@ -106,8 +106,9 @@ class Channel:
             self._channel.shutdown_write()
 
     def _log(self, path: Path) -> None:
-        with path.open("ab", buffering=0) as log:
-            while chunk := _receive(self._channel, stderr=True):
+        """A full disk loses lines of the log; what is not received would block the process."""
+        while chunk := _receive(self._channel, stderr=True):
+            with contextlib.suppress(OSError), path.open("ab", buffering=0) as log:
                 log.write(chunk)
 
 
