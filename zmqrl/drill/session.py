@@ -15,7 +15,7 @@ from typing import Any
 from zmqrl.drill.attempts import end_attempt
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene
-from zmqrl.drill.recovery import Look, Recovery
+from zmqrl.drill.recovery import LASTING, Look, Recovery
 from zmqrl.drill.subject import Subject
 
 LOOK_EVERY_S = 0.03
@@ -185,9 +185,11 @@ class Session:
     def _end_deed(self, active: _Active, look: Look, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
         assert end is not None
-        if active.fault.kind.role == EVERY_PROCESS:  # a process that was started meanwhile inherited the limit
-            active.scene = replace(active.scene, victims=list(look.processes.values()))
         end(active.scene)
+        if active.fault.kind.role == EVERY_PROCESS:
+            # Processes that were started meanwhile inherited the limit; once their parents are free no more do.
+            for _ in range(2):
+                end(replace(active.scene, victims=list(self.subject.processes().values())))
         active.end_at = None
         active.recovery = Recovery(active.fault, look, now, own_stream=not self.subject.sync)
 
@@ -201,8 +203,8 @@ class Session:
     def _end_deeds(self) -> None:
         """End every fault that lasts, so that nothing stays stopped, limited or renamed."""
         for active in self._active:
-            end = DEEDS[active.fault.kind.action].end if active.end_at is not None else None
-            if end is not None:
+            end = DEEDS[active.fault.kind.action].end
+            if end is not None and active.end_at is not None and active.fault.kind.action in LASTING:
                 end(active.scene)
 
     def _note(self, active: _Active, recovered_s: float | None) -> None:
