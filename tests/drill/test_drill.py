@@ -12,26 +12,47 @@ from pathlib import Path
 
 import pytest
 
+from zmqrl.drill.scenarios import SCENARIOS
+
 DRILL = (sys.executable, "-m", "zmqrl", "drill")
 START_S = 60.0
 
 
+KINDS = (
+    *(f"{role}:kill" for role in ("worker", "broker", "learner", "evaluator", "agent", "launcher")),
+    *("worker:pause", "worker:hang", "worker:stall", "learner:damage", "learner:no-space"),
+)
+
+
 @pytest.mark.timeout(430)
-def test_nothing_is_lost_in_a_drill_of_60_s(tmp_path: Path) -> None:
-    """The seed deals every role, and each way of ending a process."""
-    arguments = ["--for", "60s", "--faults", "16", "--seed", "37", "--run-dir", str(tmp_path / "d")]
+def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
+    wanted = [part for kind in KINDS for part in ("--at-least", f"{kind}=1")]
+    arguments = ["--for", "20s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
     done = subprocess.run(
         [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report = json.loads((tmp_path / "d" / "drill.json").read_text())
     assert report["verdict"] == "pass"
-    assert len(report["outcomes"]) == 16
+    assert {f"{o['role']}:{o['kind']}" for o in report["outcomes"]} == {*KINDS}
     assert all(outcome["recovered_s"] is not None for outcome in report["outcomes"])
-    assert {"worker", "broker", "learner", "evaluator", "agent", "launcher"} == {o["role"] for o in report["outcomes"]}
-    assert {"kill", "pause", "hang", "damage", "no-space"} <= {o["kind"] for o in report["outcomes"]}
+    assert [minimum["injected"] for minimum in report["at_least"]] == [1] * len(KINDS)
     assert report["outside"]["rows"] == report["books_rows"][0] > 1000
     assert "verdict: nothing lost, nothing twice, all recovered" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
+    arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    assert "FAULT: outside check: " in done.stdout and "verdict: FAIL" in done.stdout
+    assert json.loads((tmp_path / "d" / "drill.json").read_text())["plant"] == "tear"
+
+
+def test_the_scenarios_are_listed() -> None:
+    done = subprocess.run([*DRILL, "--list"], capture_output=True, text=True, timeout=60, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
 
 
 def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
@@ -57,6 +78,12 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--only", "broker", "--mode", "single"], "--only: no process of these runs can have such a fault"),
         (["--set", "run.seedd=1"], "run.seed"),
         (["--json", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
+        (["--scenario", "dqn-snyc"], "'dqn-snyc' is unknown; known: ppo-sync, dqn-sync"),
+        (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
+        (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
+        (["--at-least", "worker:kill=13"], "13 faults are more than the 12 of the drill; raise --faults"),
+        (["--at-least", "worker:kill"], "--at-least worker:kill: write ROLE:FAULT=N"),
+        (["--plant", "lose", "--mode", "single"], "--plant: mode single"),
         (["--workers", "9", "--mode", "sync"], "vector_envs"),
     ],
 )

@@ -118,13 +118,13 @@ def drill_command(
 def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) -> None:
     """A scenario has its own preset and mode, and --long has its own scenarios and settings."""
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    clash: dict[str, tuple[str, ...]] = {"--scenario": ("preset", "mode")} if scenario is not None else {}
+    own = {"preset": "PRESET", "mode": "--mode"}
     if is_long:
-        clash["--long"] = ("preset", "mode", "scenario", "workers", "overrides")
-    for option, names in clash.items():
-        both = [name for name in names if name in given]
-        if both:
-            raise ConfigError(f"{option} has its own {', '.join(both)}: leave one of them out; see zmqrl drill --list")
+        own |= {"scenario": "--scenario", "workers": "--workers", "overrides": "--set"}
+    both = [own[name] for name in given if name in own] if is_long or scenario is not None else []
+    if both:
+        option = "--long" if is_long else "--scenario"
+        raise ConfigError(f"{option} and {', '.join(both)} cannot be combined; `zmqrl drill --list` shows what it sets")
 
 
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:

@@ -85,8 +85,9 @@ def _kill_in_end(fault: Fault, subject: Subject) -> Ended:
     if injected and fault.kind.role in WHOLE_RUN:
         return Ended(subject.await_gone(before), injected)
     code = subject.await_end(before)
-    failure = f"exit code {code} after {fault.kind}, which leaves a run to end as it was asked to" if code else None
-    return Ended(None, injected, failure)
+    if code == 0:
+        return Ended(None, injected)
+    return Ended(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{subject.last_words()}")
 
 
 def _await_first_end(subject: Subject, before: Mapping[str, ProcessId]) -> None:

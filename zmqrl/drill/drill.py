@@ -38,7 +38,8 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     asked.folder.mkdir(parents=True, exist_ok=True)
     other = witness_run(asked, learning.plan)
     record = record_folder(asked.folder)
-    threshold = learning.plan.env.reward_threshold if asked.scenario.learns else None
+    judged = asked.scenario.learns and asked.plant is None
+    threshold = learning.plan.env.reward_threshold if judged else None
     sessions = [
         Session(subject, [fault for fault in plan if fault.run == subject.name], record)
         for subject in (learning, other)

@@ -11,7 +11,7 @@ from zmqrl.errors import ConfigError
 
 WHOLE_RUN = frozenset({"agent", "launcher"})
 """Roles whose death ends the attempt."""
-EVERYBODY = "run"
+EVERY_PROCESS = "run"
 """The role that stands for all processes of a run."""
 
 
@@ -78,7 +78,7 @@ class Fault:
     @property
     def places(self) -> tuple[str, ...]:
         """`role-index` of each process that is meant, as the process table names it; none for the whole run."""
-        roles = [] if self.kind.role == EVERYBODY else self.kind.roles
+        roles = [] if self.kind.role == EVERY_PROCESS else self.kind.roles
         return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
 
@@ -185,7 +185,7 @@ class Target:
 
     def can_have(self, kind: Kind) -> bool:
         """Whether the run has these processes and its env can do that."""
-        there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERYBODY}
+        there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERY_PROCESS}
         return there and (self.stalls or kind.action is not Action.STALL)
 
 

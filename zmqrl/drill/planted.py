@@ -1,6 +1,6 @@
-"""Defects on purpose, to see that the drill finds them: memory backends of the witness run that spoil segments.
+"""Planted defects, which the drill has to find: memory backends of the witness run that spoil segments.
 
-Each is the `zmq` backend with a learner's end that writes into every `EVERY`-th segment before the learner reads it.
+Each is the `zmq` backend whose source, the learner's end, writes into every `EVERY`-th segment before it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.memory_backends.zmq import ZmqBackend, ZmqSource
 from zmqrl.types import Array
 
-EVERY = 40
+EVERY = 10
 """Often enough that one is left of the rounds that no learner goes back from."""
 Columns = Mapping[str, Array]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zmqrl.drill.faults import EVERYBODY, Action, Fault
+from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
@@ -30,15 +30,15 @@ class Recovery:
 
     worker, broker: the process is back, and after that rows were stored (of a worker in async: of its vector env; in
     sync, where each vector env is needed, of all). learner: it is back, and announced a version that improves on the
-    first one that it announced. evaluator: it is back. What is done to the whole run, or ends its attempt: as a
-    learner, in the resumed run where it was resumed. What lasts is counted from its end.
+    first one that it announced. evaluator: it is back. A fault of the whole run, or one that ends its attempt: as of
+    the learner, after the resume where there was one. A fault that lasts is counted from its end.
     """
 
     def __init__(self, fault: Fault, before: Look, began: float, own_stream: bool) -> None:
         """`before`: the last look before the fault, or at its end where it lasts. `own_stream`: async."""
         self.fault = fault
         self.began = began
-        whole = fault.kind.ends_run or fault.kind.role == EVERYBODY
+        whole = fault.kind.ends_run or fault.kind.role == EVERY_PROCESS
         places = ("learner-0",) if whole else fault.places
         self._parts = [_Part(fault, place, before, own_stream) for place in places]
 

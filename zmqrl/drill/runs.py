@@ -20,7 +20,6 @@ from zmqrl.drill.witness_rows import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode
 
 ENDLESS = 1_000_000_000
 """Env steps: the drill ends its runs."""
@@ -63,6 +62,8 @@ def learning_run(asked: Asked) -> tuple[Subject, int]:
     scenario = asked.scenario
     preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
     run = load(preset, None, scenario.overrides, mode, workers, None).config.run
+    if asked.plant is not None and run.mode == "single":
+        raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
     settings = {
         "run.name": LEARNING,
         "run.stop_at_return": None,
@@ -122,7 +123,7 @@ def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
             "learning_starts": 0,
             "ratio": OWN_RATIO if learning.on_policy else replay.ratio,
         },
-        "memory_backend": {"kind": _backend(asked.plant, mode)},
+        "memory_backend": {"kind": _backend(asked.plant)},
         "evaluator": {"episodes": 0},
         "restart": dict(RESTART),
         "limits": dict(LIMITS),
@@ -143,12 +144,8 @@ def _command_flags(config: Config, asked: Asked) -> list[str]:
     return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.scenario.workers)]
 
 
-def _backend(plant: str | None, mode: Mode) -> str:
-    if plant is None:
-        return "zmq"
-    if mode == "single":
-        raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
-    return f"zmqrl.drill.planted:{DEFECTS[plant].__name__}"
+def _backend(plant: str | None) -> str:
+    return "zmq" if plant is None else f"zmqrl.drill.planted:{DEFECTS[plant].__name__}"
 
 
 def _plan(config: Config, run_dir: Path) -> RunPlan:

@@ -1,4 +1,4 @@
-"""What is drilled by name: presets in the settings in which labs run them, and in extreme ones."""
+"""Presets with settings that strain the bus, the replay or the checkpoints; `--scenario` names them."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.drill.attempts import end_attempt
-from zmqrl.drill.faults import EVERYBODY, Action, Fault
+from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene
-from zmqrl.drill.recovery import Look, Recovery
+from zmqrl.drill.recovery import LASTING, Look, Recovery
 from zmqrl.drill.subject import Subject
 
 LOOK_EVERY_S = 0.03
@@ -137,21 +137,21 @@ class Session:
             self.failures.append(f"{len(pending)} faults found no moment to come")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
-        """A process has one fault at a time, and what ends the attempt, or is done to the whole run, comes alone."""
+        """A process has one fault at a time; one of the whole run, or that ends the attempt, overlaps with none."""
         if time.monotonic() < self._begun + fault.at_s or not {*fault.places} <= {*look.processes}:
             return False
         if fault.kind.ends_run:
             return not self._active and look.version is not None
-        if fault.kind.role == EVERYBODY:
+        if fault.kind.role == EVERY_PROCESS:
             return not self._active and "learner-0" in look.processes
         others = [active.fault for active in self._active]
-        alone = any(other.kind.ends_run or other.kind.role == EVERYBODY for other in others)
+        alone = any(other.kind.ends_run or other.kind.role == EVERY_PROCESS for other in others)
         return not alone and not {*fault.places} & {place for other in others for place in other.places}
 
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
         places = fault.places or tuple(look.processes)
-        scene = Scene([look.processes[p] for p in places], self.subject.store, self.record, fault.number)
+        scene = Scene([look.processes[p] for p in places], self.subject.checkpoints, self.record, fault.number)
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
         active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
@@ -185,9 +185,11 @@ class Session:
     def _end_deed(self, active: _Active, look: Look, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
         assert end is not None
-        if active.fault.kind.role == EVERYBODY:  # who was started meanwhile has inherited the limit
-            active.scene = replace(active.scene, victims=list(look.processes.values()))
         end(active.scene)
+        if active.fault.kind.role == EVERY_PROCESS:
+            # Processes that were started meanwhile inherited the limit; once their parents are free no more do.
+            for _ in range(2):
+                end(replace(active.scene, victims=list(self.subject.processes().values())))
         active.end_at = None
         active.recovery = Recovery(active.fault, look, now, own_stream=not self.subject.sync)
 
@@ -199,10 +201,10 @@ class Session:
             active.end_at = now + active.fault.hold_s
 
     def _end_deeds(self) -> None:
-        """Whatever the drill ends with: nothing stays stopped, limited or renamed."""
+        """End every fault that lasts, so that nothing stays stopped, limited or renamed."""
         for active in self._active:
-            end = DEEDS[active.fault.kind.action].end if active.end_at is not None else None
-            if end is not None:
+            end = DEEDS[active.fault.kind.action].end
+            if end is not None and active.end_at is not None and active.fault.kind.action in LASTING:
                 end(active.scene)
 
     def _note(self, active: _Active, recovered_s: float | None) -> None:

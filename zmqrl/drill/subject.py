@@ -64,7 +64,7 @@ class Subject:
         return Path(self.plan.run_dir)
 
     @property
-    def store(self) -> Path:
+    def checkpoints(self) -> Path:
         """Directory of its checkpoints: of the run's own lineage, `plan` has another."""
         return stored_path(self.run_dir, self.plan.config)
 
@@ -227,7 +227,7 @@ class Subject:
     def _saved_version(self) -> Version | None:
         """Without shared memory (single mode): the newest file in the store."""
         try:
-            names = os.listdir(self.store)
+            names = os.listdir(self.checkpoints)
         except OSError:
             return None
         versions = (Version(int(m[1]), int(m[2])) for m in map(_VERSION.fullmatch, names) if m)

@@ -1,0 +1,112 @@
+"""Faults done to real processes and directories, and taken back."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zmqrl.drill.faults import SHARES, Action
+from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, signalled
+from zmqrl.supervision.process_table import ProcessId, identify
+
+SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two processes."""
+    started = [subprocess.Popen(SLEEPER, stdout=subprocess.PIPE) for _ in range(2)]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _ids(sleepers: list[subprocess.Popen[bytes]]) -> list[ProcessId]:
+    found = [identify(process.pid) for process in sleepers]
+    return [process for process in found if process is not None]
+
+
+def _state(process: ProcessId) -> str:
+    text = Path(f"/proc/{process.pid}/stat").read_text()
+    return text[text.rindex(")") + 2]
+
+
+def test_several_processes_are_killed_in_one_loop(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    spread_s = signalled(_ids(sleepers), signal.SIGKILL)
+    assert spread_s is not None and 0 < spread_s < 0.5
+    assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
+
+
+def test_none_is_signalled_when_one_is_gone(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    victims = _ids(sleepers)
+    sleepers[1].kill()
+    sleepers[1].wait(5)
+    assert signalled(victims, signal.SIGKILL) is None
+    assert sleepers[0].poll() is None
+
+
+def test_a_pause_ends_for_those_that_are_left(sleepers: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    victims = _ids(sleepers)
+    scene = Scene(victims, tmp_path, tmp_path)
+    begin, end = DEEDS[Action.PAUSE]
+    assert begin(scene) is not None and end is not None
+    for process in victims:
+        assert _eventually(process, "T")
+    sleepers[1].kill()
+    sleepers[1].wait(5)
+    end(scene)
+    assert _eventually(victims[0], "S")
+
+
+def _eventually(process: ProcessId, state: str) -> bool:
+    for _ in range(500):
+        if _state(process) == state:
+            return True
+        signal.sigtimedwait([], 0.01)
+    return False
+
+
+def test_a_full_disk_limits_every_process_and_ends_for_every_one(
+    sleepers: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    victims = _ids(sleepers)
+    before = [resource.prlimit(process.pid, resource.RLIMIT_FSIZE) for process in victims]
+    begin, end = DEEDS[Action.NO_SPACE]
+    assert begin(Scene(victims, tmp_path, tmp_path)) is not None and end is not None
+    assert [resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[0] for process in victims] == [0, 0]
+    end(Scene(victims, tmp_path, tmp_path))
+    assert [resource.prlimit(process.pid, resource.RLIMIT_FSIZE) for process in victims] == before
+
+
+def test_a_store_comes_back_as_it_was_and_what_was_written_meanwhile_is_put_aside(tmp_path: Path) -> None:
+    store = tmp_path / "checkpoints"
+    store.mkdir()
+    (store / "full").write_text("before")
+    scene = Scene([], store, tmp_path, number=3)
+    assert DEEDS[Action.STORE_AWAY].begin(scene) == 0.0
+    assert not store.exists()
+    store.mkdir()
+    (store / "full").write_text("meanwhile")
+    bring_store_back(scene)
+    assert (store / "full").read_text() == "before"
+    assert (tmp_path / "checkpoints.meanwhile-3" / "full").read_text() == "meanwhile"
+    bring_store_back(scene)  # nothing is away
+    assert (store / "full").read_text() == "before"
+
+
+def test_a_store_that_does_not_exist_yet_is_not_taken_away(tmp_path: Path) -> None:
+    assert DEEDS[Action.STORE_AWAY].begin(Scene([], tmp_path / "none", tmp_path)) is None
+
+
+def test_every_action_is_done_here_or_ends_the_attempt() -> None:
+    assert {Action(action) for _, action in SHARES} - DEEDS.keys() == {Action.KILL_RESUME, Action.KILL_END}
