@@ -39,8 +39,8 @@ COMMON = (
 DQN = ("replay.capacity=2000", "replay.learning_starts=500", "replay.ratio=0.05")
 RUNS = {
     "sync-ppo": ("cartpole-ppo", "sync", 150_000, ("algorithm.epochs=2",)),
-    "sync-dqn": ("cartpole-dqn", "sync", 30_000, DQN),
-    "async-ppo": ("cartpole-ppo", "async", 200_000, ("algorithm.epochs=2",)),
+    "sync-dqn": ("cartpole-dqn", "sync", 100_000, DQN),
+    "async-ppo": ("cartpole-ppo", "async", 150_000, ("algorithm.epochs=2", "algorithm.minibatch_size=64")),
     "async-dqn": ("cartpole-dqn", "async", 50_000, (*DQN, "store.async_replay=true")),
 }
 """Preset, mode, env steps, settings."""
