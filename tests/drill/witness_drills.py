@@ -43,7 +43,7 @@ def drilled(
     ]
     session = Session(subject, faults, record_folder(folder))
     try:
-        session.run(Clock(60.0, threading.Barrier(1), threading.Event()))
+        session.run(Clock(0.1, threading.Barrier(1), threading.Event()))
         return Drilled(run_report(session), tuple(session.outcomes), outside_check(subject, record_folder(folder)))
     finally:
         subject.kill()

@@ -119,7 +119,9 @@ class Session:
         pending = deque(self.faults)
         self._begun = time.monotonic()
         until = self._begun + 2 * clock.for_s + RECOVERY_S
-        while (pending or self._active) and time.monotonic() < until and not clock.stop.wait(LOOK_EVERY_S):
+        while not clock.stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < until:
+            if not (pending or self._active) and now >= self._begun + clock.for_s:
+                break  # a run without faults trains as long: it is checked too
             look = self.subject.look()
             if self.subject.exit_code is not None:
                 self._ended_by_itself()
