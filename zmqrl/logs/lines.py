@@ -115,6 +115,8 @@ CHILD_EVENTS: Mapping[str, Line] = {
     "worker": Line({}, dict.fromkeys(("env_steps", "env_steps_per_s", "wait_fraction", "episodes"), _finite)),
     "metrics": Line({"values": _map(_finite)}),
     "problem": Line({"cause": _text, "done": _text}),
+    "resumed": Line({"version": _text, "env_steps": _count, "written_at": _or_none(_finite)}),
+    "writing": Line(),
     "score": Line(
         {"env_steps": _count, "wall": _finite, "return_mean": _number},
         {"return_std": _number, "episodes": _count, "best": _flag, "final": _flag, "version": _list(_count)},
@@ -126,6 +128,7 @@ CHILD_EVENTS: Mapping[str, Line] = {
             **dict.fromkeys(("env_steps_per_s", "updates_per_s", "wait_fraction", "store_wait_fraction"), _number),
             **dict.fromkeys(("train_return_mean_100", "solved_at_wall_s"), _or_none(_number)),
             "replay_ratio": _number,
+            "checkpoint_interval_s": _finite,
             "solved_at_env_steps": _or_none(_count),
             "reason": _text,
             "weights_sha256": _text,
