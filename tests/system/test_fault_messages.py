@@ -20,8 +20,8 @@ from told_envs import WORDS
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
-from zmqrl.drill.faults import SHARES, Action, Fault, Kind
-from zmqrl.drill.inject import inject, relieve
+from zmqrl.drill.faults import EVERY_PROCESS, SHARES, Action, Kind
+from zmqrl.drill.inject import DEEDS, Scene
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.supervision.process_table import ProcessId, await_gone
@@ -214,7 +214,6 @@ def _do(case: Case, run: Heard) -> None:
     process = run.process_of(case.place)
     if case.kind.role == "worker":
         run.wait_for_steps(case.place, process)  # nobody judges the silence of one that was never ready
-    fault = Fault(0, 0.0, "", case.kind, case.index, PAUSE_S)
     if case.order:
         run.order(case.place, case.order)
     if case.order == "say":
@@ -223,10 +222,17 @@ def _do(case: Case, run: Heard) -> None:
     if case.order in ("", "say"):
         store = Path(run.plan.store_path)
         run.wait(lambda: list(store.glob("full-*.safetensors")), "a FULL")
-        assert inject(fault, process, store, store)
+        assert DEEDS[case.kind.action].begin(Scene([process], store, store)) is not None
     if case.kind.action is Action.PAUSE:
         time.sleep(PAUSE_S)  # how long it is paused is the fault
-        relieve(fault, process)
+        _relieve(case, run, process)
+
+
+def _relieve(case: Case, run: Heard, process: ProcessId) -> None:
+    store = Path(run.plan.store_path)
+    end = DEEDS[case.kind.action].end
+    assert end is not None
+    end(Scene([process], store, store))
 
 
 def _hear(run: Heard, told: Sequence[str], since: int = 0) -> None:
@@ -248,7 +254,7 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
         for done in [case for case in waiting if case.told]:
             _hear(run, done.told, since)
             if done.kind.action is Action.NO_SPACE:
-                relieve(Fault(0, 0.0, "", done.kind), run.process_of(done.place))
+                _relieve(done, run, run.process_of(done.place))
         since, waiting = len(run.blocks()), []
     _hear(run, DAMAGED)
     run.process.send_signal(signal.SIGTERM)
@@ -257,9 +263,11 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
     assert run.summary()["restarts"] == len(replaced), "and nothing is done about a pause"
 
 
-def test_every_fault_of_the_drill_is_here() -> None:
-    ended = {("agent", "kill"), ("launcher", "kill")}
-    assert {(case.kind.role, case.kind.action.value) for case in CASES} | ended == set(SHARES)
+def test_every_fault_of_the_drill_that_one_process_has_and_the_attempt_survives_is_here() -> None:
+    """A kill while a process starts is reported like any other."""
+    kinds = {Kind(role, Action(action)) for role, action in SHARES}
+    single = {kind for kind in kinds if len(kind.roles) == 1 and kind.role != EVERY_PROCESS and not kind.ends_run}
+    assert {case.kind for case in CASES} == {kind for kind in single if kind.action is not Action.KILL_START}
 
 
 @pytest.mark.timeout(400)
