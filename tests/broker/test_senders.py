@@ -28,7 +28,7 @@ def ear(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ear]:
 
 def worker(index: int, remote: bool = True, spawn: int = 2) -> bytes:
     return messages.pack("worker", index=index, spawn=spawn, broker=0, serial=-1, remote=remote,
-        leases=[], streams=[], open=[])  # fmt: skip
+        leases=[], streams=[], stopped=[], open=[])  # fmt: skip
 
 
 def goodbye(index: int) -> bytes:
@@ -107,7 +107,7 @@ def test_no_agent_speaks_for_the_learners_host_from_outside(ear: Ear) -> None:
 def test_a_worker_of_the_plan_is_heard_before_its_agent(ear: Ear) -> None:
     """Their connections are not in step: after a broker's restart either may be first."""
     heard = ear.hear(ear.far, worker(FAR))
-    assert heard == ev.WorkerIs(FAR, 2, [], {}, 0, -1, True, [])
+    assert heard == ev.WorkerIs(FAR, 2, [], {}, 0, -1, True, [], [])
 
 
 def test_a_worker_that_came_later_is_heard_once_its_agent_was(ear: Ear) -> None:

@@ -142,6 +142,7 @@ def test_what_a_run_writes_before_its_first_lease(quick: Path, disk: CutDisk) ->
     check()
     made.write("status.json", {"n": 1})
     made.mark_ended(time.time())
+    made.release()
     assert seen > 40
 
 

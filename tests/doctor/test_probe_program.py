@@ -22,6 +22,7 @@ from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
 from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
+from zmqrl.wire.messages import PROTOCOL
 
 HERE = Path(__file__).parent
 ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
@@ -49,7 +50,7 @@ def env_of(how: str, asked: Examine = ASKED) -> EnvFacts:
 def test_a_host_is_measured_whole() -> None:
     found = examined(ASKED, {"PYTHONPATH": str(HERE)})
     assert found.failure is None and found.hello is not None
-    assert found.hello.python == sys.executable and found.hello.versions["protocol"] == "1"
+    assert found.hello.python == sys.executable and found.hello.versions["protocol"] == str(PROTOCOL)
     assert found.clock is not None and abs(found.clock.skew_s) <= found.clock.round_trip_s / 2 + 0.01
     assert found.machine is not None and found.machine.cores >= 1 and found.machine.available_bytes > 1e7
     assert found.folders is not None and found.folders.workdir.error is None

@@ -45,6 +45,8 @@ CHILD: dict[str, dict[str, Any]] = {
     "worker": {"env_steps": 5, "env_steps_per_s": 2.0, "wait_fraction": 0.5, "episodes": 1},
     "metrics": {"values": {"env_steps": 5, "updates": 6, "train_return_mean_100": 1.5}},
     "problem": {"cause": "c", "done": "d"},
+    "resumed": {"version": "0-3", "env_steps": 5, "written_at": 1.5},
+    "writing": {},
     "score": {"version": [0, 1], "env_steps": 5, "return_mean": 2.0, "return_std": 0.1, "episodes": 3, "wall": 4.0,
         "best": True, "final": False},
     "ended": {"reason": "stop", "env_steps": 5, "env_steps_before": 0, "updates": 6, "updates_lost": 0, "episodes": 1,

@@ -50,7 +50,7 @@ def _start(tmp_path: Path, mode: Mode, done: list[str], store: MemoryStore, resu
     algorithm = make_algorithm(config, plan.env)
     events = create_autospec(EventPipe, instance=True)
     learning = Learning(plan, algorithm, store, source, events, start.counters)
-    weights = _first_weights(learning, start.full)
+    weights = _first_weights(learning, start)
     full = store.newest_full()
     assert full is not None
     assert {f"weights/{name}" for name in weights} == {name for name in full.arrays if name.startswith("weights/")}
