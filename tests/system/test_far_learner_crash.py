@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from lab import Lab, lab_or_skip
 
 STEPS = 24_000
+SCHEDULE = 100_000
 ENDLESS = 10_000_000
 NEVER_S = 10_000.0
 Crashed = Callable[..., FarRun]
@@ -37,7 +38,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
     def crash(name: str, checkpoint_every_s: float, is_ready: Callable[[FarRun], Any] = lambda run: True) -> FarRun:
         config: dict[str, Any] = {
             "run": {
-                "preset": "cartpole-ppo", "total_env_steps": ENDLESS,
+                "preset": "cartpole-ppo", "total_env_steps": ENDLESS, "schedule_env_steps": SCHEDULE,
                 "stop_at_return": None, "checkpoint_every_s": checkpoint_every_s,
             },
             "env": {"vector_envs": 4},
@@ -64,7 +65,8 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run in one process."""
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    sets = ("run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0", f"run.total_env_steps={STEPS}")
+    sets = ["run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0"]
+    sets += [f"run.total_env_steps={STEPS}", f"run.schedule_env_steps={SCHEDULE}"]
     words = [word for pair in sets for word in ("--set", pair)]
     zmqrl("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", run_dir, *words, at=run_dir.parent)
     return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
