@@ -89,7 +89,7 @@ def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> 
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     tmp_path: Path, begin: Begin, mode: Mode, start: int
 ) -> None:
-    env = replace(CARTPOLE, id="offset_envs:Offset", kwargs={"start": start})
+    env = replace(CARTPOLE, id="offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
     straight = begin(system_plan(tmp_path / "straight", mode, 1, env=env, steps=STEPS))
     plan = system_plan(tmp_path / "legs", mode, 1, env=env, steps=STEPS // 2)
     run = begin(plan)

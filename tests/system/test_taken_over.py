@@ -19,7 +19,7 @@ from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], Run]
 ELSEWHERE = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-SLOW = EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32)
+SLOW = EnvSection(id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
 TAKE_OVER = """
 import sys
 from pathlib import Path

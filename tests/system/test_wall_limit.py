@@ -19,7 +19,9 @@ from zmqrl.types import Mode
 Begin = Callable[[RunPlan], Run]
 WALL_S, GRACE_S, TEARDOWN_S = 5.0, 2.0, 2.0
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=GRACE_S)
-SLOW = EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32, kwargs={"step_s": 0.2})
+SLOW = EnvSection(
+    id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32, kwargs={"step_s": 0.2}
+)
 LONG = 10_000_000
 KINDS: Mapping[str, tuple[Mode, Mapping[str, Any]]] = {
     "single-ppo": ("single", PPO),
