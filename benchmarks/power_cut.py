@@ -113,7 +113,7 @@ class Session:
         cut = Cut(run, moment)
         with tempfile.TemporaryDirectory(dir=_memory()) as name:
             folder = Path(name)
-            self._environment = {**os.environ, "XDG_RUNTIME_DIR": name}  # what a killed run leaves goes with it
+            self._environment = {**os.environ, "ZMQRL_RUNTIME_DIR": name}  # what a killed run leaves goes with it
             image = _new_image(folder / "image")
             arguments: list[str] = command(run)
             if moment == "resume":  # cut before: what is resumed and cut again is the copy
