@@ -80,10 +80,10 @@ def test_a_run_that_had_env_steps_by_any_record_is_not_begun_again(run_dir: Path
     assert str(STEPS) in refused(run_dir)
 
 
-def test_two_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
+def test_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
     for path in fulls(run_dir):
         damage(path)
-    assert len(fulls(run_dir)) == 2 and all(path.name in refused(run_dir) for path in fulls(run_dir))
+    assert len(fulls(run_dir)) == 3 and all(path.name in refused(run_dir) for path in fulls(run_dir))
     resume(run_dir, 2 * STEPS, "--from-scratch")
     assert summary(run_dir)["resumed_from"] is None
 
