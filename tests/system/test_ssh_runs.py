@@ -152,7 +152,8 @@ def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Be
 def test_a_learner_elsewhere_leaves_its_checkpoints_here_and_goes_on_from_them(
     begin: Begin, lab: Lab, alone: str
 ) -> None:
-    first = begin("far", learner={"host": "h0"}, run={"total_env_steps": STEPS // 2})
+    run = {"total_env_steps": STEPS // 2, "schedule_env_steps": STEPS}
+    first = begin("far", learner={"host": "h0"}, run=run)
     assert first.done()["env_steps"] >= STEPS // 2
     kept = {path.name.partition("-")[0] for path in (first.run_dir / "checkpoints").iterdir()}
     assert "full" in kept and "v0" in kept
