@@ -122,3 +122,10 @@ def test_a_worker_that_came_later_here_is_nobody_elses(ear: Ear) -> None:
     ear.hear(ear.near, agent("local", [LOCAL, LATER]))
     assert refused(ear, ear.far, worker(LATER)) == "host"
     assert refused(ear, ear.far, agent("far", [LATER])) == "host"
+
+
+def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(ear: Ear) -> None:
+    """Its host holds it no more, and lists it as alive."""
+    alive = messages.pack_host_word("far", messages.HostWord({LATER: 2}, workers=[FAR]))
+    ear.hear(ear.far, alive)
+    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerIs)

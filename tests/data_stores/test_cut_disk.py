@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cut_disk import CutDisk
 
+from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config, EvaluatorSection
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full
@@ -135,6 +136,7 @@ def test_what_a_run_writes_before_its_first_lease(quick: Path, disk: CutDisk) ->
     disk.forget()
     check()
     store = DirectoryStore(plan.store_path, 2)
+    store.set_owner(plan.lineage)
     store.save(Version(0, 0), {"a": np.zeros(3)}, {})
     store.save_full(_full(Version(0, 0)), durable=True)
     has_full = True
@@ -218,3 +220,14 @@ def test_what_is_durable_or_of_another_process_is_never_written_again(
         with file:
             metadata = tensors.verify(file.read())
             assert name.startswith("v") or f"full-{metadata['version']}.safetensors" == name
+
+
+def test_the_place_of_a_lineage_is_durable_in_every_directory_above_it(quick: Path, disk: CutDisk) -> None:
+    """Its owner record is what makes it."""
+    place, version = Path("shared") / "lineage", Version(0, 3)
+    store = DirectoryStore(str(disk.root / place), 2)
+    store.set_owner(Lineage("lineage", 1, "host", "/run"))
+    store.save_full(_full(version), durable=True)
+    for state in disk.cuts(quick / "cuts"):
+        found = DirectoryStore(str(state / place), 2).newest_full()
+        assert found is not None and found.version == version

@@ -172,3 +172,11 @@ def test_discard_leaves_a_directory_that_was_there(state: RunState) -> None:
     Path(state.plan.run_dir).mkdir()
     RunDirectory.create(state.plan).discard()
     assert Path(state.plan.run_dir).exists()
+
+
+def test_discard_leaves_a_directory_that_another_launcher_has_taken_over(state: RunState) -> None:
+    directory = RunDirectory.create(state.plan)
+    record = directory.path / ".owner" / "1"
+    (record.parent / "2").write_text(record.read_text().replace(state.plan.run_id, "another"))
+    directory.discard()
+    assert read_info(directory.path) is not None

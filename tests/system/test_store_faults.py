@@ -193,6 +193,28 @@ def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin
     assert only.name in err and run.summary()["ledger"]["balanced"]
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
+    tmp_path: Path, begin: Begin, mode: Mode
+) -> None:
+    """It began at env step 0 otherwise, in a directory that it made in the place of the other."""
+    run = begin(system_plan(tmp_path / "run", mode, 2, steps=10_000_000))
+    run.wait_for_updates(8)
+    store = Path(run.plan.store_path)
+    learner = run.processes()["learner-0"]
+    os.kill(learner.pid, signal.SIGSTOP)
+    store.rename(store.with_name("away"))
+    os.kill(learner.pid, signal.SIGKILL)
+    run.wait_for(lambda: "it is away" in _problems(run))
+    assert not store.exists()
+    store.with_name("away").rename(store)
+    newest = newest_n(store, "v0-")
+    run.wait_for(lambda: newest_n(store, "v1-") > newest)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
+    assert newest_n(store, "v1-0") == -1 and run.summary()["ledger"]["balanced"]
+
+
 def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
     plan = _plan(tmp_path / "run")
     run = begin(plan)
@@ -248,7 +270,7 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
 
 def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -> None:
     """It is written less often, which status and summary show; the last one is written to its end."""
-    limits = LimitsSection(heartbeat_s=0.2, grace_s=1.5)
+    limits = LimitsSection(heartbeat_s=0.2, grace_s=2.5)
     plan = system_plan(tmp_path / "run", "sync", 2, DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
     plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowFulls")))
     run = begin(plan)

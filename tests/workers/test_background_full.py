@@ -90,3 +90,16 @@ def test_it_needs_one_copy_of_replay(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert beside.result() > copy > 16 << 20
     assert peak < copy + (8 << 20)
+
+
+def test_any_error_of_its_thread_is_told_as_that_of_a_store(tmp_path: Path) -> None:
+    """Else it would count as written, and the clock of durable FULLs would be reset by it."""
+
+    def is_held(ref: SlotRef) -> bool:
+        raise MemoryError(f"no room for slot {ref.slot}")
+
+    held = [TakenSegment(SlotRef(0, 1), SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), STEPS * ENVS))]
+    beside = BackgroundFull(DirectoryStore(str(tmp_path), 3), Full(Version(0, 1), {}, {}), held, _columns(1), is_held)
+    beside.wait()
+    with pytest.raises(StoreError, match="MemoryError: no room for slot 0"):
+        beside.result()

@@ -18,7 +18,7 @@ from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.memory_backends.base import Booked, LearnerWord, SegmentSource, TakenSegment
-from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import Array, Mode, SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.workers.beginning import begin
 from zmqrl.workers.counters import Counters
 from zmqrl.workers.replay_checkpoint import metas_array
@@ -112,6 +112,26 @@ def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: B
     assert beginning.version is not None and beginning.version.weights["w"].tolist() == [1.0, 1.0]
     assert (counters.n, counters.updates, counters.updates_lost) == (37, 300, 15)
     assert counters.updates_forgiven == RATIO * 1_000 - 300
+
+
+@pytest.mark.parametrize(("mode", "version"), [("async", Version(0, 37)), ("sync", None)])
+def test_a_resume_with_the_first_full_alone_begins_with_the_newest_version(
+    boot: Boot, mode: Mode, version: Version | None
+) -> None:
+    """All processes died before the second FULL. In sync the bits are those of a run from its beginning."""
+    store = _store()
+    store.save_full(Full(Version(0, 0), {"weights/w": np.zeros(2)}, {"counters": {"leg": 1.0}}), durable=True)
+    store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
+    config = replace(boot.plan.config, run=replace(boot.plan.config.run, mode=mode))
+    beginning = begin(replace(boot, plan=replace(boot.plan, config=config)), store, _stream(None))
+    counters = beginning.counters
+    assert counters.incarnation == 1
+    if version is None:
+        assert beginning.full is not None and (counters.n, counters.env_steps) == (0, 0)
+        return
+    assert beginning.full is None and beginning.version is not None and beginning.version.version == version
+    assert (counters.n, counters.env_steps, counters.env_steps_before, counters.updates) == (37, 950, 950, 300)
+    assert counters.updates_lost == 0
 
 
 def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:

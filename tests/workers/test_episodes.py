@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
-from zmqrl.types import SegmentId, Version
+from zmqrl.types import STATE_COLUMN, SegmentId, Version
 from zmqrl.workers.episodes import EpisodeBook
 
 N, V = 3, 2
@@ -95,3 +95,20 @@ def test_async_begins_afresh_with_a_new_incarnation_and_keeps_no_actions() -> No
 
 def test_no_mean_before_the_first_episode() -> None:
     assert EpisodeBook(1, N).mean_return is None
+
+
+def test_a_full_that_holds_actions_serves_an_env_that_saves_its_state_now() -> None:
+    """Until the first segment with a state the actions are repeated."""
+    part = stream(np.random.default_rng(1), 4)
+    part.update(terminated=np.zeros((4, N), bool), truncated=np.zeros((4, N), bool), valid=np.ones((4, N), bool))
+    before = EpisodeBook(1, N)
+    before.advance(meta(0, 0), part)
+    stored = {name: np.array(array) for name, array in before.arrays().items()}
+    book = EpisodeBook(1, N, saves_state=True)
+    book.load_arrays(stored)
+    for found, expected in zip(book.record(0)[1], before.record(0)[1], strict=True):
+        assert found.actions is not None and expected.actions is not None
+        assert found.actions.tolist() == expected.actions.tolist() and len(found.actions) == 4
+    states = {STATE_COLUMN: np.ones((1, N, 2)), "obs": np.zeros((5, N, 1), np.float32)}
+    book.advance(meta(0, 1), {**part, **states})
+    assert all(state.actions is None and state.state is not None for state in book.record(0)[1])

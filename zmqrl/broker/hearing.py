@@ -133,7 +133,7 @@ class Hearing:
         for index, spawn in f["alive"].items():
             if self._state.may_be(index):
                 self._liveness.expect(Member("worker", index), spawn, index in f["ready"], self._clock())
-        self._senders.learn(f["host"], filter(self._state.may_be, f["workers"]))
+        self._senders.learn(f["host"], filter(self._state.may_be, (*f["workers"], *f["alive"])))
         if f["workers"]:
             if user is not None:
                 self._answers.agent_at(f["host"], peer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
+from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError, StoreError
 
@@ -53,13 +55,12 @@ def read_owner(path: str) -> Lineage | None:
 
 def write_owner(path: str, owner: Lineage) -> None:
     """Whole or not at all, and durable. StoreError when it cannot be written."""
-    temporary = Path(path, f".{OWNER}.{os.getpid()}.tmp")
+    target, temporary = os.path.join(path, OWNER), os.path.join(path, f".{OWNER}.{os.getpid()}.tmp")
+    content = (json.dumps(to_json(owner), indent=2) + "\n").encode()
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        with temporary.open("w") as file:
-            file.write(json.dumps(to_json(owner), indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(Path(path, OWNER))
+        files.make_directory(os.path.abspath(path))
+        files.replace(target, [(0, content)], temporary, durable=True)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
         raise StoreError(f"{Path(path, OWNER)} cannot be written: {error}") from error

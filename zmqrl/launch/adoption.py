@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.launch.run_directory import RunInfo
@@ -29,17 +29,19 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
     """Move `names` from `root` to `place`. ConfigError unless all of them are of the run of `info`."""
     foreign = foreign_files(root, names, info)
     if foreign:
-        files = " ".join(shlex.quote(str(root / name)) for name in names if name not in foreign) or f"{root}/FILE..."
+        moved = " ".join(shlex.quote(str(root / name)) for name in names if name not in foreign) or f"{root}/FILE..."
         target = shlex.quote(str(place))
         raise ConfigError(
             f"store.path: {root} holds checkpoints of zmqrl 0.1, and not all are known to be of this run "
             f"({', '.join(foreign)}); move those that are, and resume again:\n"
-            f"   mkdir -p {target} && mv {files} {target}"
+            f"   mkdir -p {target} && mv {moved} {target}"
         )
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        files.make_directory(str(place))
         for name in names:
-            (root / name).rename(place / name)
+            files.rename(str(root / name), str(place / name))
+        for folder in (place, root):
+            files.sync_directory(str(folder))
     except OSError as error:
         raise ConfigError(f"store.path: {root}: its checkpoints cannot be moved to {place}: {error}") from error
 

@@ -15,7 +15,7 @@ from typing import Any
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
-from zmqrl.config.plan import INITIAL, RunPlan
+from zmqrl.config.plan import RunPlan
 from zmqrl.launch.advisory_writes import AdvisoryWrites
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
@@ -118,10 +118,8 @@ class Launcher:
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
-        directory = RunDirectory.create(self._plan)
+        directory = RunDirectory.create(self._plan, initial)
         try:
-            if initial is not None:
-                directory.write_durably(INITIAL, initial)
             return self._run_in(directory)
         finally:
             self._files.attempt("the owner's record", directory.release)

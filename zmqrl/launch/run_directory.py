@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import from_json, to_json
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
@@ -67,10 +67,14 @@ class RunDirectory:
         self._created, self._owner = created, owner
 
     @classmethod
-    def create(cls, plan: RunPlan) -> RunDirectory:
+    def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
         """Make it, or take over one whose launcher is gone; it is owned until `release`.
 
-        Once this returns the directory, `config.json` and `run.json` survive a power cut.
+        Once this returns the directory, `config.json`, `run.json` and the weights to start from survive a power cut.
+
+        Args:
+            plan: The attempt that it is made for.
+            initial: Content of the file of `run.init_from`, where the plan has one.
 
         Raises:
             ConfigError: A run is using it, or it cannot be written.
@@ -83,7 +87,7 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
         try:
-            directory._begin(plan)
+            directory._begin(plan, initial)
         except OSError as error:
             directory.discard()
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
@@ -102,7 +106,7 @@ class RunDirectory:
         if self._owner is not None:
             self._owner.release()
 
-    def _begin(self, plan: RunPlan) -> None:
+    def _begin(self, plan: RunPlan, initial: bytes | None) -> None:
         for folder in (self.path / "logs", self.path / "checkpoints"):
             with contextlib.suppress(FileExistsError):
                 files.mkdir(str(folder))  # durable with the files below
@@ -112,6 +116,8 @@ class RunDirectory:
         run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
         run = replace(run, lineage=plan.lineage.id, attempt=plan.lineage.attempt)
         self.reserve_summary()
+        if initial is not None:
+            self._write(INITIAL, initial, durable=True)
         config = {"format_version": FORMAT_VERSION, "config": to_json(plan.config)}
         self.write("config.json", config, durable=True)
         self.write("run.json", to_json(run), durable=True)
@@ -122,10 +128,6 @@ class RunDirectory:
         OSError leaves nothing behind.
         """
         self._write(name, _text(data).encode(), durable)
-
-    def write_durably(self, name: str, content: bytes) -> None:
-        """A file, whole or not at all, that survives a power cut once this returns."""
-        self._write(name, content, durable=True)
 
     def _write(self, name: str, content: bytes, durable: bool) -> None:
         temporary = self.path / f".{name}.{os.getpid()}"
@@ -165,10 +167,11 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        is_ours = self.successor is None
         with contextlib.suppress(OSError):
             self.release()
             (self.path / RESERVED).unlink()
-        if self._created:
+        if self._created and is_ours:
             shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -52,8 +52,8 @@ class ArenaSource(SegmentSource):
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
         restored = []
         for slot, meta in enumerate(metas):
-            for name, column in columns.items():
-                self._arena.columns[name][slot] = column[slot]
+            for name in columns.keys() & self._arena.columns.keys():  # `env_state` goes with exact recovery
+                self._arena.columns[name][slot] = columns[name][slot]
             ref = self._arena.restore(slot, meta)
             self._taken_generation[slot] = ref.generation
             restored.append(TakenSegment(ref, meta))
@@ -83,8 +83,8 @@ class ArenaSource(SegmentSource):
         if len(past) < len(metas):
             raise ArenaError(f"{len(past)} slots are held for the {len(metas)} segments of FULL: resume the run")
         for place, (ref, meta) in enumerate(zip(past, metas, strict=False)):
-            for name, column in columns.items():
-                self._arena.columns[name][ref.slot] = column[place]
+            for name in columns.keys() & self._arena.columns.keys():
+                self._arena.columns[name][ref.slot] = columns[name][place]
             self._arena.write_meta(ref.slot, meta)
             self._taken_generation[ref.slot] = ref.generation
         self.release(past[len(metas) :])

@@ -19,6 +19,7 @@ from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.types import Version, Weights
 from zmqrl.workers.counters import Counters
 from zmqrl.workers.replay_checkpoint import held_segments, restore_segments
+from zmqrl.workers.saving import Saving
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class PublishedVersion:
 
     version: Version
     weights: Weights
+    env_steps: int
     updates: int
 
 
@@ -46,32 +48,55 @@ class Beginning:
     """async: segments before (incarnation, index) of each vector env are in `counters.env_steps` already."""
 
 
+def await_store(boot: Boot, store: DataStore, source: SegmentSource, saving: Saving) -> None:
+    """Wait for a store that is away: without it a replaced learner would begin at env step 0.
+
+    A learner leaves its record in the arena after it has saved a version. StoreError after `store.wait_s`.
+    """
+
+    def look() -> None:
+        if store.newest() is None and not _has_full(store):
+            raise StoreError(f"{boot.plan.store_path} holds nothing, and this run has written there: it is away")
+
+    if boot.spawn > 0 and source.left_word() is not None:
+        saving.insist("the store", look, "the replaced learner waits to begin, and tries again")
+
+
+def _has_full(store: DataStore) -> bool:
+    try:
+        return store.newest_full() is not None
+    except StoreError:  # damaged ones: `begin` says what becomes of them
+        return True
+
+
 def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
     """Call before anything is announced. `TrainingFailed` when there is no way on."""
     plan = boot.plan
     if boot.spawn == 0 and not plan.resume:
         return Beginning(_fresh(boot))
-    full = _newest_full(plan, store)
+    full = _newest_full(plan, store, boot.spawn)
     counters = _counters(boot, store, source, full)
+    published = _published(store, full) if plan.config.run.mode == "async" and not plan.from_scratch else None
+    if published is not None:
+        full, counters = None, _at(published, counters, boot.spawn == 0)
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
         held = restore_segments(full.arrays, source) if full is not None else []
-        return Beginning(_rebased(plan, counters), full, held=held)
+        return Beginning(_rebased(plan, counters), full, published, held)
     if plan.config.run.mode == "async":
-        published = _published(store, full)
-        return _go_on(plan, counters, source, full if published is None else None, published)
+        return _go_on(plan, counters, source, full, published)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
     again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
     return Beginning(counters, full, held=again.replay, oldest_incarnation=again.oldest_incarnation)
 
 
-def _newest_full(plan: RunPlan, store: DataStore) -> Full | None:
+def _newest_full(plan: RunPlan, store: DataStore, spawn: int) -> Full | None:
     """ConfigError when there is none and a resume must not begin at env step 0."""
     try:
         full = store.newest_full()
     except StoreError:
-        if not plan.from_scratch:
+        if not plan.from_scratch or spawn > 0:
             raise
         full = None
     if full is None and plan.full_required:
@@ -87,16 +112,23 @@ def _published(store: DataStore, full: Full | None) -> PublishedVersion | None:
     if found is None or (full is not None and found[0] <= full.version):
         return None
     weights, meta = tensors.parse(found[1])
-    return PublishedVersion(found[0], weights, int(meta["updates"]))
+    return PublishedVersion(found[0], weights, int(meta["env_steps"]), int(meta["updates"]))
+
+
+def _at(published: PublishedVersion, counters: Counters, resumed: bool) -> Counters:
+    """The counters of that version; where the arena is another one, the run continues from its env steps."""
+    lost = max(0, counters.updates_lost - published.updates)
+    counters = replace(counters, n=published.version.n, updates=published.updates, updates_lost=lost)
+    if not resumed:
+        return counters
+    env_steps = max(counters.env_steps, published.env_steps)
+    return replace(counters, env_steps=env_steps, env_steps_before=env_steps)
 
 
 def _go_on(
     plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None, published: PublishedVersion | None
 ) -> Beginning:
     """async: the books count, also what the predecessor took and this learner never sees."""
-    if published is not None:
-        lost = max(0, counters.updates_lost - published.updates)
-        counters = replace(counters, n=published.version.n, updates=published.updates, updates_lost=lost)
     booked, base = source.booked(), source.base_env_steps()
     # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base

@@ -46,5 +46,5 @@ class EndConditions:
         if time.time() >= self._wall_by + MARGIN_S + self._round_s:
             return "max_wall_s"
         if self._stop_at is not None and time.monotonic() >= self._stop_at + self._stop_grace_s:
-            return "stop"
+            return self.reason
         return None

@@ -82,11 +82,11 @@ class EnvRecord:
 
     def states(self) -> tuple[EnvSlotState, ...]:
         """Enough for a successor to go on; without actions each env goes on with its next episode."""
-        if self._keep_states:
-            return tuple(map(self._stored_state, range(len(self._episode))))
-        if not self._keep_actions:
-            return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
         actions, first = self._actions.view(), self._actions.first
+        if self._keep_states and (self._state is not None or actions is None):
+            return tuple(map(self._stored_state, range(len(self._episode))))
+        if not (self._keep_actions or self._keep_states):
+            return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
         return tuple(
             EnvSlotState(
                 int(self._episode[env]),
@@ -123,7 +123,8 @@ class EnvRecord:
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()
-        self._actions.load(arrays.get("actions") if self._keep_actions else None)
+        by_actions = self._keep_actions or (self._keep_states and "state" not in arrays)  # FULL of before the pair
+        self._actions.load(arrays.get("actions") if by_actions else None)
         if "actions" in arrays:
             self._rows = len(arrays["actions"])
         if self._keep_states and "state" in arrays:

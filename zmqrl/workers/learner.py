@@ -24,9 +24,10 @@ from zmqrl.replay.build import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.workers.beginning import Beginning, begin
+from zmqrl.workers.beginning import Beginning, await_store, begin
 from zmqrl.workers.learning import Learning
 from zmqrl.workers.replay_checkpoint import refill
+from zmqrl.workers.saving import Saving
 from zmqrl.workers.single import single_stream
 from zmqrl.workers.sync_loop import run_sync
 
@@ -37,11 +38,13 @@ def main(boot: Boot) -> int:
     algorithm = make_algorithm(plan.config, plan.env)
     store = make_store(plan)
     source, ledger = _source(boot, store, events)
+    limits, wait_s = plan.config.limits, plan.config.store.wait_s
+    await_store(boot, store, source, Saving(events, wait_s, limits.grace_s / 2, lambda: False))
     beginning = begin(boot, store, source)
     full = beginning.full
     learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
-    if plan.resume and boot.spawn == 0 and full is not None:
-        _tell_resumed(events, full)
+    if plan.resume and boot.spawn == 0:
+        _tell_resumed(events, beginning)
     damaged = store.passed_over()
     for cause in damaged:
         events.send("problem", cause=cause, done=f"it is not loaded; {_start_of(beginning)}")
@@ -70,11 +73,15 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _tell_resumed(events: EventPipe, full: Full) -> None:
-    """What the summary names as `resumed_from`; FULL of 0.1 has no time."""
-    counters: Any = full.meta["counters"]
-    written_at = full.meta.get("written_at")
-    events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
+def _tell_resumed(events: EventPipe, beginning: Beginning) -> None:
+    """What the summary names as `resumed_from`; FULL of 0.1 and a published version have no time."""
+    full, version = beginning.full, beginning.version
+    if full is not None:
+        counters: Any = full.meta["counters"]
+        written_at = full.meta.get("written_at")
+        events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
+    elif version is not None:
+        events.send("resumed", version=str(version.version), env_steps=version.env_steps, written_at=None)
 
 
 def _start_of(beginning: Beginning) -> str:
