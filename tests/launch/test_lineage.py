@@ -53,3 +53,10 @@ def test_attempts_of_one_lineage(run_dir: Path, tmp_path: Path) -> None:
     assert lineage_of(Config(), run_dir, resume=True).id == "run-1", "of zmqrl 0.1, and the same when asked again"
     fresh = {lineage_of(Config(), run_dir, resume=False).id for _ in range(10)}
     assert len(fresh) == 10
+
+
+def test_a_score_of_an_old_version_is_not_what_was_seen_last(tmp_path: Path) -> None:
+    rows = ('{"wall_s": 2.0, "env_steps": 900}', '{"wall_s": 3.0, "env_steps": 400, "eval_return_mean": 9.0}')
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    seen = last_seen(tmp_path)
+    assert seen is not None and seen.env_steps == 900

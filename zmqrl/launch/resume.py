@@ -33,12 +33,19 @@ def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
     Raises:
         ConfigError: The checkpoints belong to another run, or the run had env steps and nothing can be loaded.
     """
-    env_steps = recorded_env_steps(Path(plan.run_dir))
+    run_dir = Path(plan.run_dir)
+    env_steps = recorded_env_steps(run_dir)
     why = [f"the run's records name {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
     required = env_steps > 0
     if _is_visible(plan):
         required = _check_full(plan, from_scratch, [*why, *unseen], required)
+    if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
+        # The next attempt has another folder there: what is on that disk would never be looked at again.
+        raise ConfigError(
+            f"--resume {run_dir}: {unseen[0]}, and this attempt's learner is to run there; resume again when it is "
+            "reachable, or name another learner.host to continue from the copies here"
+        )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
     return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch)

@@ -42,7 +42,10 @@ def _ends_with_a_line(path: Path) -> bool:
 
 
 def last_metrics(path: Path) -> dict[str, float] | None:
-    """The last row that can be read; None when there is none. Only the end of the file is read: it may be large."""
+    """The last readable row of training; None when there is none. Only the end of the file is read: it may be large.
+
+    Scores of the evaluator are passed over: their env steps are those of the version, which may be long past.
+    """
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
@@ -51,7 +54,7 @@ def last_metrics(path: Path) -> dict[str, float] | None:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and not any(name.startswith("eval_") for name in row):
             return row
     return None
 
