@@ -67,7 +67,7 @@ def young(tmp_path: Path, begin: Begin, source: Path) -> Run:
 
 def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(young: Run, undisturbed: Run) -> None:
     young.kill("learner-0")
-    assert [path.name for path in (young.run_dir / "checkpoints").glob("full-*")] == ["full-0-0.safetensors"]
+    assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     assert_same(young.done(), undisturbed.summary())
     assert young.summary()["restarts"] == 1
 
@@ -76,7 +76,7 @@ def test_a_run_resumed_before_its_second_full_begins_with_the_same_weights(
     young: Run, undisturbed: Run, begin: Begin
 ) -> None:
     young.cut_short()
-    assert [path.name for path in (young.run_dir / "checkpoints").glob("full-*")] == ["full-0-0.safetensors"]
+    assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     again = begin(replace(young.plan, run_id=f"{young.plan.run_id}-b", resume=True))
     assert_same(again.done(), undisturbed.summary())
 
