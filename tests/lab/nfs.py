@@ -39,7 +39,7 @@ EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = /data; Access_Type = RW; Squash
 """
 INIT = """#!/bin/bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run
-mount -t proc proc /proc; mount -t tmpfs run /run; mount -t tmpfs mnt /mnt
+mount -t proc proc /proc; echo {name} > /proc/sys/kernel/hostname; mount -t tmpfs run /run; mount -t tmpfs mnt /mnt
 mountpoint -q /dev || mount -t devtmpfs dev /dev
 mkdir -p /run/m/lib/modules {mount}; ln -s /usr/lib/uml/modules/$(uname -r) /run/m/lib/modules/$(uname -r)
 modprobe -d /run/m nfsv4
@@ -114,7 +114,11 @@ class Guest:
         server.network.ip(f"tuntap add {tap} mode tap", f"link set {tap} master br0 up")
         place.mkdir()
         init = place / "init"
-        init.write_text(INIT.format(mount=MOUNT, server=SERVER, address=f"10.78.0.{10 + number}", command=command))
+        init.write_text(
+            INIT.format(
+                mount=MOUNT, server=SERVER, address=f"10.78.0.{10 + number}", command=command, name=f"guest{number}"
+            )
+        )
         init.chmod(0o755)
         words = ["mem=768M", f"umid=zmqrl{os.getpid()}-{number}", f"uml_dir={place}/", "root=none", "rootfstype=hostfs"]
         words += ["rootflags=/", "ro", "quiet", f"init={init}", f"vec0:transport=tap,ifname={tap},depth=128,gro=1"]
