@@ -62,6 +62,28 @@ def test_a_fault_of_several_roles_names_each_process() -> None:
     assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).places == ()
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "may"),
+    [
+        (("run", "store-away"), ("learner", "kill"), True),
+        (("run", "store-away"), ("worker", "pause"), True),
+        (("run", "store-away"), ("learner", "damage"), False),
+        (("run", "store-away"), ("learner", "kill-away"), False),
+        (("run", "store-away"), ("agent", "kill"), False),
+        (("run", "store-away"), ("run", "pause"), False),
+        (("run", "pause"), ("worker", "kill"), False),
+        (("learner", "kill"), ("broker", "pause"), True),
+        (("broker+learner", "kill"), ("learner", "kill-start"), False),
+        (("worker", "kill-end"), ("learner", "kill"), False),
+    ],
+)
+def test_a_process_and_the_store_have_one_fault_at_a_time(
+    one: tuple[str, str], other: tuple[str, str], may: bool
+) -> None:
+    first, second = (Fault(i, 1.0, "witness", Kind(r, Action(a))) for i, (r, a) in enumerate((one, other)))
+    assert (first.may_overlap(second), second.may_overlap(first)) == (may, may)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_has_to_come_is_planned(seed: int) -> None:
     minimums = minimums_named(["worker:kill=6", "agent:kill=6", "evaluator:kill=2"])

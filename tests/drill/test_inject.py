@@ -104,6 +104,20 @@ def test_a_store_comes_back_as_it_was_and_what_was_written_meanwhile_is_put_asid
     assert (store / "full").read_text() == "before"
 
 
+def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    store = tmp_path / "checkpoints"
+    store.mkdir()
+    scene = Scene(_ids(sleepers), store, tmp_path)
+    begin, end = DEEDS[Action.KILL_AWAY]
+    assert begin(scene) is not None and end is not None
+    assert not store.exists()
+    assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
+    end(scene)
+    assert store.exists()
+    assert begin(scene) is None, "the processes are gone"
+    assert store.exists()
+
+
 def test_a_store_that_does_not_exist_yet_is_not_taken_away(tmp_path: Path) -> None:
     assert DEEDS[Action.STORE_AWAY].begin(Scene([], tmp_path / "none", tmp_path)) is None
 

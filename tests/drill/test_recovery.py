@@ -69,6 +69,14 @@ def test_a_worker_paused_counts_from_what_was_stored_then() -> None:
     assert clock.is_over(replace(BEFORE, stored=(101, 101)))
 
 
+def test_a_learner_killed_without_its_store_is_back_with_a_version_of_its_successor() -> None:
+    """The successor is there before the store is, and waits for it."""
+    clock = _recovery("learner", Action.KILL_AWAY)
+    assert not clock.is_over(BEFORE)
+    assert not clock.is_over(replace(BEFORE, version=Version(1, 4)))
+    assert clock.is_over(replace(BEFORE, version=Version(1, 5)))
+
+
 def test_an_evaluator_is_back_when_it_is_there() -> None:
     clock = _recovery("evaluator")
     assert not clock.is_over(_without("evaluator-0"))

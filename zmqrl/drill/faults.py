@@ -38,6 +38,12 @@ class Action(Enum):
     """No file may grow by the process for `hold_s` (RLIMIT_FSIZE), as on a full disk."""
     STORE_AWAY = "store-away"
     """The directory of the checkpoints is renamed for `hold_s`."""
+    KILL_AWAY = "kill-away"
+    """The same, and SIGKILL as soon as it is renamed: the successor starts without a store."""
+
+
+STORE_ACTIONS = frozenset({Action.DAMAGE, Action.STORE_AWAY, Action.KILL_AWAY})
+"""What is done to the files of the store."""
 
 
 @dataclass(frozen=True, order=True)
@@ -56,6 +62,11 @@ class Kind:
     def ends_run(self) -> bool:
         """Whether the attempt ends with it, and `--resume` continues."""
         return self.action in (Action.KILL_RESUME, Action.KILL_END) or bool(WHOLE_RUN & {*self.roles})
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether no other fault of the run may be open: it ends the attempt, or is done to every process."""
+        return self.ends_run or (self.role == EVERY_PROCESS and self.action not in STORE_ACTIONS)
 
     def __str__(self) -> str:
         return f"{self.role} {self.action.value}"
@@ -81,11 +92,20 @@ class Fault:
         roles = [] if self.kind.role == EVERY_PROCESS else self.kind.roles
         return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
+    def may_overlap(self, other: Fault) -> bool:
+        """Whether both may be open at once: a process has one fault at a time, and so has the store."""
+        if self.kind.stands_alone or other.kind.stands_alone:
+            return False
+        if {self.kind.action, other.kind.action} <= STORE_ACTIONS:
+            return False
+        return not {*self.places} & {*other.places}
+
 
 HOLD_S: Mapping[Action, tuple[float, float]] = {
     Action.PAUSE: (0.5, 3.0),
     Action.NO_SPACE: (0.5, 3.0),
     Action.STORE_AWAY: (0.5, 3.0),
+    Action.KILL_AWAY: (0.5, 3.0),
     Action.KILL_START: (0.0, 0.2),
     Action.KILL_RESUME: (0.0, 0.5),
     Action.KILL_END: (0.0, 0.2),
@@ -110,6 +130,7 @@ SHARES: Mapping[tuple[str, str], int] = {
     ("worker", "hang"): 1,
     ("worker", "stall"): 1,
     ("learner", "damage"): 1,
+    ("learner", "kill-away"): 1,
     ("learner", "no-space"): 1,
     ("run", "no-space"): 1,
     ("run", "store-away"): 1,

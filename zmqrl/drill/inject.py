@@ -112,6 +112,15 @@ def _take_store_away(scene: Scene) -> float | None:
         return None
 
 
+def _take_store_away_and_kill(scene: Scene) -> float | None:
+    if _take_store_away(scene) is None:
+        return None
+    spread_s = signalled(scene.victims, signal.SIGKILL)
+    if spread_s is None:
+        bring_store_back(scene)
+    return spread_s
+
+
 def bring_store_back(scene: Scene) -> None:
     """What was written in its place meanwhile is put aside, as below a mount point."""
     away = _away(scene.store)
@@ -154,5 +163,6 @@ DEEDS: Mapping[Action, Deed] = {
     Action.DAMAGE: Deed(_damage_and_kill),
     Action.NO_SPACE: Deed(_limit_files, _lift_limits),
     Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
+    Action.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }
 """Of the actions that leave the attempt alive; `attempts.py` has the others."""

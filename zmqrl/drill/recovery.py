@@ -9,8 +9,8 @@ from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
-LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.STORE_AWAY})
-"""Faults that their processes survive; their recovery is counted from their end."""
+LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.STORE_AWAY, Action.KILL_AWAY})
+"""Faults with an end, from which their recovery is counted."""
 
 
 @dataclass(frozen=True)

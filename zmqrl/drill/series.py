@@ -80,7 +80,7 @@ def _kills(report: Report, role: str) -> int:
 
 
 def _is_kill(kind: Kind) -> bool:
-    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END)
+    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END, Action.KILL_AWAY)
 
 
 def _row(name: str, report: Report) -> str:

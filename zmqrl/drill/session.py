@@ -102,6 +102,7 @@ class Session:
         else:
             self._drill(clock)
             self._reach_threshold(clock)
+            self._catch_up(clock)
         if not clock.stop.is_set():
             self.exit_code = self.subject.stop()
 
@@ -139,16 +140,14 @@ class Session:
             self.failures.append(f"{len(pending)} faults found no moment to come")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
-        """A process has one fault at a time; one of the whole run, or that ends the attempt, overlaps with none."""
+        """Once it is time, its processes are there, and it may overlap with each fault that is open."""
         if time.monotonic() < self._begun + fault.at_s or not {*fault.places} <= {*look.processes}:
             return False
-        if fault.kind.ends_run:
-            return not self._active and look.version is not None
-        if fault.kind.role == EVERY_PROCESS:
-            return not self._active and "learner-0" in look.processes
-        others = [active.fault for active in self._active]
-        alone = any(other.kind.ends_run or other.kind.role == EVERY_PROCESS for other in others)
-        return not alone and not {*fault.places} & {place for other in others for place in other.places}
+        if fault.kind.ends_run and look.version is None:
+            return False
+        if fault.kind.stands_alone and not fault.kind.ends_run and "learner-0" not in look.processes:
+            return False
+        return all(fault.may_overlap(active.fault) for active in self._active)
 
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
@@ -238,6 +237,19 @@ class Session:
             if (mean is not None and mean >= self.threshold) or status.get("env_steps", 0) >= self.budget_env_steps:
                 return
             if clock.stop.wait(0.5):
+                return
+
+    def _catch_up(self, clock: Clock) -> None:
+        """In sync a learner that went back to a FULL repeats rounds: the check wants all that was ever stepped."""
+        if not (self.subject.witness and self.subject.sync):
+            return
+        until = time.monotonic() + RECOVERY_S
+        while self.subject.exit_code is None and not clock.stop.wait(LOOK_EVERY_S):
+            version = self.subject.look().version
+            if version is not None and version.n >= self.subject.furthest_n:
+                return
+            if time.monotonic() > until:
+                self.failures.append(f"version {version} after {RECOVERY_S:g} s, and n was {self.subject.furthest_n}")
                 return
 
     def _status(self) -> dict[str, Any]:
