@@ -15,7 +15,7 @@ from typing import Any
 from zmqrl.drill.attempts import end_attempt
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene
-from zmqrl.drill.recovery import LASTING, Look, Recovery
+from zmqrl.drill.recovery import LASTING, Look, RecentDeaths, Recovery
 from zmqrl.drill.subject import Subject
 
 LOOK_EVERY_S = 0.03
@@ -40,7 +40,7 @@ class Outcome:
     spread_s: float = 0.0
     """From the first process that it was done to until the last one."""
     overlapped: bool = False
-    """Whether another fault of this run was not over; its recovery is part of this one's time."""
+    """Whether another fault of this run was open in this one's time, or a death shortly before delayed the restart."""
     injected: bool = True
     """False: the process had ended before it could be killed in the end of its run."""
 
@@ -89,6 +89,7 @@ class Session:
     faults_s: float = 0.0
     """From the first moment that a fault could come to the last recovery."""
     _active: list[_Active] = field(default_factory=list)
+    _deaths: RecentDeaths = field(default_factory=lambda: RecentDeaths(0.0))
     _begun: float = 0.0
     _ends: int = 0
 
@@ -118,6 +119,7 @@ class Session:
 
     def _drill(self, clock: Clock) -> None:
         pending = deque(self.faults)
+        self._deaths = RecentDeaths(self.subject.plan.config.restart.window_s)
         self._begun = time.monotonic()
         until = self._begun + 2 * clock.for_s + RECOVERY_S
         while not clock.stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < until:
@@ -166,6 +168,7 @@ class Session:
             active.spread_s = spread_s
             if DEEDS[fault.kind.action].end is not None:
                 active.end_at = math.inf if fault.kind.action is Action.KILL_START else now + fault.hold_s
+        active.overlapped = self._deaths.delay(fault, now)
         for other in self._active:
             active.overlapped = other.overlapped = True
         self._active.append(active)
@@ -211,6 +214,7 @@ class Session:
     def _note(self, active: _Active, recovered_s: float | None) -> None:
         if active in self._active:
             self._active.remove(active)
+        self._deaths.add(active.fault, time.monotonic())
         at_s = active.injected_at - self._begun
         rest = (active.gone_s, active.spread_s, active.overlapped, active.injected)
         self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
