@@ -36,6 +36,8 @@ class Action(Enum):
     """The newest checkpoint is cut or overwritten, and the learner killed."""
     NO_SPACE = "no-space"
     """No file may grow by the process for `hold_s` (RLIMIT_FSIZE), as on a full disk."""
+    DISK_FULL = "disk-full"
+    """The disk of the run's directory is filled for `hold_s` (ENOSPC); `--small-disk` makes one that can be."""
     STORE_AWAY = "store-away"
     """The directory of the checkpoints is renamed for `hold_s`."""
     KILL_AWAY = "kill-away"
@@ -104,6 +106,7 @@ class Fault:
 HOLD_S: Mapping[Action, tuple[float, float]] = {
     Action.PAUSE: (0.5, 3.0),
     Action.NO_SPACE: (0.5, 3.0),
+    Action.DISK_FULL: (0.5, 3.0),
     Action.STORE_AWAY: (0.5, 3.0),
     Action.KILL_AWAY: (0.5, 3.0),
     Action.KILL_START: (0.0, 0.2),
@@ -133,6 +136,7 @@ SHARES: Mapping[tuple[str, str], int] = {
     ("learner", "kill-away"): 1,
     ("learner", "no-space"): 1,
     ("run", "no-space"): 1,
+    ("run", "disk-full"): 1,
     ("run", "store-away"): 1,
     ("agent", "kill"): 1,
     ("launcher", "kill"): 1,
@@ -194,6 +198,8 @@ class Target:
     workers: int
     stalls: bool = False
     """Whether its env can be told to hang."""
+    small_disk: bool = False
+    """Whether its directory lies on a disk that can be filled."""
     only: frozenset[Kind] = frozenset()
     """Kinds that were asked for; none: all."""
 
@@ -207,7 +213,8 @@ class Target:
     def can_have(self, kind: Kind) -> bool:
         """Whether the run has these processes and its env can do that."""
         there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERY_PROCESS}
-        return there and (self.stalls or kind.action is not Action.STALL)
+        able = {Action.STALL: self.stalls, Action.DISK_FULL: self.small_disk}
+        return there and able.get(kind.action, True)
 
 
 def plan_faults(

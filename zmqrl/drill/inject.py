@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from zmqrl.drill import witness
 from zmqrl.drill.faults import Action
+from zmqrl.drill.small_disk import fill, release
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 CUT, OVERWRITE = "cut", "overwrite"
@@ -29,6 +30,8 @@ class Scene:
     """Directory of the run's checkpoints."""
     record: Path
     """Folder of the witness env's files."""
+    run_dir: Path = Path()
+    """Of the run."""
     number: int = 0
     """Of the fault; seeds what is left to chance."""
 
@@ -42,6 +45,8 @@ class Deed(NamedTuple):
     begin: Callable[[Scene], float | None]
     end: Callable[[Scene], object] | None = None
     """`hold_s` later."""
+    again: Callable[[Scene], object] | None = None
+    """At every look until then."""
 
 
 def signalled(victims: Iterable[ProcessId], number: signal.Signals) -> float | None:
@@ -98,6 +103,10 @@ def _limit(process: ProcessId, nbytes: int) -> None:
         hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
         soft = hard if nbytes == resource.RLIM_INFINITY else nbytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _fill(scene: Scene) -> float | None:
+    return fill(scene.run_dir)
 
 
 def _away(store: Path) -> Path:
@@ -162,6 +171,7 @@ DEEDS: Mapping[Action, Deed] = {
     Action.STALL: Deed(_stall),
     Action.DAMAGE: Deed(_damage_and_kill),
     Action.NO_SPACE: Deed(_limit_files, _lift_limits),
+    Action.DISK_FULL: Deed(_fill, lambda scene: release(scene.run_dir), _fill),
     Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
     Action.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }

@@ -10,7 +10,7 @@ from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
-LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.STORE_AWAY, Action.KILL_AWAY})
+LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.DISK_FULL, Action.STORE_AWAY, Action.KILL_AWAY})
 """Faults with an end, from which their recovery is counted."""
 
 SURVIVED = LASTING - {Action.KILL_AWAY}

@@ -154,7 +154,8 @@ class Session:
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
         places = fault.places or tuple(look.processes)
-        scene = Scene([look.processes[p] for p in places], self.subject.checkpoints, self.record, fault.number)
+        victims = [look.processes[place] for place in places]
+        scene = Scene(victims, self.subject.checkpoints, self.record, self.subject.run_dir, fault.number)
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
         active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
@@ -181,10 +182,17 @@ class Session:
                 self._end_deed(active, look, now)
             elif active.end_at == math.inf:
                 self._await_successor(active, look, now)
-            elif active.end_at is None and active.recovery.is_over(look):
+            elif active.end_at is not None:
+                self._hold(active)
+            elif active.recovery.is_over(look):
                 self._note(active, now - active.recovery.began)
             if active in self._active and now - active.recovery.began > RECOVERY_S:
                 self._note(active, None)
+
+    def _hold(self, active: _Active) -> None:
+        again = DEEDS[active.fault.kind.action].again
+        if again is not None:
+            again(active.scene)
 
     def _end_deed(self, active: _Active, look: Look, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
