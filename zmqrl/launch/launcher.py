@@ -82,6 +82,7 @@ class _Deadlines:
     start_by: float
     status_at: float = 0.0
     end_by: float | None = None
+    writing_until: float = 0.0
     sent: Request = field(default=Request.NONE)
 
 
@@ -250,7 +251,8 @@ class Launcher:
         self._deadlines.end_by = self._clean_end_by(now)
 
     def _give_time(self) -> None:
-        """The learner is writing a FULL that may take longer than the grace; its host bounds that (`store.wait_s`)."""
+        """The learner is writing a FULL that may take longer than the grace; it reports for `store.wait_s` at most."""
+        self._deadlines.writing_until = time.monotonic() + self._plan.config.limits.grace_s
         if self._deadlines.end_by is not None and self._signals.request is not Request.KILL:
             self._deadlines.end_by = max(self._deadlines.end_by, self._clean_end_by(time.monotonic()))
 
@@ -266,12 +268,19 @@ class Launcher:
         self._stop(now)
 
     def _check_wall_limit(self, now: float) -> None:
-        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here."""
+        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here.
+
+        A learner that is writing has its grace begin again with each report, as in a stop.
+        """
         max_wall_s, grace_s = self._plan.config.run.max_wall_s, self._plan.config.limits.grace_s
         if max_wall_s is None or self._deadlines.end_by is not None or self._state.ended:
             return
-        if time.time() - self._plan.started_at >= max_wall_s + grace_s:
-            cause = f"run.max_wall_s ({max_wall_s:g} s) passed {grace_s:g} s ago, and the learner has not ended the run"
+        if now < self._deadlines.writing_until:
+            return
+        over_s = time.time() - self._plan.started_at - max_wall_s
+        if over_s >= grace_s:
+            passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
+            cause = f"{passed}, and the learner has not ended the run"
             self._state.note(Problem("run", cause, "the run is stopped"))
             self._stop(now)
 
