@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -117,6 +120,21 @@ def test_a_damaged_file_uses_up_no_place(shell: Shell, far: Path, here: Path) ->
     write(far, "full-0-6")
     assert take(shell, far, here)
     assert names(here) == ["full-0-4", "full-0-5", "full-0-6"], "two whole ones, and a damaged one between them"
+
+
+def test_a_file_system_whose_directories_cannot_be_synced_takes_copies(
+    shell: Shell, far: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def files_alone(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    write(far, "full-0-5")
+    assert take(shell, far, here) and names(here) == ["full-0-5"]
 
 
 def test_a_damaged_file_is_not_sent(shell: Shell, far: Path, here: Path) -> None:

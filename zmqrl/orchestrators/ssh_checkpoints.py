@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
@@ -163,23 +163,15 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
         connection.get(f"{folder}/{link}", temporary)
         content = temporary.read_bytes()
         tensors.verify(content)
-        _sync(temporary)
-        temporary.replace(checkpoints / name)
-        _sync(checkpoints)
+        files.sync_file(str(temporary))
+        files.rename(str(temporary), str(checkpoints / name))
+        files.sync_directory(str(checkpoints))
     except StoreError:
         return False
     finally:
         temporary.unlink(missing_ok=True)
         connection.run(f"rm -f {far(f'{folder}/{link}')}", LIST_S)
     return True
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _names_here(checkpoints: Path) -> list[str]:
