@@ -16,6 +16,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
 from zmqrl.launch.advisory_writes import AdvisoryWrites
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
@@ -45,18 +46,33 @@ KILL_GRACE_S = 2.0
 RECORDED = frozenset({"metrics", "score", "worker"})
 
 
-def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
+def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
     """Run `plan` to its end and return the command's exit code.
 
     With `detach` the run goes on in a session of its own, and this returns 0 once every process is READY.
+    `from_scratch`: see `prepare_resume`.
 
     Raises:
-        ConfigError: The run directory is in use. Nothing was started.
+        ConfigError: The run directory is in use, or a resume is refused. Nothing was started.
     """
     if detach:
-        orchestrator = make_orchestrator(plan)
-        return run_detached(Path(plan.run_dir), lambda ready: Launcher(plan, orchestrator, True, ready).run())
-    return Launcher(plan, make_orchestrator(plan), plain).run()
+        return run_detached(Path(plan.run_dir), lambda ready: _launch_here(plan, True, from_scratch, ready))
+    return _launch_here(plan, plain, from_scratch)
+
+
+def _launch_here(plan: RunPlan, plain: bool, from_scratch: bool, on_ready: Callable[[], None] = lambda: None) -> int:
+    if not plan.resume:
+        return Launcher(plan, make_orchestrator(plan), plain, on_ready).run()
+    from zmqrl.launch.resume import prepare_resume
+
+    directory = RunDirectory.own(plan)
+    try:
+        plan = prepare_resume(plan, directory, from_scratch)
+        launcher = Launcher(plan, make_orchestrator(plan), plain, on_ready, directory)
+    except BaseException:
+        directory.discard()
+        raise
+    return launcher.run()
 
 
 def make_orchestrator(plan: RunPlan) -> Orchestrator:
@@ -95,11 +111,14 @@ class Launcher:
         orchestrator: Orchestrator,
         plain: bool = False,
         on_ready: Callable[[], None] = lambda: None,
+        directory: RunDirectory | None = None,
     ) -> None:
+        """`directory`: the run's, where this process owns it by now."""
         self._plan = plan
         self._orchestrator = orchestrator
         self._plain = plain
         self._on_ready: Callable[[], None] | None = on_ready
+        self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
@@ -119,9 +138,13 @@ class Launcher:
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
-        directory = RunDirectory.create(self._plan, initial)
+        directory = self._directory or RunDirectory.own(self._plan)
         try:
+            directory.begin(self._plan, initial)
             return self._run_in(directory)
+        except ConfigError:
+            directory.discard()
+            raise
         finally:
             self._files.attempt("the owner's record", directory.release)
 
