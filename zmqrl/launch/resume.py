@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from zmqrl.config.hosts import LOCAL, filled, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.data_stores.owner import check_owner
@@ -18,7 +20,7 @@ from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.adoption import adopt, left_by_0_1
 from zmqrl.launch.boots import FAR_RUNS
 from zmqrl.launch.lineage import recorded_env_steps
-from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_info
 
 
 def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = False) -> RunPlan:
@@ -50,7 +52,27 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
+    if visible and full is None and from_scratch:
+        _put_results_aside(plan, directory)
     return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch)
+
+
+def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
+    """The run begins at env step 0: summary and checkpoints of the attempts before are not taken for its own."""
+    name, kept = f"before-attempt-{plan.lineage.attempt}", []
+    for folder in (directory.path, Path(plan.store_path)):
+        try:
+            names = os.listdir(folder) if folder.is_dir() else []
+            found = [SUMMARY] if SUMMARY in names and folder == directory.path else []
+            found += [n for kind in ("best-", "v", "full-") for n in checkpoint_names(names, kind)]
+            if found:
+                directory.put_aside(folder, found, folder / name)
+                kept.append(str(folder / name))
+        except OSError as error:
+            raise ConfigError(f"--from-scratch: the results in {folder} cannot be kept in {name}: {error}") from error
+    if kept:
+        text = f"the run begins at env step 0; the results of the attempts before are kept in {' and '.join(kept)}"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required: bool) -> tuple[bool, Full | None]:
