@@ -123,6 +123,15 @@ def test_from_scratch_that_is_refused_puts_everything_back(run_dir: Path) -> Non
     assert contents(run_dir) == before
 
 
+def test_a_total_below_what_is_there_is_warned_of(run_dir: Path) -> None:
+    env_steps = summary(run_dir)["env_steps"]
+    (run_dir / "summary.json").unlink()  # as after the death of the launcher
+    said = resume(run_dir, STEPS // 2)
+    warned = [line for line in said.splitlines() if "nothing to train" in line]
+    assert len(warned) == 1 and f"{env_steps:,}" in warned[0] and f"{STEPS // 2:,}" in warned[0], said
+    assert summary(run_dir)["env_steps"] == env_steps
+
+
 def test_a_run_without_env_steps_begins(run_dir: Path) -> None:
     for name in ("summary.json", "status.json", "metrics.jsonl"):
         (run_dir / name).unlink()

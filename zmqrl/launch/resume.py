@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from zmqrl.config.hosts import LOCAL, filled, is_remote
 from zmqrl.config.plan import RunPlan
@@ -54,7 +55,18 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
     if visible and full is None and from_scratch:
         _put_results_aside(plan, directory)
-    return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch)
+    warnings = (*plan.warnings, *_nothing_to_train(plan, full))
+    return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch, warnings=warnings)
+
+
+def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
+    counters: Any = {} if full is None else full.meta["counters"]
+    env_steps, total = int(counters.get("env_steps", 0)), plan.config.run.total_env_steps
+    if env_steps >= total:
+        yield (
+            f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps already: there is nothing to "
+            "train; raise it to go on"
+        )
 
 
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
