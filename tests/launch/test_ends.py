@@ -277,9 +277,14 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     assert "limits.start_s (1 s)" in summary["error"]
 
 
-def test_an_arena_that_does_not_fit_leaves_no_directory(run_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("was_there", [False, True])
+def test_an_arena_that_does_not_fit_leaves_no_directory(
+    run_dir: Path, capfd: pytest.CaptureFixture[str], was_there: bool
+) -> None:
+    if was_there:
+        run_dir.mkdir()
     column = ColumnSpec("obs", "float32", (5, 2, 4))
     plan = replace(stand_in_plan(run_dir), slots=10**11, columns=(column,))
     assert Launcher(plan, LocalOrchestrator(), plain=True).run() == 2
-    assert not run_dir.exists()
+    assert run_dir.exists() == was_there and not [*run_dir.rglob("*")]
     assert "lower replay.capacity" in capfd.readouterr().err
