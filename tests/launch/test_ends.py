@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import stand_in_plan
 
+from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
+from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
@@ -275,6 +278,14 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("failed", 4)
     assert "limits.start_s (1 s)" in summary["error"]
+
+
+def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:
+    orchestrator = create_autospec(Orchestrator, instance=True)
+    orchestrator.deploy.side_effect = ConfigError("no such partition")
+    with pytest.raises(ConfigError, match="no such partition"):
+        Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
+    assert not run_dir.exists()
 
 
 @pytest.mark.parametrize("was_there", [False, True])

@@ -142,15 +142,16 @@ class Launcher:
         try:
             directory.begin(self._plan, initial)
             return self._run_in(directory)
-        except ConfigError:
-            directory.discard()
-            raise
         finally:
             self._files.attempt("the owner's record", directory.release)
 
     def _run_in(self, directory: RunDirectory) -> int:
         with self._signals.caught(), lossy_output():
-            self._links.deploy()
+            try:
+                self._links.deploy()
+            except ConfigError:
+                directory.discard()
+                raise
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
