@@ -75,6 +75,17 @@ def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
         check_recovery(plan)
 
 
+@pytest.mark.parametrize("limit", [None, env_recovery.MOST_RECORD_BYTES // 2 + 1])
+def test_a_resume_is_told_what_a_resume_may_change(tmp_path: Path, limit: int | None) -> None:
+    """It refuses every other key of env."""
+    plan = dataclasses.replace(with_limit(planned(tmp_path), limit), resume=True)
+    with pytest.raises(ConfigError) as refused:
+        check_recovery(plan)
+    said = str(refused.value)
+    assert "env.recovery: restart_episode" in said
+    assert "get_state" not in said and not re.search(r"env\.(max_episode_steps|num_envs): (N|\d)", said), said
+
+
 def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), None)
     with pytest.raises(ConfigError):

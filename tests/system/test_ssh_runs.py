@@ -41,6 +41,7 @@ def begin(lab: Lab) -> Iterator[Begin]:
         config: dict[str, Any] = {
             "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
             "env": {"vector_envs": 6},
+            "min_workers": 6,  # a run that begins without a host may be over before there is anything to kill
             "evaluator": {"episodes": 0},
             "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
             "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},

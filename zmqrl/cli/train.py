@@ -184,13 +184,9 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     config = ask_hosts(loaded.config)  # a fault of the configuration has been told by now
     if config is not loaded.config:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
-    if resume:
-        from zmqrl.launch.resume import prepare_resume
-
-        plan = prepare_resume(plan, asked.from_scratch)
     from zmqrl.launch.launcher import launch
 
-    return launch(plan, asked.detach, asked.plain)
+    return launch(plan, asked.detach, asked.plain, asked.from_scratch)
 
 
 def _default_directory(name: str) -> Path:

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
+from zmqrl.launch.undo import Undo
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner
 
@@ -61,10 +62,10 @@ def resume_command(run_dir: Path | str) -> str:
 class RunDirectory:
     """Paths of a run, and its writer."""
 
-    def __init__(self, path: Path, created: bool, owner: RunOwner | None = None) -> None:
-        """`owner`: this process, where it is the run's launcher."""
+    def __init__(self, path: Path, owner: RunOwner | None = None, undo: Undo | None = None) -> None:
+        """`owner`: this process, where it is the run's launcher; `undo`: of a directory that was there before it."""
         self.path = path
-        self._created, self._owner = created, owner
+        self._owner, self._undo = owner, undo
 
     @classmethod
     def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
@@ -79,19 +80,39 @@ class RunDirectory:
         Raises:
             ConfigError: A run is using it, or it cannot be written.
         """
-        path = Path(plan.run_dir)
-        created = not path.exists()
-        try:
-            files.make_directory(str(path))
-            directory = cls(path, created, RunOwner.acquire(path, plan.run_id))
-        except OSError as error:
-            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
-        try:
-            directory._begin(plan, initial)
-        except OSError as error:
-            directory.discard()
-            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        directory = cls.own(plan)
+        directory.begin(plan, initial)
         return directory
+
+    @classmethod
+    def own(cls, plan: RunPlan) -> RunDirectory:
+        """The directory, made where it is missing and owned until `release`; nothing else is written yet.
+
+        Raises:
+            ConfigError: A run is using it, or it cannot be written.
+        """
+        path = Path(plan.run_dir)
+        try:
+            undo = Undo(path) if path.exists() else None
+            files.make_directory(str(path))
+            return cls(path, RunOwner.acquire(path, plan.run_id), undo)
+        except OSError as error:
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+
+    def begin(self, plan: RunPlan, initial: bytes | None = None) -> None:
+        """Write what an attempt begins with, as `create` says. ConfigError: it cannot be written; nothing is left."""
+        try:
+            if self._undo is not None:
+                self._undo.begin()
+            self._begin(plan, initial)
+        except OSError as error:
+            self.discard()
+            raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
+
+    def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
+        """Move `names` from `folder` to `target` before the attempt begins; `discard` moves them back."""
+        assert self._undo is not None, "a new directory holds no results"
+        self._undo.put_aside(folder, names, target)
 
     @property
     def successor(self) -> str | None:
@@ -166,12 +187,17 @@ class RunDirectory:
             self.write("run.json", to_json(replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
-        """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        """Nothing was started after all: the directory is as it was before, or gone where this attempt made it.
+
+        One that another launcher has taken over is left to it.
+        """
         is_ours = self.successor is None
         with contextlib.suppress(OSError):
             self.release()
             (self.path / RESERVED).unlink()
-        if self._created and is_ours:
+        if is_ours and self._undo is not None:
+            self._undo.undo()
+        elif is_ours:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
