@@ -87,11 +87,12 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
 
     Raises:
-        ConfigError: `run_dir` is no run directory.
+        FolderOfRuns: `run_dir` is the folder of several runs, which the message names.
+        ConfigError: `run_dir` has no configuration of a run.
         StoreError: It holds no checkpoint.
     """
     directory = Path(run_dir)
-    config = read_config(directory)
+    config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
 

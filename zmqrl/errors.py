@@ -18,6 +18,14 @@ class ConfigError(ZmqrlError):
     exit_code = 2
 
 
+class FolderOfRuns(ConfigError):
+    """The folder of several runs (`--seeds`) was given where one run is needed. `runs`: their directories."""
+
+    def __init__(self, message: str, runs: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.runs = runs
+
+
 class TrainingFailed(ZmqrlError):
     """The run started and could not go on: the message names the first cause."""
 
