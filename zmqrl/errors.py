@@ -66,6 +66,14 @@ class StoreError(ZmqrlError):
     """A checkpoint could not be written, found or verified."""
 
 
+class DamagedCheckpoints(StoreError):
+    """A run has checkpoints, and none of them verifies. `names`: the files, newest first of each kind."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
 class ArenaError(ZmqrlError):
     """Shared memory was used against its rules: a stale lease, a foreign layout."""
 
