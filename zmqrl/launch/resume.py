@@ -11,6 +11,7 @@ from zmqrl.config.hosts import LOCAL, filled, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.base import DataStore
+from zmqrl.data_stores.damage import unlogged
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.data_stores.owner import check_owner
@@ -35,7 +36,7 @@ def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
     """
     run_dir = Path(plan.run_dir)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"the run's records name {env_steps} env steps"] if env_steps else []
+    why = [f"its records name {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
     required = env_steps > 0
     if _is_visible(plan):
@@ -56,16 +57,17 @@ def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required:
     store = make_store(plan)
     try:
         check_owner(store, plan.store_path, plan.lineage)
-        loads = store.newest_full() is not None
+        with unlogged():
+            loads = store.newest_full() is not None
     except StoreError as error:
         if not from_scratch:
-            raise no_full(plan, [*why, str(error)]) from error
+            raise no_full(plan, store.passed_over() or [str(error)], why) from error
         return False
     damaged = store.passed_over()
     if not loads and not damaged and _adopted(plan, store):
         return True
     if not loads and (required or damaged) and not from_scratch:
-        raise no_full(plan, [*why, *damaged])
+        raise no_full(plan, damaged, why)
     return loads or required
 
 
