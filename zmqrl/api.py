@@ -52,9 +52,8 @@ def train(
     """
     started_at = time.time()
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
-    if init_from is not None:
-        dotted["run.init_from"] = str(Path(init_from).expanduser().absolute())
-    loaded = load(preset, None, dotted, mode, workers, seed)
+    source = None if init_from is None else str(Path(init_from).expanduser().absolute())
+    loaded = load(preset, None, dotted, mode, workers, seed, init_from=source)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{loaded.config.run.name}-{stamp}"
     check_new_directory(directory)
