@@ -14,10 +14,7 @@ COPIES = 6
 """Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
 MOST_RECORD_BYTES = 1 << 30
 """Of one vector env: what a take-up carries part by part in a time that one would wait for."""
-OTHERWISE = (
-    "give the env get_state and set_state, or set env.recovery: restart_episode, which begins running episodes anew "
-    "after a death or a resume, so that the weights no longer depend on the seed and the configuration alone"
-)
+OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
 
 
 def check_recovery(plan: RunPlan) -> None:
@@ -30,9 +27,9 @@ def check_recovery(plan: RunPlan) -> None:
         return
     if env.max_episode_steps is None:
         raise ConfigError(
-            f"env.recovery: 'exact': env.id {env.id!r} has no limit of its episodes' steps, and mode "
-            f"{config.run.mode} repeats the actions of running episodes after a death or a resume; "
-            f"declare a limit with env.max_episode_steps: N, {OTHERWISE}"
+            f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
+            f"Mode {config.run.mode} repeats the actions of running episodes after a death or a resume. "
+            f"Set env.max_episode_steps: N, {OTHERWISE}. README explains the three ways in 'Your own env'."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
@@ -64,5 +61,5 @@ def _too_much(config: Config, steps: int, step: int, there: int, limit: str) -> 
     return ConfigError(
         f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
         f"(env.max_episode_steps {steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), "
-        f"and {limit}; {fits} would fit; else {OTHERWISE}"
+        f"and {limit}. {fits} would fit. Or {OTHERWISE}."
     )
