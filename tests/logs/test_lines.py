@@ -63,7 +63,7 @@ AGENT: dict[str, dict[str, Any]] = {
     "gave_up": {**OF_PROCESS, "cause": "c"},
     "failed": {"cause": "c"},
     "usage": {"processes": {"worker-0": {"pss_mb": 3.0, "cpu": 1.0}}, "leases": 2, "stored": 3},
-    "finished": {"ledger": LEDGER, "peak_pss_mb": {"worker": 3.0}, "ended": 5, "killed": [], "left": []},
+    "finished": {"ledger": LEDGER, "peak_pss_mb": {"worker": 3.0}, "ended": 5, "killed": [], "left": [], "final_stopped": True},
     "log": {"name": "n", "text": "t"},
     "warning": {"text": "t"},
     "lease_lost": {"source": "broker"},
