@@ -190,8 +190,11 @@ def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None
 def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
     run = Run(run_dir, "evaluator=slow", "train_s=0.3")
     started.append(run)
-    assert run.end()[0] == 0
+    code, out, _ = run.end()
+    assert code == 0
     assert run.summary()["wall_s"] < 6.0
+    assert "evaluator.final_limit_s: " in out and "the trained weights are complete" in out
+    assert "killed" not in out
 
 
 def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[Run]) -> None:

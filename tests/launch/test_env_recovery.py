@@ -29,11 +29,14 @@ def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_an_env_without_a_limit_is_refused_with_both_ways_out(tmp_path: Path, mode: Mode) -> None:
+def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: Mode) -> None:
     with pytest.raises(ConfigError, match=r"env.recovery: 'exact': env.id 'odd_envs:Walker' has no limit") as refused:
         planned(tmp_path, mode, env__id="odd_envs:Walker")
-    assert "env.max_episode_steps: N" in str(refused.value)
-    assert "env.recovery: restart_episode" in str(refused.value)
+    sentences = str(refused.value).removesuffix(".").split(". ")
+    assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
+    for way in ("env.max_episode_steps: N", "get_state and set_state", "env.recovery: restart_episode"):
+        assert way in sentences[2]
+    assert mode in sentences[1]
     assert refused.value.exit_code == 2
 
 

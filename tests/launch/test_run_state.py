@@ -164,7 +164,7 @@ def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path)
     directory.discard()
     assert not directory.path.exists()
     assert read_info(directory.path) is None
-    with pytest.raises(ConfigError, match=r"config\.json is no configuration"):
+    with pytest.raises(ConfigError, match=r"config\.json"):
         read_config(directory.path)
 
 

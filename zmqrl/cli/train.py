@@ -142,10 +142,9 @@ def _was_stopped(directory: Path) -> bool:
 def _load(asked: _Asked, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
-    overrides = asked.overrides
-    if asked.init_from is not None:
-        overrides += (f"run.init_from={json.dumps(_source_of_weights(asked.init_from))}",)
-    return load(asked.preset, asked.hosts_file, overrides, asked.mode, asked.workers, seed, asked.resume, asked.limit)
+    init_from = None if asked.init_from is None else _source_of_weights(asked.init_from)
+    where = (asked.preset, asked.hosts_file, asked.overrides)
+    return load(*where, asked.mode, asked.workers, seed, asked.resume, asked.limit, init_from)
 
 
 def _source_of_weights(named: str) -> str:

@@ -13,12 +13,8 @@ COPIES = 6
 """Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
 MOST_RECORD_BYTES = 1 << 30
 """Of one vector env: what a take-up carries part by part in a time that one would wait for."""
-GIVE_UP = (
-    "set env.recovery: restart_episode, which begins running episodes anew "
-    "after a death or a resume, so that the weights no longer depend on the seed and the configuration alone"
-)
-"""All that a resume may change of env."""
-OTHERWISE = f"give the env get_state and set_state, or {GIVE_UP}"
+OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
+FOR_A_RESUME = "Set env.recovery: restart_episode, the one key of env that a resume may change"
 
 
 def check_recovery(plan: RunPlan) -> None:
@@ -30,10 +26,11 @@ def check_recovery(plan: RunPlan) -> None:
     if config.run.mode == "async" or config.env.recovery != "exact" or env.state is not None:
         return
     if env.max_episode_steps is None:
-        ways_out = GIVE_UP if plan.resume else f"declare a limit with env.max_episode_steps: N, {OTHERWISE}"
+        ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
-            f"env.recovery: 'exact': env.id {env.id!r} has no limit of its episodes' steps, and mode "
-            f"{config.run.mode} repeats the actions of running episodes after a death or a resume; {ways_out}"
+            f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
+            f"Mode {config.run.mode} repeats the actions of running episodes after a death or a resume. "
+            f"{ways_out}. README explains the three ways in 'Your own env'."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
@@ -62,9 +59,9 @@ def _too_much(plan: RunPlan, steps: int, step: int, there: int, limit: str) -> C
     env, need = plan.config.env, steps * step
     settings = {"env.max_episode_steps": there // step, "env.num_envs": env.num_envs * there // need}
     fits = " or ".join(f"{key}: {value}" for key, value in settings.items() if value) or "fewer envs"
-    ways_out = GIVE_UP if plan.resume else f"{fits} would fit; else {OTHERWISE}"
+    ways_out = FOR_A_RESUME if plan.resume else f"{fits} would fit. Or {OTHERWISE}"
     return ConfigError(
         f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
         f"(env.max_episode_steps {steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), "
-        f"and {limit}; {ways_out}"
+        f"and {limit}. {ways_out}."
     )

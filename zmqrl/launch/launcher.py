@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,11 @@ class Launcher:
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())
         print(final_lines(self._summary), flush=True)
+        if self._state.finished.get("final_stopped"):
+            teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
+            limit_s = self._plan.config.evaluator.final_limit_s
+            cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
+            print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}", flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
             told = error.splitlines()[0] if self._problems_told else error

@@ -13,6 +13,7 @@ from zmqrl.config.hosts import LOCAL, filled, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.damage import unlogged
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.no_full import no_full
@@ -39,7 +40,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     """
     run_dir = Path(plan.run_dir)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"the run's records name {env_steps} env steps"] if env_steps else []
+    why = [f"its records name {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)
@@ -92,16 +93,17 @@ def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required:
     store = make_store(plan)
     try:
         check_owner(store, plan.store_path, plan.lineage)
-        full = store.newest_full()
+        with unlogged():
+            full = store.newest_full()
     except StoreError as error:
         if not from_scratch:
-            raise no_full(plan, [*why, str(error)]) from error
+            raise no_full(plan, store.passed_over() or [str(error)], why) from error
         return False, None
     damaged = store.passed_over()
     if full is None and not damaged:
         full = _adopted(plan, store)
     if full is None and (required or damaged) and not from_scratch:
-        raise no_full(plan, [*why, *damaged])
+        raise no_full(plan, damaged, why)
     return full is not None or required, full
 
 

@@ -8,17 +8,18 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.hosts import shortened
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, FolderOfRuns
 from zmqrl.launch.undo import Undo
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner
@@ -26,6 +27,7 @@ from zmqrl.supervision.run_owner import RunOwner
 FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
+RUNS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -219,13 +221,22 @@ def stored_path(run_dir: Path, config: Config) -> Path:
     return store_path(config.store.path, run_dir, None if info is None else info.lineage)
 
 
-def read_config(run_dir: Path) -> Config:
-    """The configuration of a run as it was resolved. ConfigError names what is wrong."""
+def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> Config:
+    """The configuration of a run as it was resolved.
+
+    Args:
+        run_dir: The run directory.
+        example: What the user types for one run; the error for the folder of several runs ends with it.
+
+    Raises:
+        FolderOfRuns: `run_dir` is the folder of several runs.
+        ConfigError: There is none, or it cannot be read.
+    """
     path = run_dir / "config.json"
     if not path.exists():
+        _refuse_folder_of_runs(run_dir, example)
         raise ConfigError(
-            f"{path} is no configuration of a run: there is no such file; a run writes it before its first env step, "
-            "so nothing was trained here that a resume could go on with"
+            f"{run_dir} is not a run directory: {path} does not exist; a run writes this file before its first env step"
         )
     try:
         data = json.loads(path.read_text())
@@ -233,4 +244,19 @@ def read_config(run_dir: Path) -> Config:
             raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
         return from_json(Config, data["config"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path} is no configuration of a run: {error}") from error
+        raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def _refuse_folder_of_runs(folder: Path, example: Callable[[str], str]) -> None:
+    runs = sorted((path.parent for path in folder.glob("*/config.json")), key=_by_number)
+    if runs:
+        named = shortened((path.name for path in runs), RUNS_NAMED)
+        count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        message = f"{folder} is a folder of {count} ({named}); name one of them: {example(str(runs[0]))}"
+        raise FolderOfRuns(message, tuple(map(str, runs)))
+
+
+def _by_number(path: Path) -> tuple[str, int]:
+    """seed-2 before seed-10."""
+    name = path.name.rstrip("0123456789")
+    return name, int(path.name[len(name) :] or 0)
