@@ -60,6 +60,17 @@ def test_leases_go_to_the_poorest_first_and_only_to_members() -> None:
     assert [len(leases) for leases in fair.lease_out(0, 1)] == [1, 1], "not to who was first in line"
 
 
+def test_slots_that_are_freed_one_at_a_time_go_to_each_worker_in_turn() -> None:
+    """A fixed order would give each of them to worker 0, and worker 1 would step nothing."""
+    desk, turns = Desk(slots=1), []
+    for _ in range(4):
+        (turn,) = (index for index, leases in enumerate(desk.lease_out(0, 1)) if leases)
+        turns.append(turn)
+        desk.booking.leave(turn)
+        desk.booking.join(turn)
+    assert turns == [0, 1, 0, 1]
+
+
 def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
     desk = Desk(slots=4)
     desk.placement.place()

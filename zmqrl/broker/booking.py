@@ -5,6 +5,7 @@ Who may book for a vector env is who holds it (`zmqrl.broker.placement`); descri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence, Set
 
 from zmqrl.broker import events as ev
@@ -31,6 +32,9 @@ class Booking:
         self._slots = Slots(arena)
         self._leases: dict[int, dict[int, SlotRef]] = {}
         """Worker to slot to lease."""
+        self._turn = itertools.count(1)
+        self._turns: dict[int, int] = {}
+        """Worker to the turn in which it got its last lease."""
         self._remote: set[int] = set()
         """Of these, who have no arena."""
         self.settled = arena.broker_incarnation == 0
@@ -151,26 +155,29 @@ class Booking:
         return booked
 
     def lease_out(self, members: Set[int]) -> None:
-        """Free slots to those of `members` who have too few, the poorest first, while the limiter allows it.
+        """Free slots to those of `members` who have too few, while the limiter allows it.
 
+        The worker with the fewest leases is served first; of several, the one whose last lease is the oldest: where
+        slots are freed one at a time, a fixed order would give each of them to the same worker.
         Also to workers without an arena that stop stepping: what they sealed needs a credit after a broker's death.
         """
         self._slots.collect(thoroughly=self._released)
         self._released = False
-        poor = [(len(held), i) for i, held in self._leases.items() if len(held) < self._most_leases(i)]
-        remote = self._remote
-        wanting = [(c, i) for c, i in poor if i in members or (i in remote and self._placement.is_leaving(i))]
+        poor = [i for i, held in self._leases.items() if len(held) < self._most_leases(i)]
+        served = [i for i in poor if i in members or (i in self._remote and self._placement.is_leaving(i))]
+        wanting = [(len(self._leases[i]), self._turns.get(i, 0), i) for i in served]
         outstanding = sum(map(len, self._leases.values())) if wanting else 0
         while wanting and self._limiter.allows((self._base or 0) + self._streams.stored, outstanding):
             ref = self._slots.lease()
             if ref is None:
                 return
-            count, index = min(wanting)
-            wanting.remove((count, index))
+            count, turn, index = min(wanting)
+            wanting.remove((count, turn, index))
             self._leases[index][ref.slot] = ref
             outstanding += 1
+            self._turns[index] = turn = next(self._turn)
             if count + 1 < self._most_leases(index):
-                wanting.append((count + 1, index))
+                wanting.append((count + 1, turn, index))
             self._actions.append(ev.Reply(index))
 
     def _most_leases(self, index: int) -> int:
