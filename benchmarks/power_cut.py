@@ -34,7 +34,8 @@ END_S = 180.0
 MOMENTS = ("start", "middle", "resume", "end")
 COMMON = (
     "env.id=CartPole-v1", "env.vector_envs=4", "env.num_envs=2", "env.segment_steps=32", "network.hidden=[32, 32]",
-    "evaluator.episodes=0", "limits.heartbeat_s=0.2", f"run.checkpoint_every_s={EVERY_S}",
+    "run.stop_at_return=null", "evaluator.episodes=0", "limits.heartbeat_s=0.2",
+    f"run.checkpoint_every_s={EVERY_S}",
 )  # fmt: skip
 DQN = ("replay.capacity=2000", "replay.learning_starts=500", "replay.ratio=0.05")
 RUNS = {
