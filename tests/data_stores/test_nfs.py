@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +13,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.kernel import LabUnavailable
 from lab.nfs import MOUNT, Guest, NfsServer
+from lab.skipping import nfs_or_skip
 
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.types import Version
@@ -45,24 +43,9 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def nfs() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="zmqrl-export-", dir="/var/tmp"))
-    guests: list[Guest] = []
-    try:
-        server = NfsServer(folder)
-    except LabUnavailable as reason:
-        folder.rmdir()
-        pytest.skip(f"no NFS here: {reason}")
-    try:
-        command = f"env PYTHONPATH={ROOT} {sys.executable} {CLIENT} {MOUNT}/store"
-        guests += [Guest(server, number, command) for number in (1, 2)]
-        for guest in guests:
-            assert guest.hear("CLIENT") == "up"
+    command = f"env PYTHONPATH={ROOT} {sys.executable} {CLIENT} {MOUNT}/store"
+    with nfs_or_skip(command, "CLIENT") as (_, server, guests):
         yield Lab(server, *guests)
-    finally:
-        for guest in guests:
-            guest.close()
-        server.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_new_version_is_loaded_within_a_second_of_its_notice(nfs: Lab) -> None:

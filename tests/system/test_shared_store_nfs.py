@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from command_runs import PLAIN, ROOT
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.kernel import LabUnavailable
-from lab.nfs import MOUNT, Guest, NfsServer
+from lab.nfs import MOUNT, Guest
+from lab.skipping import nfs_or_skip
 
 COMMAND_S = 300.0
 """A guest has one slow CPU: a training of 4,000 env steps takes about half a minute in it."""
@@ -60,23 +58,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    folder = Path(tempfile.mkdtemp(prefix="zmqrl-export-", dir="/var/tmp"))
-    guests: list[Guest] = []
-    try:
-        server = NfsServer(folder)
-    except LabUnavailable as reason:
-        folder.rmdir()
-        pytest.skip(f"no NFS here: {reason}")
-    try:
-        guests += [Guest(server, number, f"{sys.executable} {SHELL}") for number in (1, 2)]
-        for guest in guests:
-            assert guest.hear("SHELL") == "up"
+    with nfs_or_skip(f"{sys.executable} {SHELL}", "SHELL") as (folder, _, guests):
         yield Site(folder, guests)
-    finally:
-        for guest in guests:
-            guest.close()
-        server.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def train(name: str, seed: int, steps: int) -> tuple[object, ...]:
