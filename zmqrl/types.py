@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 Array = npt.NDArray[Any]
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+"""Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
+Finite: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""The bounds refuse NaN and the infinities too: no comparison with NaN holds."""
+VersionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 38)]
+"""A learner incarnation is shifted by 16 bits where vector envs continue from it."""
 Weights = Mapping[str, Array]
 """Named arrays: the network's tensors and the statistics that acting needs."""
 
@@ -27,8 +35,8 @@ BYTES = "bytes"
 class Version(NamedTuple):
     """A policy version. Compared in this order; `n` grows by 1 per published weights."""
 
-    incarnation: int
-    n: int
+    incarnation: VersionNumber
+    n: VersionNumber
 
     def __str__(self) -> str:
         return f"{self.incarnation}-{self.n}"
@@ -37,16 +45,16 @@ class Version(NamedTuple):
 class SegmentId(NamedTuple):
     """Names a segment for ever. In sync `index` is the n of the policy version that it answers."""
 
-    vector_env: int
-    incarnation: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing needs
+    vector_env: Count
+    incarnation: Count
+    index: Count  # type: ignore[assignment]  # hides tuple.index, which nothing needs
 
 
 class SlotRef(NamedTuple):
     """A slot of the arena in one life: `generation` grows by 1 each time the slot is leased."""
 
-    slot: int
-    generation: int
+    slot: Count
+    generation: Count
 
 
 @dataclass(frozen=True)
@@ -124,17 +132,16 @@ class EnvSpec:
     """Of an env with `get_state` and `set_state`: single and sync keep its state instead of its actions."""
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
 
     version: Version
     key: str
-    nbytes: int
+    nbytes: Count
     sha256: str
-    env_steps: int
-    updates: int = 0
-    schedule: Mapping[str, float] = field(default_factory=dict)
+    env_steps: Count
+    updates: Count = 0
+    schedule: Mapping[str, Finite] = msgspec.field(default_factory=dict)
     """Values that travel with the version, such as `epsilon`."""
 
 

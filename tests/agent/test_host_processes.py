@@ -24,8 +24,8 @@ from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
+from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.ending import Manner
-from zmqrl.wire.messages import HostWord
 
 WAIT_S = 20.0
 TURN_MS = 20
@@ -35,9 +35,9 @@ class Told(NoDataPlane):
     """Keeps what the broker would be told."""
 
     def __init__(self) -> None:
-        self.reports: list[HostWord] = []
+        self.reports: list[HostReport] = []
 
-    def report(self, word: HostWord) -> None:
+    def report(self, word: HostReport) -> None:
         self.reports.append(word)
 
 
@@ -91,7 +91,7 @@ class Host:
         return [event for event in self.events if event["event"] == name]
 
     @property
-    def report(self) -> HostWord:
+    def report(self) -> HostReport:
         return self.broker.reports[-1]
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def host_of(tmp_path: Path) -> Iterator[MakeHost]:
 def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
-    assert host.report == HostWord({4: 0, 5: 0}, [4], [], [4, 5])
+    assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5])
     assert [event["index"] for event in host.told("started")] == [4, 5]
 
 

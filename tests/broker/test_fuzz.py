@@ -23,10 +23,11 @@ from system_plans import PPO, system_plan
 from system_runs import Run
 
 from zmqrl.config.plan import Endpoints
+from zmqrl.messages import bus
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import bind
 
 WAIT_S = 10.0
@@ -83,8 +84,8 @@ class Broker:
         ends = Endpoints(notices=f"ipc://{folder}/n", control=f"ipc://{folder}/c")
         self.notices = bind(self._context, zmq.PUB, ends.notices)
         self.control = bind(self._context, zmq.ROUTER, ends.control)
-        self.link = AgentLink(ends, "local")
-        self.link.report(HostWord({}))
+        self.link = AgentLink(ends)
+        self.link.report(HostReport("local", {}, [], [], []))
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0
@@ -97,7 +98,7 @@ class Broker:
             self.control.send_multipart([self.peer, *lie])
         self._said += 1
         last, found = Version(1, self._said), []
-        self.control.send_multipart([self.peer, messages.pack_notice(Notice(last, "k", 1, "s", 0))])
+        self.control.send_multipart([self.peer, pack(bus.CurrentNotice(Notice(last, "k", 1, "s", 0)))])
         until = time.monotonic() + WAIT_S
         while not any(notice.version == last for notice in found):
             assert time.monotonic() < until, "the last notice was not heard"
@@ -117,7 +118,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made.close()
 
 
-SOUND = messages.pack_notice(Notice(Version(0, 7), "key", 3, "sha", 5))
+SOUND = pack(bus.CurrentNotice(Notice(Version(0, 7), "key", 3, "sha", 5)))
 FRAMES = st.one_of(
     st.binary(max_size=60),
     st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)).map(lambda at: _changed(*at)),

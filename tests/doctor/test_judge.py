@@ -34,6 +34,7 @@ VERSIONS: Mapping[str, str | None] = {
     "zmqrl": "0.1.0",
     "pyzmq": "27.3.0",
     "msgpack": "1.2.4",
+    "msgspec": "0.22.0",
     "numpy": "2.4.6",
     "gymnasium": "1.4.0",
     "psutil": "7.2.2",

@@ -20,9 +20,9 @@ from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
+from zmqrl.messages.frames import PROTOCOL
 from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
-from zmqrl.wire.messages import PROTOCOL
 
 HERE = Path(__file__).parent
 ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
@@ -170,5 +170,5 @@ def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) ->
     probe.stdin.write(b'["Examine", {"workdir": 3}]\n')
     probe.stdin.flush()
     words = [read_word(line.decode().rstrip()) for line in probe.stdout]
-    assert isinstance(words[1], Broken) and words[1].cause.startswith("TypeError: ")
+    assert isinstance(words[1], Broken) and words[1].cause.startswith("ValidationError: ")
     assert probe.wait(WAIT_S) == 1

@@ -27,7 +27,7 @@ class RealBus:
         self.plan, self.arena = plan, Arena.create(plan)
         names = ("segments", "descriptors", "notices", "control")
         self.endpoints = Endpoints(**{name: f"ipc://{folder}/{name}" for name in names})
-        self.agent = AgentLink(self.endpoints, "local")
+        self.agent = AgentLink(self.endpoints)
         self._ends: list[Any] = [self.agent]
         self._children: list[subprocess.Popen[str]] = []
         self.broker = self.start_broker()

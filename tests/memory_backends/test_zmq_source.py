@@ -16,10 +16,10 @@ from bus_plans import bus_plan
 
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.memory_backends.zmq import ZmqSource
+from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import StreamRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire.messages import pack_descriptors
 
 WAIT_S = 5.0
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zmqrl.config.plan import Endpoints
+from zmqrl.messages.bus import HostReport
 from zmqrl.types import Ledger, Notice
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.probe import Reached
 
 
@@ -71,7 +71,7 @@ class DataPlane(ABC):
         """The shared descriptors that a process of `role` inherits."""
 
     @abstractmethod
-    def report(self, word: HostWord) -> None:
+    def report(self, report: HostReport) -> None:
         """Tell the broker who lives, and whom this host holds."""
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
@@ -106,7 +106,7 @@ class NoDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {}
 
-    def report(self, word: HostWord) -> None:
+    def report(self, report: HostReport) -> None:
         return
 
     def ledger(self) -> Ledger | None:

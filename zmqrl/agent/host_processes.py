@@ -20,10 +20,10 @@ from zmqrl.agent.end import End
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Listen
+from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.ending import Manner
 from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
 from zmqrl.types import Notice
-from zmqrl.wire.messages import HostWord
 
 ENDING_TICK_S = 0.05
 DUMP_S = 0.5
@@ -130,7 +130,9 @@ class HostProcesses:
         ready = [index for index, child in children.items() if child.ready]
         given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
         held = [index for index in self._workers if index not in given_up]
-        self._data_plane.report(HostWord(alive, ready, given_up, () if self.ending and not alive else held))
+        self._data_plane.report(
+            HostReport(self._boot.host, alive, ready, given_up, [] if self.ending and not alive else held)
+        )
 
     def measure(self) -> None:
         """Tell what the processes use, and keep their logs from growing without end."""

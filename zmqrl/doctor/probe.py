@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from zmqrl.doctor.reach import Door
 
 MOST_S = 150
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "gymnasium", "psutil", "torch")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "gymnasium", "psutil", "torch")
 
 
 class Probe:
@@ -142,7 +142,7 @@ def hello() -> Hello:
         except metadata.PackageNotFoundError:
             versions[package] = None
     with contextlib.suppress(ImportError, AttributeError):
-        from zmqrl.wire.messages import PROTOCOL
+        from zmqrl.messages.frames import PROTOCOL
 
         versions["protocol"] = str(PROTOCOL)
     return Hello(socket.gethostname(), _user(), sys.executable, versions)

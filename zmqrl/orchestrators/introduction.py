@@ -13,12 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from zmqrl.messages.frames import PROTOCOL
 from zmqrl.supervision.process_table import identify
-from zmqrl.wire.messages import PROTOCOL
 
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium")
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 

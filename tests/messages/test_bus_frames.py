@@ -1,0 +1,178 @@
+"""Messages are checked on arrival: each way to be wrong is refused under its own reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zmqrl.errors import WireError
+from zmqrl.messages import bus
+from zmqrl.messages.frames import (
+    MAX_CONTROL_BYTES,
+    MAX_DESCRIPTORS_BYTES,
+    PROTOCOL,
+    pack,
+    pack_descriptors,
+    unpack,
+    unpack_descriptors,
+)
+from zmqrl.types import Notice, SlotRef, Version
+
+NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
+NOTICE_DATA: dict[str, Any] = msgspec.to_builtins(NOTICE)
+VALUES: dict[str, Any] = {
+    "index": 1,
+    "spawn": 0,
+    "broker": 1,
+    "serial": 3,
+    "remote": False,
+    "leases": [SlotRef(3, 4)],
+    "streams": [bus.StreamAt(0, 1)],
+    "stopped": [0],
+    "open": [bus.OpenRows(0, 2, 5)],
+    "role": "worker",
+    "progress": 9,
+    "layout": 5,
+    "ref": SlotRef(3, 4),
+    "meta": bus.SegmentWords(0, 0, 1, 0, 1, 8),
+    "host": "local",
+    "alive": {0: 1},
+    "ready": [],
+    "given_up": [2],
+    "workers": [0, 1],
+    "version": Version(0, 4),
+    "parts": 1,
+    "env_steps": 5,
+    "updates": 6,
+    "notice": NOTICE,
+    "back": [3, 4],
+    "part": bus.AnswerPart(0, 1, 2, 40, 8, b"12345678"),
+    "records": [bus.RecordAt(0, 1, 8)],
+    "acked": [bus.Acked(0, 0, 3)],
+    "orders": [bus.Order(0, 1, 2, None), bus.Order(1, 1, 2, 40)],
+    "stop": False,
+    "requests": [bus.BookRequest(0, 1, 2, 8)],
+    "known": None,
+}
+"""A sound value of every field."""
+RECORD = bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")])
+SOUND = [
+    RECORD if kind is bus.Record else kind(**{name: VALUES[name] for name in kind.__struct_fields__})
+    for kind in get_args(bus.Message)
+]
+FIELDS: dict[str, dict[str, Any]] = {bus.kind_of(m): msgspec.to_builtins(m) for m in SOUND}
+"""As data, with the tag."""
+WORKER = FIELDS["worker"]
+
+
+def frame(fields: Any, protocol: int = PROTOCOL) -> bytes:
+    return bytes(msgpack.packb([protocol, fields]))
+
+
+def reason(wrong: bytes) -> str:
+    with pytest.raises(WireError) as caught:
+        unpack(wrong)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("message", SOUND, ids=bus.kind_of)
+def test_what_is_packed_comes_back(message: bus.Message) -> None:
+    back = unpack(pack(message))
+    assert back == message
+    assert type(back) is type(message)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (b"", "not msgpack"),
+        (b"\xc1", "not msgpack"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not msgpack"),
+        (b"\x91" * 100_000, "not msgpack"),
+        (bytes(MAX_CONTROL_BYTES + 1), "size"),
+        (msgpack.packb(7), "shape"),
+        (msgpack.packb([]), "shape"),
+        (msgpack.packb([PROTOCOL]), "shape"),
+        (msgpack.packb([PROTOCOL, WORKER, 1]), "shape"),
+        (frame("worker"), "shape"),
+        (frame(WORKER, protocol=PROTOCOL + 1), "protocol"),
+        (msgpack.packb([2, "worker", {"index": 1}]), "protocol"),
+        (msgpack.packb([True, WORKER]), "protocol"),
+        (frame({**WORKER, "kind": "labourer"}), "kind"),
+        (frame({**WORKER, "kind": 7}), "kind"),
+        (frame({**WORKER, "kind": ["worker"]}), "kind"),
+        (frame({k: v for k, v in WORKER.items() if k != "kind"}), "kind"),
+        (frame({k: v for k, v in WORKER.items() if k != "spawn"}), "fields"),
+        (frame({**WORKER, "more": 1}), "fields"),
+    ],
+)
+def test_each_wrong_form_has_its_reason(wrong: bytes, expected: str) -> None:
+    assert reason(wrong) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("worker", "index", -1),
+        ("worker", "index", True),
+        ("worker", "index", 1 << 62),
+        ("worker", "index", "1"),
+        ("worker", "leases", [[1, 2, 3]]),
+        ("worker", "leases", [[1, -2]]),
+        ("worker", "leases", {"a": 1}),
+        ("worker", "streams", None),
+        ("agent", "host", "x" * 300),
+        ("agent", "host", 7),
+        ("agent", "alive", {"0": 1}),
+        ("agent", "alive", [0]),
+        ("agent", "given_up", [None]),
+        ("learner", "updates", 1.5),
+        ("announce", "notice", None),
+        ("announce", "back", 3),
+        ("announce", "back", [-1]),
+        ("announce", "notice", {**NOTICE_DATA, "version": [1, -2]}),
+        ("announce", "notice", {**NOTICE_DATA, "version": 3}),
+        ("announce", "notice", {**NOTICE_DATA, "schedule": {"epsilon": "x"}}),
+        *(("announce", "notice", {**NOTICE_DATA, "schedule": {"epsilon": x}}) for x in (math.nan, math.inf, -math.inf)),
+        ("announce", "notice", {**NOTICE_DATA, "more": 1}),
+        ("announce", "notice", {k: v for k, v in NOTICE_DATA.items() if k != "key"}),
+        ("answer", "part", [0, 1, 2, 40, 8]),
+        ("answer", "part", [0, 1, 2, 40, -8, b""]),
+        ("answer", "part", [0, 1, 2, 40, 8, "text"]),
+        ("record", "parts", [[0, 1, b""]]),
+        ("orders", "orders", [[0, 1, 2, [[3, None, False]]]]),
+        ("orders", "stop", 1),
+        ("books", "requests", [[0, 1, 2]]),
+        ("books", "known", 3),
+    ],
+)
+def test_each_wrong_value_is_refused(kind: str, field: str, value: Any) -> None:
+    assert field in FIELDS[kind]
+    assert reason(frame({**FIELDS[kind], field: value})) == "value"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_wire_error(noise: bytes) -> None:
+    for take in (unpack, unpack_descriptors):
+        try:
+            take(noise)
+        except WireError:
+            continue
+
+
+def test_descriptors_come_back() -> None:
+    refs = [SlotRef(0, 1), SlotRef(7, 1 << 40)]
+    assert unpack_descriptors(pack_descriptors(3, 4, refs)) == (3, 4, refs)
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 24, 17, MAX_DESCRIPTORS_BYTES + 16])
+def test_descriptors_of_a_wrong_length_are_refused(nbytes: int) -> None:
+    with pytest.raises(WireError) as caught:
+        unpack_descriptors(bytes(nbytes))
+    assert caught.value.reason == "descriptors"

@@ -1,0 +1,41 @@
+"""docs/protocol.md names every message as its type does, and every type says what has to be known of it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from zmqrl.messages.tables import MODULES, paragraphs, table_of, with_tables
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+FROM_TO_WHEN = re.compile(r"[A-Z][\w ]+ to [\w' ]+(, on `\w+`)?: \S.+\.")
+KINDS = [kind for name in MODULES for kind in importlib.import_module(f"zmqrl.messages.{name}").KINDS.values()]
+
+
+def test_the_tables_of_the_protocol_are_those_of_the_types() -> None:
+    page = PAGE.read_text()
+    assert with_tables(page) == page, "run: python -m zmqrl.messages.tables docs/protocol.md"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_message_says_its_sender_receiver_time_and_what_a_wrong_one_causes(kind: type[msgspec.Struct]) -> None:
+    what, when, wrong = paragraphs(kind)
+    assert FROM_TO_WHEN.fullmatch(when), when
+    assert what.endswith(".") and wrong.endswith(".")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_message_refuses_unknown_fields(kind: type[msgspec.Struct]) -> None:
+    assert kind.__struct_config__.forbid_unknown_fields and kind.__struct_config__.frozen
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_table_has_every_field(name: str) -> None:
+    table = table_of(name)
+    for kind in importlib.import_module(f"zmqrl.messages.{name}").KINDS.values():
+        for field in kind.__struct_fields__:
+            assert f"`{field}: " in table, f"{kind.__name__}.{field}"

@@ -1,0 +1,13 @@
+"""Field types that messages of several links have: a value outside the bounds is refused where it is decoded."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Index: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+"""Of a process among those of its role."""
+Name: TypeAlias = Annotated[str, Meta(max_length=255)]
+Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
+Whole: TypeAlias = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
