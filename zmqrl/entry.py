@@ -72,12 +72,13 @@ def set_threads(role: str, boot: Mapping[str, Any]) -> None:
 def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
     """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
     from zmqrl.logs.events import EventPipe
+    from zmqrl.messages.agent import Fault
 
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
     text = f"{type(error).__name__}: {error}"
-    EventPipe(fd).send("fault", error=text, detail=detail if isinstance(detail, dict) else {}, lines=lines)
+    EventPipe(fd).send(Fault(text, detail if isinstance(detail, dict) else {}, lines))
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:

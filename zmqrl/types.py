@@ -15,6 +15,7 @@ from msgspec import Meta
 Array = npt.NDArray[Any]
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
+Whole: TypeAlias = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
 Finite: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """The bounds refuse NaN and the infinities too: no comparison with NaN holds."""
 VersionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 38)]
@@ -25,6 +26,11 @@ Weights = Mapping[str, Array]
 Mode = Literal["single", "sync", "async"]
 MODES: tuple[Mode, ...] = ("single", "sync", "async")
 
+
+Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
+"""Of a process that a host agent starts."""
+JudgedRole: TypeAlias = Literal["learner", "worker"]
+"""Whose heartbeats the broker judges."""
 
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
@@ -150,16 +156,15 @@ DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back", "unkno
 gone, what its words say was stepped and nothing accounts for."""
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """produced = stored + in_flight + sum(dropped), all in valid rows (env steps)."""
 
-    produced: int
-    stored: int
-    in_flight: int
-    dropped: Mapping[str, int]
-    duplicates_refused: int
-    overbooked: int = 0
+    produced: Whole
+    stored: Whole
+    in_flight: Whole
+    dropped: Mapping[str, Whole]
+    duplicates_refused: Whole
+    overbooked: Whole = 0
     """Rows by which stored + dropped exceeds produced, summed over the streams where it does."""
 
     @property

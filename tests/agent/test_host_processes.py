@@ -88,7 +88,9 @@ class Host:
         os.kill(next(event["pid"] for event in self.told("started") if event["index"] == 0), signal.SIGUSR1)
 
     def told(self, name: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["event"] == name]
+        """Fields of the events of this name, with role and index of those about a process."""
+        flat = [{**event, **event["report"]} if "report" in event else event for event in self.events]
+        return [event for event in flat if event["event"] == name]
 
     @property
     def report(self) -> HostReport:

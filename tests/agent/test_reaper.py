@@ -25,6 +25,9 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import AgentEvent, ProcessReport
+from zmqrl.messages.agent import Started as ProcessStarted
+from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
@@ -45,14 +48,15 @@ class Started:
         self.all = {"agent-0": _identity(self.process.pid)}
         while len(self.all) <= children:
             event = self._event()
-            if event.get("event") == "started":
-                self.all[f"{event['role']}-{event['index']}"] = ProcessId(event["pid"], event["start_time"])
+            if isinstance(event, ProcessReport) and isinstance(event.report, ProcessStarted):
+                identity = ProcessId(event.report.pid, event.report.start_time)
+                self.all[f"{event.role}-{event.index}"] = identity
 
-    def _event(self) -> dict[str, Any]:
+    def _event(self) -> AgentEvent | None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the agent ended"
-        return dict(json.loads(line)) if line.startswith(b"{") else {}
+        return agent_event(line) if line.startswith(b"{") else None
 
     def named(self) -> list[str]:
         return sorted(f"{name} (pid {process.pid})" for name, process in self.all.items())

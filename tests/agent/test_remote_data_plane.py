@@ -17,12 +17,12 @@ import zmq
 sys.path.insert(0, str(Path(__file__).parent))
 from plans import stand_in_plan
 
-from zmqrl.agent.data_plane import Join
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.agent.store_token import write_token
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.messages import bus
+from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
@@ -88,7 +88,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         plan = replace(stand_in_plan(tmp_path / "far"), store_path=str(store), run_id="r")
         plane = RemoteDataPlane(plan, "b", None)
         planes.append(plane)
-        asking = threading.Thread(target=lambda: plane.join(Join(("127.0.0.1",), broker.ports, token)))
+        asking = threading.Thread(target=lambda: plane.join(Join(["127.0.0.1"], broker.ports, token)))
         asking.start()
         until = time.monotonic() + WAIT_S
         while asking.is_alive() and time.monotonic() < until:

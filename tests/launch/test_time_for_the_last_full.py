@@ -11,14 +11,16 @@ from unittest.mock import create_autospec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
 from plans import stand_in_plan
+from samples import host_event
 
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.view import View
 from zmqrl.metrics.recorder import Recorder
-from zmqrl.orchestrators.base import HostEvent, Orchestrator
+from zmqrl.orchestrators.base import Orchestrator
 
-WRITING = HostEvent("local", "writing", {"role": "learner", "index": 0})
+WRITING = host_event("local", "writing", role="learner", index=0)
 
 
 @pytest.fixture

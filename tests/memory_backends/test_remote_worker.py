@@ -71,7 +71,7 @@ class FarBus(RealBus):
         if not select.select([self.events], [], [], TURN_S)[0]:
             return False
         said = map(json.loads, os.read(self.events, 65_536).splitlines())
-        return any(event.get("state") == "lost" and event["member"] == "worker" for event in said)
+        return any(event.get("state") == "lost" and event["role"] == "worker" for event in said)
 
     def close(self) -> None:
         super().close()

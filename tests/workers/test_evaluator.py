@@ -86,16 +86,20 @@ def publish(store: DirectoryStore, n: int, scale: float) -> dict[str, Any]:
     return to_json(Notice(Version(0, n), saved.key, saved.nbytes, saved.sha256, env_steps=n * 10))
 
 
+def task(notice: dict[str, Any], final: bool = False) -> dict[str, Any]:
+    return {"command": "evaluate", "notice": notice, "final": final}
+
+
 def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.event()["event"] == "ready"
-    process.say({"notice": publish(store, 1, 1.0)})
+    process.say(task(publish(store, 1, 1.0)))
     first = process.event()
     assert (first["event"], first["version"], first["env_steps"], first["best"]) == ("score", [0, 1], 10, True)
     assert (first["return_mean"], first["return_std"], first["episodes"]) == (500.0, 0.0, 3)
     gone = publish(store, 2, 1.0)
     (tmp_path / "store" / gone["key"]).unlink()
-    process.say({"notice": gone}, {"final": publish(store, 3, -1.0)})
+    process.say(task(gone), task(publish(store, 3, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [(e["version"], e["final"], e["best"]) for e in rest] == [([0, 3], True, False)]
@@ -107,9 +111,9 @@ def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> Non
 def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path, episodes=200)
     process.event()
-    process.say({"notice": publish(store, 1, 1.0)})
+    process.say(task(publish(store, 1, 1.0)))
     time.sleep(0.3)  # not synchronisation: the older score may or may not be under way
-    process.say({"final": publish(store, 2, -1.0)})
+    process.say(task(publish(store, 2, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [e["version"] for e in rest] == [[0, 2]]

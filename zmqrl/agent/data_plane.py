@@ -5,24 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zmqrl.config.plan import Endpoints
+from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.probe import Reached
-
-
-@dataclass(frozen=True)
-class Join:
-    """Where the broker is, as the launcher tells the agents of other hosts."""
-
-    addresses: tuple[str, ...]
-    """Of the learner's host; which one leads there is found out by asking."""
-    ports: tuple[int, ...]
-    token: str | None = None
-    """What is to be seen in the store."""
 
 
 class DataPlane(ABC):

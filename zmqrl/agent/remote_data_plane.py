@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zmqrl.agent.data_plane import DataPlane, Join
+from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.fetching import Fetching
 from zmqrl.agent.store_token import sees_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
+from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink

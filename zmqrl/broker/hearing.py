@@ -17,7 +17,7 @@ from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import bus
+from zmqrl.messages import agent, bus
 from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
 from zmqrl.types import Version
 from zmqrl.wire.gate import user_of
@@ -27,7 +27,6 @@ CLAIM_S = 3.0
 
 Longer when `limits.lost_after_s` is: who comes back later than that would have been lost under one broker too.
 """
-ROLES = ("worker", "learner")
 
 
 class Hearing:
@@ -121,7 +120,7 @@ class Hearing:
 
     def _beat(self, beat: bus.Beat) -> None:
         member = Member(beat.role, beat.index)
-        if member.role not in ROLES or not self._state.may_be(member.index):
+        if not self._state.may_be(member.index):
             raise WireError("member", str(member))
         self._liveness.hear(Beat(member, beat.spawn, beat.progress), self._clock())
 
@@ -144,7 +143,7 @@ class Hearing:
             if user is not None:
                 self._answers.agent_at(report.host, peer)
             if self._hosts.hear(report.host, report.workers, self._clock()):
-                self._events.send("host_here", here=report.host, workers=report.workers)
+                self._events.send(agent.HostHere(report.host, report.workers))
         else:
             self._hosts.forget(report.host)
         self._answers.welcome(peer)
@@ -166,11 +165,11 @@ class Hearing:
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._has_work, now):
             role, index = judged.member.role, judged.member.index
-            self._events.send("worker_state", member=role, place=index, spawn=judged.spawn, state=judged.state)
+            self._events.send(agent.WorkerState(role, index, judged.spawn, judged.state))
             if role == "worker" and judged.state == "lost":
                 found.append(ev.Silent(index, judged.spawn))
         for host, workers in self._hosts.lost(now):
-            self._events.send("host_lost", lost=host)
+            self._events.send(agent.HostLost(host))
             found.append(ev.HostIs({}, workers, host))
         if self._claims_until is not None and now >= self._claims_until:
             self._claims_until = None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Join
 
 FORMAT = 1
 
 
-def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> Path:
+def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
     """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path.
 
     The folder and the one that it is in are made when they are not there, private both.
@@ -26,11 +25,11 @@ def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> 
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
-        json.dump({"format": FORMAT, "boot": to_json(boot), "join": dict(join)}, file)
+        json.dump({"format": FORMAT, "boot": to_json(boot), "join": to_json(join)}, file)
     return path
 
 
-def read_connection_file(path: Path) -> tuple[Boot, Mapping[str, Any]]:
+def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
@@ -40,6 +39,6 @@ def read_connection_file(path: Path) -> tuple[Boot, Mapping[str, Any]]:
             raise ConfigError(
                 f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the run's version"
             )
-        return from_json(Boot, data["boot"]), dict(data["join"])
+        return from_json(Boot, data["boot"]), from_json(Join, data["join"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is no connection file: {error}") from error

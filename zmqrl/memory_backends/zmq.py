@@ -71,8 +71,13 @@ class ZmqSource(ArenaSource):
         self._progress = (0, 0)
         self._moves = 0
         self._heartbeat_at = 0.0
-        who = ("learner", boot.index, boot.spawn)
-        self._heartbeat = Heartbeat(self._context, boot.endpoints.control, who, lambda: self._moves, self._heartbeat_s)
+        self._heartbeat = Heartbeat(
+            self._context,
+            boot.endpoints.control,
+            ("learner", boot.index, boot.spawn),
+            lambda: self._moves,
+            self._heartbeat_s,
+        )
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         deadline = time.monotonic() + timeout_s
@@ -211,8 +216,14 @@ class ZmqSink(LeasedSink):
         self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
         self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s, self._refusals.add)
-        who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
-        self._heartbeat = Heartbeat(self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys)
+        self._heartbeat = Heartbeat(
+            self._context,
+            boot.endpoints.control,
+            ("worker", boot.index, boot.spawn),
+            lambda: self._moves,
+            self._heartbeat_s,
+            boot.keys,
+        )
 
     def poll(self, timeout_s: float) -> Orders:
         self._flush()

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from zmqrl.messages.fields import Name
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, Notice, SegmentId, SegmentMeta, SlotRef, Version, VersionNumber
+from zmqrl.types import Count, JudgedRole, Notice, SegmentId, SegmentMeta, SlotRef, Version, VersionNumber
 
 MOST_PARTS = 4096
 Serial: TypeAlias = Annotated[int, Meta(ge=-1, lt=1 << 62)]
@@ -166,10 +166,10 @@ class Beat(_BusMessage, frozen=True, tag="beat"):
 
     Worker or learner to broker: each `heartbeat_s`, from a thread of its own.
 
-    One of an older spawn is ignored; an unknown role or index is refused (`member`).
+    One of an older spawn is ignored; an index outside the plan is refused (`member`).
     """
 
-    role: Name
+    role: JudgedRole
     index: Count
     spawn: Count
     progress: Count

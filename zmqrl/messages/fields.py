@@ -6,8 +6,13 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from zmqrl.types import Finite, Whole
+
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
 """Of a process among those of its role."""
 Name: TypeAlias = Annotated[str, Meta(max_length=255)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
-Whole: TypeAlias = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
+Number: TypeAlias = Whole | Finite
+"""An integer stays one."""
+Port: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Ports: TypeAlias = tuple[Port, Port, Port]

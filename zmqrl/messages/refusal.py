@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -29,10 +29,14 @@ def refusal(
     kind = kinds.get(tag) if isinstance(tag, str) else None
     if kind is None:
         return WireError(unknown, f"{tag!r:.80}")
+    return refusal_of(data.keys() - {tag_field}, kind, str(tag), error)
+
+
+def refusal_of(given: Set[Any], kind: type[msgspec.Struct], name: str, error: Exception) -> WireError:
+    """The reason why an object with these `given` fields is no message of this type: `fields` or `value`."""
     fields = msgspec.structs.fields(kind)
     known, required = {field.encode_name for field in fields}, {field.encode_name for field in fields if field.required}
-    given = data.keys() - {tag_field}
     if not required <= given <= known:
         wrong = sorted(map(str, (given - known) | (required - given)))
-        return WireError("fields", f"{tag}: missing or unknown: {', '.join(wrong):.200}")
-    return WireError("value", f"{tag}: {error}")
+        return WireError("fields", f"{name}: missing or unknown: {', '.join(wrong):.200}")
+    return WireError("value", f"{name}: {error}")

@@ -1,6 +1,6 @@
 """The message tables of docs/protocol.md, from the types: `python -m zmqrl.messages.tables docs/protocol.md`.
 
-The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced; `MODULES` has the names.
+The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced; `TABLES` has the names.
 """
 
 from __future__ import annotations
@@ -16,19 +16,34 @@ from typing import Any
 
 from msgspec import Struct
 
-MODULES = ("bus",)
+TABLES: Mapping[str, tuple[str, str]] = {
+    "bus": ("bus", "KINDS"),
+    "process events": ("agent", "CHILD_EVENTS"),
+    "agent events": ("agent", "OWN_EVENTS"),
+    "launcher events": ("agent", "LAUNCHER_EVENTS"),
+    "commands": ("agent", "COMMANDS"),
+    "files": ("files", "FILES"),
+}
+"""Module and mapping of the types of each table."""
 HEAD = "| name | what | from, to, when | fields | old or wrong |\n|---|---|---|---|---|\n"
 
 
 def table_of(name: str) -> str:
-    """The table of the message types in `KINDS` of module `name`, and the rows that their fields are made of."""
-    module = importlib.import_module(f"zmqrl.messages.{name}")
+    """A table of message types, and the rows that their fields are made of."""
+    module = importlib.import_module(f"zmqrl.messages.{TABLES[name][0]}")
     classes = {node.name: node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
-    kinds: Mapping[str, type[Struct]] = module.KINDS
+    kinds = kinds_in(name)
     rows = [f"| `{tag}` | {' | '.join(_cells(kind, classes))} |\n" for tag, kind in kinds.items()]
     plain = [node for node in classes.values() if node.bases and ast.unparse(node.bases[0]) == "NamedTuple"]
     lists = [f"- `{node.name}`: `[{', '.join(name for name, _, _ in _own_fields(node))}]`\n" for node in plain]
     return HEAD + "".join(rows) + ("\nRows of fields:\n\n" + "".join(lists) if lists else "")
+
+
+def kinds_in(name: str) -> Mapping[str, type[Struct]]:
+    """The types of a table by their names on the wire."""
+    module, mapping = TABLES[name]
+    kinds: Mapping[str, type[Struct]] = getattr(importlib.import_module(f"zmqrl.messages.{module}"), mapping)
+    return kinds
 
 
 def paragraphs(kind: type[Struct]) -> Sequence[str]:
@@ -71,7 +86,7 @@ def _lowered(text: str) -> str:
 
 def with_tables(page: str) -> str:
     """`page` with the text between each pair of marks as it has to be."""
-    for name in MODULES:
+    for name in TABLES:
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         places = pattern.findall(page)

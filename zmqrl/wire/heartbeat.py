@@ -10,6 +10,7 @@ import zmq
 
 from zmqrl.config.plan import Keys
 from zmqrl.messages import bus, frames
+from zmqrl.types import JudgedRole
 from zmqrl.wire.sockets import connect, send
 
 JOIN_S = 1.0
@@ -22,7 +23,7 @@ class Heartbeat:
         self,
         context: zmq.Context[Any],
         endpoint: str,
-        who: tuple[str, int, int],
+        who: tuple[JudgedRole, int, int],
         progress: Callable[[], int],
         every_s: float,
         keys: Keys | None = None,

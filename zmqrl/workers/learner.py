@@ -18,6 +18,7 @@ from zmqrl.errors import ConfigError, StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
 from zmqrl.memory_backends.inproc import InprocSource
+from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
@@ -47,9 +48,9 @@ def main(boot: Boot) -> int:
         _tell_resumed(events, beginning)
     damaged = store.passed_over()
     for cause in damaged:
-        events.send("problem", cause=cause, done=f"it is not loaded; {_start_of(beginning)}")
+        events.send(agent.ProblemReport(cause, f"it is not loaded; {_start_of(beginning)}"))
     if beginning.version is not None and not damaged:
-        events.send("problem", cause="no FULL was written since the start", done=_start_of(beginning))
+        events.send(agent.ProblemReport("no FULL was written since the start", _start_of(beginning)))
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
@@ -59,7 +60,7 @@ def main(boot: Boot) -> int:
     if full is not None:
         learning.restore_episodes(full)
     weights = _first_weights(learning, beginning)
-    events.send("ready")
+    events.send(agent.Ready())
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
         learning.restore_learner(full)
@@ -78,10 +79,10 @@ def _tell_resumed(events: EventPipe, beginning: Beginning) -> None:
     full, version = beginning.full, beginning.version
     if full is not None:
         counters: Any = full.meta["counters"]
-        written_at = full.meta.get("written_at")
-        events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
+        written_at: Any = full.meta.get("written_at")
+        events.send(agent.Resumed(str(full.version), counters["env_steps"], written_at))
     elif version is not None:
-        events.send("resumed", version=str(version.version), env_steps=version.env_steps, written_at=None)
+        events.send(agent.Resumed(str(version.version), version.env_steps, None))
 
 
 def _start_of(beginning: Beginning) -> str:
