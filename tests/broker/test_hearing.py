@@ -129,7 +129,7 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(e
 @pytest.mark.parametrize(("frames", "reason"), [
     ((pack(bus.Goodbye(index=0, spawn=0)), b"more"), "frames"),
     ((pack(bus.Welcome(broker=1)),), "kind"),
-    ((pack(bus.Beat(role="agent", index=0, spawn=0, progress=0)),), "member"),
+    ((pack(bus.Beat(role="agent", index=0, spawn=0, progress=0)),), "value"),
     ((pack(bus.Beat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection
@@ -19,7 +20,18 @@ from zmqrl.doctor.examination import Examination, Question
 from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
-from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
+from zmqrl.messages.doctor import (
+    Broken,
+    Echo,
+    EnvFacts,
+    Examine,
+    Hello,
+    Listen,
+    Reach,
+    order_line,
+    read_word,
+    word_line,
+)
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
@@ -76,7 +88,7 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
 
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
-    facts = env_of("hang", replace(ASKED, env_limit_s=3.0))
+    facts = env_of("hang", structs.replace(ASKED, env_limit_s=3.0))
     assert time.monotonic() - begun < 10.0
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
@@ -88,7 +100,7 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    asked = replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)))
+    asked = structs.replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)))
     facts = env_of("", asked)
     assert (facts.error, facts.repeats) == (None, repeats)
 
@@ -96,9 +108,9 @@ def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    asked = replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
+    asked = structs.replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
     assert "no module 'mine'" in (env_of("", asked).error or "")
-    assert env_of("", replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
+    assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
 
 
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
@@ -124,7 +136,7 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     asleep = tmp_path / "asleep"
     (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
-    asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
+    asked = structs.replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()
     until(asleep.exists)
@@ -148,12 +160,35 @@ def until(what: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "Welcome to node07!", 'ZMQRL-PROBE ["Hello", {"node": 1', 'ZMQRL-PROBE ["Pwned", {}]']
+    "line", ["", "Welcome to node07!", '{"word": "Broken", "cause": "c"}', "ZMQRL-PROBER {}", "ZMQRL ZMQRL-PROBE {}"]
 )
 def test_a_shells_greeting_is_no_word(line: str) -> None:
     assert read_word(line) is None
-    facts = EnvFacts("done", advice=("a", "b"))
-    assert read_word(word_line(facts)) == facts
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ('{"word": "Hello", "node": 1', "not JSON"),
+    ('["Pwned", {}]', "not JSON"),
+    ('{"word": "Pwned"}', "unknown word"),
+    ('{"word": "Clock"}', "fields"),
+    ('{"word": "Clock", "time_s": 1.0, "more": 1}', "fields"),
+    ('{"word": "Clock", "time_s": "now"}', "value"),
+])  # fmt: skip
+def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
+    link = LocalLink({})
+    try:
+        words = list(link.words_in(["Welcome!", f"ZMQRL-PROBE {text}", word_line(Broken("c"))]))
+    finally:
+        link.release()
+    assert (words, link.refused) == ([Broken("c")], {reason: 1})
+
+
+def test_the_first_word_of_another_version_is_read() -> None:
+    versions = '{"zmqrl": "0.1.0", "torch": null}'
+    fields = f'"node": "n", "user": "u", "python": "/p", "versions": {versions}'
+    hello = Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None})
+    assert read_word(f'ZMQRL-PROBE ["Hello", {{{fields}}}]') == hello, "0.1"
+    assert read_word(f'ZMQRL-PROBE {{"word": "Hello", {fields}, "later": 1}}') == hello
 
 
 def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> None:
@@ -167,8 +202,28 @@ def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> No
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:
     assert probe.stdin is not None and probe.stdout is not None
-    probe.stdin.write(b'["Examine", {"workdir": 3}]\n')
+    probe.stdin.write(b'{"order": "Examine", "workdir": 3}\n')
     probe.stdin.flush()
     words = [read_word(line.decode().rstrip()) for line in probe.stdout]
-    assert isinstance(words[1], Broken) and words[1].cause.startswith("ValidationError: ")
+    assert isinstance(words[1], Broken) and words[1].cause.startswith("WireError: fields: Examine: ")
     assert probe.wait(WAIT_S) == 1
+
+
+def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ImportError('no msgspec here')\n")
+    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
+        assert probe.stdin is not None and probe.stdout is not None
+        probe.stdin.write(order_line(Echo()))
+        probe.stdin.flush()
+        hello, broken = (read_word(line.decode()) for line in probe.stdout)
+        assert probe.wait(WAIT_S) == 1
+    assert isinstance(hello, Hello) and hello.versions["zmqrl"]
+    assert broken == Broken("ImportError: no msgspec here")
+
+
+def test_no_secret_is_shown() -> None:
+    keys = {"server_public": "sp", "public": "p"}
+    shown = repr(Reach(("a",), (1,), secret="hidden", **keys)) + repr(Listen((0,), "sp", "hidden"))
+    assert "hidden" not in shown and "'sp'" in shown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.doctor.messages import Forget, Watch, Write
 from zmqrl.doctor.store_check import forget, prepare, watch, write
+from zmqrl.messages.doctor import Forget, Watch, Write
 
 
 def order(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zmqrl.messages import agent, bus, files
+from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import Ledger, Notice, SlotRef, Version
 
@@ -93,6 +93,33 @@ COMMANDS: list[agent.Command] = [
 ]
 EVALUATE = agent.Evaluate(NOTICE, final=False)
 FILES: list[Struct] = [files.ScaleRequest({"local": 2}), files.RequestAnswer(done="d")]
+
+LISTEN = doctor.Listen((0, 0, 0), "public", "secret", {"key": "b"})
+ORDERS: list[doctor.Order] = [
+    doctor.Echo(),
+    doctor.Examine("w", "s", {"id": "CartPole-v1"}, "sync", 1, 9.0, LISTEN, "code"),
+    doctor.Reach(("a",), (1, 2, 3), "server", "public", "secret"),
+    doctor.Watch("p", 2, "n", "t", 3.0),
+    doctor.Write("p", "n", "t"),
+    doctor.Forget("p", "n"),
+    doctor.Finish(),
+]
+WORDS: list[doctor.Word] = [
+    doctor.Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None}),
+    doctor.Broken("c"),
+    doctor.Clock(1.5),
+    doctor.Machine(4, 0.5, 1 << 34, False),
+    doctor.Folders(doctor.Folder("w", "/", 5, None), doctor.Folder("s", "/", 5, "e")),
+    doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
+    doctor.Curve(True, 100.5),
+    doctor.Listening((1, 2, 3), ("a",)),
+    doctor.Examined(),
+    doctor.Reached((doctor.Answer("a", {"1": None, "2": "refused"}, 1.5),)),
+    doctor.Watching(None),
+    doctor.Written("n", 1.5, None),
+    doctor.Seen("n", None),
+    doctor.EnvFacts("done", advice=("a", "b")),
+]
 
 
 def tag_of(message: Struct) -> str:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER
+from samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, WORDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
 from plans import stand_in_plan
@@ -29,12 +29,12 @@ from zmqrl.launch.picture import picture_of
 from zmqrl.launch.plain_view import line_of as plain_line_of
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
-from zmqrl.messages import agent, files, lines
+from zmqrl.messages import agent, doctor, files, lines
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
 
-EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "300"))
+EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "100"))
 LONG = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 Decode = Callable[[bytes], object]
 
@@ -57,6 +57,12 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
     "agent": (lines.agent_event, as_line, [as_data(m) for m in AGENT]),
     "command": (lines.command, as_line, [as_data(m) for m in COMMANDS]),
     "evaluate": (lines.evaluate, as_line, [as_data(EVALUATE)]),
+    "order": (doctor.read_order, as_line, [as_data(m) for m in ORDERS]),
+    "word": (
+        lambda content: doctor.read_word(f"{doctor.MARK} {content.decode(errors='surrogateescape')}"),
+        as_line,
+        [as_data(m) for m in WORDS],
+    ),
     "handshake": (lines.handshake, as_line, [as_data(LAUNCHER[0])]),
     **{
         type(m).__name__: (lambda content, m=m: files.decode(type(m), content), as_line, [as_data(m)])  # type: ignore[misc]

@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from samples import AGENT, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, OF_PROCESSES, tag_of
+from samples import AGENT, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, OF_PROCESSES, ORDERS, WORDS, tag_of
 
 import zmqrl
 from zmqrl.errors import WireError
-from zmqrl.messages import agent, files, lines
+from zmqrl.messages import agent, doctor, files, lines
 from zmqrl.orchestrators.introduction import SENTINEL, introduction
 from zmqrl.types import Version
 
@@ -24,10 +24,12 @@ LISTS: list[tuple[Any, Any]] = [
     (OF_PROCESSES, agent.Report),
     (COMMANDS, agent.Command),
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
+    (ORDERS, doctor.Order),
+    (WORDS, doctor.Word),
 ]
 
 
-@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent"])
+@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "order", "word"])
 def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]
     assert set(kinds) == set(get_args(union))
@@ -57,6 +59,16 @@ def test_what_the_launcher_sends_passes(message: Any) -> None:
 
 def test_what_the_evaluator_is_sent_passes() -> None:
     assert lines.evaluate(lines.line_of(EVALUATE)) == EVALUATE
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=tag_of)
+def test_what_the_doctor_asks_passes(order: Any) -> None:
+    assert doctor.read_order(doctor.order_line(order)) == order
+
+
+@pytest.mark.parametrize("word", WORDS, ids=tag_of)
+def test_what_a_probe_says_passes(word: Any) -> None:
+    assert doctor.read_word(doctor.word_line(word)) == word
 
 
 @pytest.mark.parametrize("message", FILES, ids=lambda m: type(m).__name__)

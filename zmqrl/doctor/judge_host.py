@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zmqrl.doctor.case import Case
-from zmqrl.doctor.messages import Lock
+from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import versions
 
 MB = 1e6

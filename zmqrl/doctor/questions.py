@@ -10,7 +10,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.examination import Question
-from zmqrl.doctor.messages import Examine, Listen, Reach
+from zmqrl.messages.doctor import Examine, Listen, Reach
 
 PORTS = 3
 """segments, notices, control."""

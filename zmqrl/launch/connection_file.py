@@ -10,8 +10,9 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Join
+from zmqrl.messages.files import ConnectionFile
 
-FORMAT = 1
+FORMAT = 2
 
 
 def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
@@ -25,7 +26,7 @@ def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
-        json.dump({"format": FORMAT, "boot": to_json(boot), "join": to_json(join)}, file)
+        json.dump(to_json(ConnectionFile(FORMAT, boot, join)), file)
     return path
 
 
@@ -39,6 +40,7 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
             raise ConfigError(
                 f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the run's version"
             )
-        return from_json(Boot, data["boot"]), from_json(Join, data["join"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        found = from_json(ConnectionFile, data)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is no connection file: {error}") from error
+    return found.boot, found.join

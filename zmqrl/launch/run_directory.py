@@ -9,16 +9,18 @@ import shlex
 import shutil
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner
 
@@ -27,21 +29,8 @@ SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
 
 
-@dataclass(frozen=True)
-class RunInfo:
+class RunInfo(RunRecord, frozen=True):
     """`run.json`: which process drives the run; what `status` and `stop` find it by."""
-
-    run_id: str
-    pid: int
-    start_time: int
-    host: str
-    started_at: float
-    preset: str | None
-    ended_at: float | None = None
-    """Unix time; a run of `zmqrl.train` ends before its process does."""
-    lineage: str | None = None
-    """Id of the lineage, which all attempts share; None: the last attempt was of zmqrl 0.1."""
-    attempt: int = 1
 
     @property
     def live(self) -> bool:
@@ -113,8 +102,16 @@ class RunDirectory:
         me = identify(os.getpid())
         assert me is not None
         preset = plan.config.run.preset
-        run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
-        run = replace(run, lineage=plan.lineage.id, attempt=plan.lineage.attempt)
+        run = RunInfo(
+            plan.run_id,
+            me.pid,
+            me.start_time,
+            socket.gethostname(),
+            plan.started_at,
+            preset,
+            lineage=plan.lineage.id,
+            attempt=plan.lineage.attempt,
+        )
         self.reserve_summary()
         if initial is not None:
             self._write(INITIAL, initial, durable=True)
@@ -163,7 +160,7 @@ class RunDirectory:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
         info = read_info(self.path)
         if info is not None:
-            self.write("run.json", to_json(replace(info, ended_at=now)), durable=True)
+            self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
         """Nothing was started after all: remove what `create` made, and only if it made the directory."""
@@ -182,8 +179,8 @@ def _text(data: Mapping[str, Any]) -> str:
 def read_info(run_dir: Path) -> RunInfo | None:
     """`run.json` of a run directory; None when there is none or it cannot be read."""
     try:
-        return from_json(RunInfo, json.loads((run_dir / "run.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
+        return decode(RunInfo, (run_dir / "run.json").read_bytes())
+    except (OSError, WireError):
         return None
 
 
@@ -206,5 +203,5 @@ def read_config(run_dir: Path) -> Config:
         if data["format_version"] != FORMAT_VERSION:
             raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
         return from_json(Config, data["config"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is no configuration of a run: {error}") from error

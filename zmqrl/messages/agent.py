@@ -653,6 +653,19 @@ class Evaluate(Struct, frozen=True, forbid_unknown_fields=True, tag_field="comma
     final: bool
 
 
+class Reaped(Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of the processes of a run on a host: `role-index (pid n)` each.
+
+    Reaper to launcher or `zmqrl down`: on stdout, its last line.
+
+    A malformed one leaves the host in the list of what could not be verified: exit code 3.
+    """
+
+    ended: tuple[Text, ...] = ()
+    killed: tuple[Text, ...] = ()
+    left: tuple[Text, ...] = ()
+
+
 CHILD_EVENTS = kinds_of(get_args(ChildEvent))
 REPORTS = kinds_of(get_args(Report))
 AGENT_EVENTS = kinds_of(get_args(AgentEvent))

@@ -11,9 +11,12 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
+from zmqrl.messages.agent import Join
 from zmqrl.messages.fields import Name, Text
 from zmqrl.messages.refusal import refusal_of
+from zmqrl.types import Count, Finite
 
 T = TypeVar("T", bound=Struct)
 WorkerCount = Annotated[int, Meta(ge=0, lt=1 << 16)]
@@ -42,7 +45,48 @@ class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     refused: Text | None = None
 
 
-FILES: Mapping[str, type[Struct]] = {"request": ScaleRequest, "answer": RequestAnswer}
+class ConnectionFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """By which a host that SSH cannot reach joins a run: where the broker is, and the host's keys. Mode 0600.
+
+    Launcher to the agent of such a host: in the run's private folder, once the broker is there; its user copies it
+    there for `zmqrl worker --connect`.
+
+    Another format, unknown fields or a file that others can read: exit code 2, and nothing is started.
+    """
+
+    format: Count
+    boot: Boot
+    """Of the host's agent (`config/plan.py`)."""
+    join: Join
+
+
+class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which process drives the run of a directory.
+
+    Launcher to every other command: `run.json`, at the start of each attempt and at its end.
+
+    A malformed one, or one of a later version, counts as none: `status`, `stop` and `resume` do not find the run.
+    """
+
+    run_id: Text
+    pid: Count
+    start_time: Count
+    host: Text
+    started_at: Finite
+    preset: Text | None
+    ended_at: Finite | None = None
+    """Unix time; a run of `zmqrl.train` ends before its process does."""
+    lineage: Text | None = None
+    """Id of the lineage, which all attempts share; None: the last attempt was of zmqrl 0.1."""
+    attempt: Count = 1
+
+
+FILES: Mapping[str, type[Struct]] = {
+    "request": ScaleRequest,
+    "answer": RequestAnswer,
+    "connection file": ConnectionFile,
+    "run.json": RunRecord,
+}
 
 
 def decode(kind: type[T], content: str | bytes) -> T:

@@ -40,38 +40,48 @@ _child_event = msgspec.json.Decoder(agent.ChildEvent).decode
 _agent_event = msgspec.json.Decoder(agent.AgentEvent).decode
 _command = msgspec.json.Decoder(agent.Command).decode
 _handshake = msgspec.json.Decoder(agent.Handshake).decode
+_reaped = msgspec.json.Decoder(agent.Reaped).decode
 _evaluate = msgspec.json.Decoder(agent.Evaluate).decode
 
 
 def child_event(line: str | bytes) -> agent.ChildEvent:
     """What a process reports to its agent. WireError says what is wrong with the line."""
-    found: agent.ChildEvent = _decoded(_child_event, line, "event", agent.CHILD_EVENTS)
+    found: agent.ChildEvent = decoded(_child_event, line, "event", agent.CHILD_EVENTS)
     return found
 
 
 def agent_event(line: str | bytes) -> agent.AgentEvent:
     """What an agent reports to the launcher. WireError says what is wrong with the line."""
-    found: agent.AgentEvent = _decoded(_agent_event, line, "event", agent.AGENT_EVENTS)
+    found: agent.AgentEvent = decoded(_agent_event, line, "event", agent.AGENT_EVENTS)
     return found
 
 
 def command(line: str | bytes) -> agent.Command:
     """What the launcher commands an agent. WireError says what is wrong with the line."""
-    found: agent.Command = _decoded(_command, line, "command", agent.COMMANDS)
+    found: agent.Command = decoded(_command, line, "command", agent.COMMANDS)
     return found
 
 
 def evaluate(line: str | bytes) -> agent.Evaluate:
     """What an agent sends to the evaluator. WireError says what is wrong with the line."""
-    return _decoded(_evaluate, line, "command", agent.COMMANDS)
+    return decoded(_evaluate, line, "command", agent.COMMANDS)
 
 
 def handshake(line: str | bytes) -> agent.Handshake:
     """An agent's first line. WireError says what is wrong with it."""
-    return _decoded(_handshake, line, "event", agent.LAUNCHER_EVENTS)
+    return decoded(_handshake, line, "event", agent.LAUNCHER_EVENTS)
 
 
-def _decoded(decode: Callable[[str | bytes], T], line: str | bytes, tag: str, kinds: Mapping[str, type[Struct]]) -> T:
+def reaped(line: str | bytes) -> agent.Reaped:
+    """What a reaper prints. WireError says what is wrong with it."""
+    try:
+        return _reaped(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError("not JSON", str(error)) from error
+
+
+def decoded(decode: Callable[[str | bytes], T], line: str | bytes, tag: str, kinds: Mapping[str, type[Struct]]) -> T:
+    """What `decode` makes of a line of one of `kinds`. WireError says what is wrong with it."""
     try:
         return decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -13,9 +13,9 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import HostSection, SshSection
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages.agent import Command, Handshake, HostUnusable, Warned
-from zmqrl.messages.lines import line_of
+from zmqrl.messages.lines import line_of, reaped
 from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.code_sync import deliver, pack
@@ -110,15 +110,15 @@ class SshAgent(Agent):
         command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
             done = self._alive().run(command, REAP_S)
-            said = json.loads(done.stdout)
+            said = reaped(done.stdout)
         except HostFailed as error:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {error.cause})",))
-        except ValueError:
+        except WireError:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {done.stderr.decode(errors='replace')[-200:]})",))
         finally:
             self.connection.close()
-        killed = tuple(f"{self.host}/{who}" for who in said["killed"])
-        return Ended(killed, tuple(f"{self.host}/{who}" for who in said["left"]))
+        killed = tuple(f"{self.host}/{who}" for who in said.killed)
+        return Ended(killed, tuple(f"{self.host}/{who}" for who in said.left))
 
     def _alive(self) -> Connection:
         """The connection, made anew when it was cut."""
