@@ -151,7 +151,8 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that travel with the version, such as `epsilon`."""
 
 
-DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
+DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
+DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
 """Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
 gone, what its words say was stepped and nothing accounts for."""
 

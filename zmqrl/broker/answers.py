@@ -9,6 +9,7 @@ import zmq
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.doors import Doors
+from zmqrl.broker.drop_log import DropLog
 from zmqrl.broker.env_records import PART_BYTES, PackedRecords, TakeUpParts
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
@@ -38,6 +39,7 @@ class Answers:
         self.take_up_parts = TakeUpParts()
         """The learner's answers, as far as they have come."""
         self._ask = False
+        self.drops = DropLog()
 
     def worker_at(self, index: int, peer: bytes) -> None:
         """Where worker `index` spoke from last."""
@@ -75,18 +77,21 @@ class Answers:
     def act(self, actions: Iterable[ev.Action]) -> None:
         """Publish at once, owe the rest. TrainingFailed when the run cannot go on."""
         for action in actions:
-            if isinstance(action, ev.Forward):
-                self._forward += action.refs
-            elif isinstance(action, ev.Reply):
-                self._owed.add(action.index)
-            elif isinstance(action, ev.Ask):
-                self._ask = True
-            elif isinstance(action, ev.Publish):
-                send(self._doors.notices, frames.pack(bus.CurrentNotice(action.notice)))
-            elif isinstance(action, ev.Refuse):
-                self._refused[action.reason] += 1
-            else:
-                raise TrainingFailed(action.cause)
+            match action:
+                case ev.Forward():
+                    self._forward += action.refs
+                case ev.Reply():
+                    self._owed.add(action.index)
+                case ev.Ask():
+                    self._ask = True
+                case ev.Publish():
+                    send(self._doors.notices, frames.pack(bus.CurrentNotice(action.notice)))
+                case ev.Refuse():
+                    self._refused[action.reason] += 1
+                case ev.Dropped():
+                    self.drops.add(action)
+                case ev.Fail():
+                    raise TrainingFailed(action.cause)
 
     def give(self) -> None:
         """All that is owed."""

@@ -85,6 +85,8 @@ class Broker:
             self._round()
         self._see_off()
         self._state.accept_all_sealed()
+        for dropped in self._state.pop_dropped():
+            self._answers.drops.add(dropped)
 
     def _see_off(self) -> None:
         """Workers of other hosts have segments of their own: they are told to end, and may hand them over."""
@@ -98,6 +100,7 @@ class Broker:
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""
+        self._answers.drops.close()
         refused = self._refused + self._doors.guard()
         if refused:
             print(f"messages refused: {dict(refused)}", file=sys.stderr, flush=True)
