@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from zmqrl.entry import PARENT_VARIABLE, read_line, set_threads
+from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, set_threads
+from zmqrl.errors import EnvFault
+from zmqrl.messages.agent import Fault
+from zmqrl.messages.lines import child_event
 
 START = """
 import sys
@@ -93,6 +96,15 @@ def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, 
     assert (event["event"], event["error"]) == ("fault", raised.replace("('x')", ": x"))
     assert "Traceback" in err
     assert raised.split("(")[0] in event["lines"][-1]
+
+
+def test_a_number_of_the_detail_that_is_not_finite_is_shown_as_text() -> None:
+    read_fd, write_fd = os.pipe()
+    report_fault("zmqrl.worker", {"fds": {"events": write_fd}}, EnvFault("e", {"obs": float("nan"), "seed": 3}))
+    event = child_event(os.read(read_fd, 65536))
+    os.close(read_fd)
+    os.close(write_fd)
+    assert isinstance(event, Fault) and event.detail == {"obs": "nan", "seed": 3}
 
 
 def test_a_child_of_a_parent_that_is_gone_does_not_run(tmp_path: Path) -> None:

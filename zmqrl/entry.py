@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -78,7 +79,13 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
     text = f"{type(error).__name__}: {error}"
-    EventPipe(fd).send(Fault(text, detail if isinstance(detail, dict) else {}, lines))
+    shown = {name: _shown(value) for name, value in detail.items()} if isinstance(detail, dict) else {}
+    EventPipe(fd).send(Fault(text, shown, lines))
+
+
+def _shown(value: object) -> object:
+    """NaN and infinities as text: they may be what is wrong, and a message has no such numbers."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:

@@ -15,7 +15,7 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
         output.send(Warned(filler))
     assert_pending(output, True)
     output.send(ProcessReport("learner", 0, Metrics({"lost": 1})))
-    output.send(Finished(None, {}, 0, [], []))
+    output.send(Finished(None, {}, 0, [], [], False))
     os.set_blocking(read_fd, False)
     text = b""
     while output.pending:

@@ -70,7 +70,7 @@ AGENT: list[agent.AgentEvent] = [
     agent.Fault("e", {}, []),
     agent.RunFailed("c"),
     agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, 2, 3),
-    agent.Finished(LEDGER, {"worker": 3.0}, 5, [], []),
+    agent.Finished(LEDGER, {"worker": 3.0}, 5, [], [], False),
     agent.LogText("n", "t"),
     agent.Warned("t"),
     agent.LeaseLost("broker"),

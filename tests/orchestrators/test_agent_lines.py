@@ -29,7 +29,15 @@ BAD = [
     "{}",
     '{"a": 1}',
 ]
-FINISHED = {"event": "finished", "peak_pss_mb": {}, "ended": 0, "killed": [], "left": [], "ledger": None}
+FINISHED = {
+    "event": "finished",
+    "peak_pss_mb": {},
+    "ended": 0,
+    "killed": [],
+    "left": [],
+    "ledger": None,
+    "final_stopped": False,
+}
 
 Heard = Callable[[list[str]], list[HostEvent]]
 

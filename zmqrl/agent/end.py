@@ -27,6 +27,8 @@ class Outcome:
     """By themselves."""
     killed: list[str]
     left: list[str]
+    final_stopped: bool
+    """The evaluator was ended before it had scored the final version."""
 
 
 class End:
@@ -85,7 +87,8 @@ class End:
         """Once it is over."""
         killed = [*self._killed, *self._kill_strays()]
         left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
-        return Outcome(self._ended, killed, left)
+        stopped = self._ending is not None and self._ending.final_stopped
+        return Outcome(self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
         return {place.role for place in self._children}

@@ -77,7 +77,15 @@ class ProcessEvents:
         """The last event."""
         self.send_logs()
         peaks = {role: round(mb, 1) for role, mb in self._usage.peak_pss_mb.items()}
-        self._output.send(agent.Finished(ledger, peaks, outcome.ended, outcome.killed, outcome.left))
+        finished = agent.Finished(
+            ledger=ledger,
+            peak_pss_mb=peaks,
+            ended=outcome.ended,
+            killed=outcome.killed,
+            left=outcome.left,
+            final_stopped=outcome.final_stopped,
+        )
+        self._output.send(finished)
 
     def _send(self, place: Place, report: agent.Report) -> None:
         self._output.send(agent.ProcessReport(place.role, place.index, report))

@@ -81,7 +81,8 @@ def main() -> None:
     from zmqrl.config.sections import EnvSection
     from zmqrl.doctor.env_check import look_at_env
 
-    for facts in look_at_env(from_json(EnvSection, asked.env), asked.mode, asked.seed):
+    env = from_json(EnvSection, asked.env)
+    for facts in look_at_env(env, asked.mode, asked.seed, asked.env_limit_s):
         print(word_line(facts), file=out, flush=True)
 
 

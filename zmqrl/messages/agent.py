@@ -430,6 +430,8 @@ class Finished(_Event, frozen=True, tag="finished"):
     """Processes that ended by themselves."""
     killed: list[Text]
     left: list[Text]
+    final_stopped: bool
+    """The evaluator was stopped before it had scored the final version."""
 
 
 class LogText(_Event, frozen=True, tag="log"):
