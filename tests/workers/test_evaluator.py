@@ -119,6 +119,19 @@ def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp
     assert [e["version"] for e in rest] == [[0, 2]]
 
 
+def test_a_malformed_line_is_counted_and_the_next_one_is_scored(store: DirectoryStore, tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    assert process.event()["event"] == "ready"
+    process.say({"notice": 3}, [], task({**publish(store, 1, 1.0), "nbytes": -1}))
+    counts: dict[str, int] = {}
+    while sum(counts.values()) < 3:
+        counts = process.event()["counts"]
+    assert counts == {"unknown command": 1, "not JSON": 1, "value": 1}
+    process.say(task(publish(store, 2, 1.0), final=True))
+    code, rest = process.end()
+    assert (code, [e["version"] for e in rest]) == (0, [[0, 2]])
+
+
 def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) -> None:
     for way in ("eof", "sigterm"):
         process = Process(tmp_path)

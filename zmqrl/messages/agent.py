@@ -648,7 +648,7 @@ class Evaluate(Struct, frozen=True, forbid_unknown_fields=True, tag_field="comma
 
     Agent to evaluator: at each version, and with `final` at the end of the run.
 
-    Only the newest is kept; after the final one no other counts. A malformed line is left out and named in its log.
+    Only the newest is kept; after the final one no other counts. A malformed line is refused.
     """
 
     notice: Notice

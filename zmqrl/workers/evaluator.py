@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 
 from zmqrl.acting.load import make_policy
@@ -16,7 +15,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError, WireError
-from zmqrl.logs.events import EventPipe
+from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages import agent
 from zmqrl.messages.lines import evaluate
 from zmqrl.types import Version
@@ -31,7 +30,8 @@ FINAL_READ_DEADLINE_S = 10.0
 def main(boot: Boot) -> int:
     """Score versions until the final one is scored, stdin ends or SIGTERM. Exit code 0."""
     os.nice(boot.plan.config.evaluator.nice)
-    evaluator = Evaluator(boot, Inbox(STDIN), make_store(boot.plan), EventPipe(boot.fds.get("events")))
+    events = EventPipe(boot.fds.get("events"))
+    evaluator = Evaluator(boot, Inbox(STDIN, Refusals(events)), make_store(boot.plan), events)
     signal.signal(signal.SIGTERM, lambda *_: evaluator.stop())
     evaluator.run()
     return 0
@@ -40,8 +40,9 @@ def main(boot: Boot) -> int:
 class Inbox:
     """JSON lines on a descriptor; only the newest task counts, and a final one stays."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, refusals: Refusals) -> None:
+        """`refusals`: where lines that are no task are counted; the counts are reported with each poll."""
+        self._fd, self._refusals = fd, refusals
         self._rest = b""
         self.newest: agent.Evaluate | None = None
         self.ended = False
@@ -57,6 +58,7 @@ class Inbox:
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 self._take(line)
+        self._refusals.report()
 
     def _take(self, line: bytes) -> None:
         if not line.strip() or (self.newest is not None and self.newest.final):
@@ -64,7 +66,7 @@ class Inbox:
         try:
             self.newest = evaluate(line)
         except WireError as error:
-            print(f"a line that names no version is left out: {error}", file=sys.stderr, flush=True)
+            self._refusals.add(error.reason)
 
 
 class Evaluator:
