@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json

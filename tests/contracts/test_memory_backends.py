@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "memory_backends"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import COLUMNS, ROWS, bus_plan
-from real_bus import RealBus, until
-
+from tests.memory_backends.real_bus import RealBus
+from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, SegmentSink, SegmentSource, TakenSegment
 from zmqrl.memory_backends.inproc import InprocStream
 from zmqrl.plugins import load, modules

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import START, stand_in_plan
-
+from tests.agent.plans import START, stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.launch.boots import boots
 from zmqrl.orchestrators.base import HostEvent, Orchestrator

@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.kernel import LabUnavailable
-from lab.nfs import MOUNT, Guest, NfsServer
-
+from tests.lab.kernel import LabUnavailable
+from tests.lab.nfs import MOUNT, Guest, NfsServer
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.types import Version
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from lab import Host, Lab, lab_or_skip
+
+from tests.lab import Host, Lab, lab_or_skip
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

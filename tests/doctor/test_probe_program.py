@@ -6,12 +6,13 @@ import base64
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection
 from zmqrl.doctor.check_up import CheckUp
@@ -138,13 +139,6 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

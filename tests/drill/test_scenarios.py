@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from witness_drills import drilled
 
+from tests.drill.witness_drills import drilled
 from zmqrl.drill.report import Report, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError

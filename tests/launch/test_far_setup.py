@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from setup_parts import ROOT, parcel, requirements
 
+from tests.launch.setup_parts import ROOT, parcel, requirements
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch import far_setup

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stillness import Stillness
 from zmqrl.orchestrators.base import HostEvent

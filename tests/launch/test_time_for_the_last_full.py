@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.view import View
 from zmqrl.metrics.recorder import Recorder

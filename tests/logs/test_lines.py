@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
 import zmqrl
+from tests.agent.plans import stand_in_plan
 from zmqrl.errors import WireError
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.picture import picture_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from real_bus import WAIT_S, RealBus, until
-
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.config.plan import Boot, Endpoints, Keys, Listen
 from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_channel import Finished
@@ -140,9 +141,6 @@ def test_a_failure_is_told_once_and_then_gets_over_it(shell: Shell, far: Path, h
     mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda host, text: told.append(f"{host}: {text}"))
     time.sleep(0.3)  # many tries
     shell.fails = False
-    until = time.monotonic() + 10.0
-    while not here.is_dir() or names(here) != ["full-0-1"]:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: here.is_dir() and names(here) == ["full-0-1"], "the file")
     mirror.close()
     assert len(told) == 1 and told[0].startswith("far: ") and "the connection is lost" in told[0]

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from system_runs import Run
-
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[[RunPlan], Run]]:
+def begin() -> Iterator[Callable[[RunPlan], PlanRun]]:
     """Start a run; whatever is left of it at the end of the test is killed."""
-    runs: list[Run] = []
+    runs: list[PlanRun] = []
 
-    def start(plan: RunPlan) -> Run:
-        runs.append(Run(plan))
+    def start(plan: RunPlan) -> PlanRun:
+        runs.append(PlanRun(plan))
         return runs[-1]
 
     yield start

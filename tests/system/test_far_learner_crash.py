@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import zmqrl
-from ssh_runs import FarRun, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
+from tests.lab import Lab, lab_or_skip
+from tests.system.command_runs import zmqrl
+from tests.system.ssh_runs import FarRun
+from tests.waiting import until
 
 STEPS = 24_000
 SCHEDULE = 100_000
@@ -50,7 +47,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
         run = FarRun(lab, name, config)
         runs.append(run)
         run.wait_for_steps(3_000)
-        until(lambda: is_ready(run), "the moment of the crash")
+        until(lambda: is_ready(run), "the moment of the crash", 30.0)
         lab.hosts[1].crash()
         code, _, err = run.end()
         assert code == 1, err

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from system_plans import PPO, system_plan
-from system_runs import END_S, Run, assert_same
-
+from tests.running import END_S
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import await_gone
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 12_000
 LOST_S, LEASE_S = 2.0, 3.0
 FROZEN_S = LOST_S + 3.0
@@ -25,7 +25,7 @@ JUDGES = ("broker-0", "agent-0")
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=LOST_S, host_lease_s=LEASE_S)
 
 
-def freeze(run: Run, seconds: float) -> None:
+def freeze(run: PlanRun, seconds: float) -> None:
     """Who judges the others continues first, and has nothing new from them when it looks round."""
     processes = {**run.processes(), "launcher": None}
     pids = {name: run.process.pid if process is None else process.pid for name, process in processes.items()}

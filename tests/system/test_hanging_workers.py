@@ -7,16 +7,15 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from system_plans import PPO, system_plan
-from system_runs import Run
-
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0)
 
 
-def test_a_worker_that_is_stopped_for_ever(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+def test_a_worker_that_is_stopped_for_ever(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     plans = [system_plan(tmp_path / n, "sync", 2, PPO, steps=8000, limits=LIMITS) for n in ("straight", "stopped")]
     straight = begin(plans[0]).done()
     run = begin(plans[1])

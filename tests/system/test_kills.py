@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import ACROBOT, NORMALISED, PPO, system_plan
-from system_runs import Run, assert_same, newest_n
 
+from tests.system.system_plans import ACROBOT, NORMALISED, PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 16_000
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
+    run = PlanRun(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
     return run.done()
 
 
@@ -115,7 +115,9 @@ def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
 
 def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin) -> None:
     """Without a limit of steps nothing is repeated: the run goes on, its books are right, and the summary says so."""
-    env = EnvSection(id="slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode")
+    env = EnvSection(
+        id="tests.system.slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode"
+    )
     run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, env, steps=STEPS))
     run.wait_for_updates(8)
     before = run.processes()["worker-1"]
@@ -129,7 +131,7 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
 
 
 def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
-    env = EnvSection(id="stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
+    env = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
 
     def plan(name: str, mode: Mode) -> RunPlan:
         return system_plan(tmp_path / name, mode, 2, PPO, env, steps=STEPS, schedule_steps=STEPS)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slow_store
-from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run
 
+from tests.system import slow_store
+from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -21,7 +21,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.types import Mode
 from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 
 
 def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
@@ -32,13 +32,13 @@ def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, e
     return replace(plan, config=replace(plan.config, store=StoreSection(sync_full_max_mb=0.0)))
 
 
-def _versions(run: Run, kind: str) -> list[tuple[int, int]]:
+def _versions(run: PlanRun, kind: str) -> list[tuple[int, int]]:
     names = [path.name for path in Path(run.plan.store_path).glob(f"{kind}[0-9]*-*.safetensors")]
     parts = [name.removeprefix(kind).removesuffix(".safetensors").split("-") for name in names]
     return [(int(incarnation), int(n)) for incarnation, n in parts]
 
 
-def _kill_beyond_full(run: Run, incarnation: int, rounds: int) -> int:
+def _kill_beyond_full(run: PlanRun, incarnation: int, rounds: int) -> int:
     """Once the learner of that incarnation has written FULL and published `rounds` versions after it.
 
     Returns the updates between the last FULL and the last version.
@@ -58,7 +58,7 @@ def _kill_beyond_full(run: Run, incarnation: int, rounds: int) -> int:
     return int(_metadata(run, "v", newest)["updates"]) - int(counters["updates"])
 
 
-def _metadata(run: Run, kind: str, version: tuple[int, int]) -> dict[str, str]:
+def _metadata(run: PlanRun, kind: str, version: tuple[int, int]) -> dict[str, str]:
     name = f"{kind}{version[0]}-{version[1]}.safetensors"
     return tensors.parse((Path(run.plan.store_path) / name).read_bytes())[1]
 
@@ -128,7 +128,10 @@ def test_sync_survives_a_kill_between_releasing_slots_and_announcing(tmp_path: P
     straight = begin(_plan(tmp_path / "straight", "sync", PRIORITISED, 8_000)).done()
     plan = _plan(tmp_path / "killed", "sync", PRIORITISED, 8_000)
     run = begin(
-        replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowVersions")))
+        replace(
+            plan,
+            config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowVersions")),
+        )
     )
     run.wait_for(Path(plan.store_path).with_name(slow_store.WINDOW).exists)
     run.kill("learner-0")

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run, newest_n
 
 import zmqrl
+from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import SAME, PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
 KINDS = {
     "ppo": (PPO, CARTPOLE),
@@ -89,7 +89,7 @@ def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> 
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     tmp_path: Path, begin: Begin, mode: Mode, start: int
 ) -> None:
-    env = replace(CARTPOLE, id="offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
+    env = replace(CARTPOLE, id="tests.system.offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
     straight = begin(system_plan(tmp_path / "straight", mode, 1, env=env, steps=STEPS))
     plan = system_plan(tmp_path / "legs", mode, 1, env=env, steps=STEPS // 2)
     run = begin(plan)

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import FarRun, processes, role, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun, processes, role
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
@@ -205,7 +203,7 @@ def test_strangers_are_refused_and_counted_while_the_run_goes_on(begin: Begin, l
     address = f"tcp://{lab.hosts[0].address}:{PORT + 2}"
     strange = network.run(sys.executable, str(Path(__file__).with_name("strangers.py")), address)
     assert strange.split() == ["0"], "answers that strangers got"
-    refused = until(lambda: run.status().get("refused"), "refusals in the status")
+    refused = until(lambda: run.status().get("refused"), "refusals in the status", 30.0)
     assert {"unknown key", "wrong handshake"} & set(refused), refused
     code, _, err = run.end()
     assert (code, run.summary()["weights_sha256"]) == (0, alone)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import DQN, PPO, system_plan
-from system_runs import SAME, Run
 
+from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STOPPED_S = 3.0
 """Many heartbeats, and less than what makes somebody lost."""
 LIMITS = LimitsSection(heartbeat_s=0.1, lost_after_s=30.0, stalled_after_s=60.0, grace_s=5.0)
@@ -34,7 +34,7 @@ def _rss_mb(process: ProcessId) -> float:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def _stop_for_a_while(run: Run, place: str) -> None:
+def _stop_for_a_while(run: PlanRun, place: str) -> None:
     """And look at the memory of the others, while they wait and once everything goes on."""
     processes = run.processes()
     stopped = processes[place]

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_store import FULL_S
-from system_plans import DQN, PPO, system_plan
-from system_runs import Run, assert_same, limit_files, newest_n
 
+from tests.system.slow_store import FULL_S
+from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, LimitsSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
 FEW_BYTES = 512
 DISK_BYTES = 4 << 20
@@ -32,7 +32,7 @@ def _plan(run_dir: Path, **more: Any) -> RunPlan:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run")).done()
+    return PlanRun(_plan(tmp_path_factory.mktemp("undisturbed") / "run")).done()
 
 
 @pytest.fixture
@@ -48,25 +48,25 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def _status(run: Run) -> dict[str, Any]:
+def _status(run: PlanRun) -> dict[str, Any]:
     status: dict[str, Any] = json.loads((run.run_dir / "status.json").read_text())
     return status
 
 
-def _problems(run: Run) -> str:
+def _problems(run: PlanRun) -> str:
     try:
         return "\n".join(_status(run)["problems"])
     except (OSError, ValueError):
         return ""
 
 
-def _ended_well(run: Run) -> tuple[dict[str, Any], str]:
+def _ended_well(run: PlanRun) -> tuple[dict[str, Any], str]:
     code, out, err = run.end()
     assert code == 0, f"exit {code}\n{out}\n{err}"
     return run.summary(), out + err
 
 
-def _newest(run: Run, kind: str) -> list[Path]:
+def _newest(run: PlanRun, kind: str) -> list[Path]:
     paths = Path(run.plan.store_path).glob(f"{kind}0-*.safetensors")
     return sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))
 
@@ -272,7 +272,9 @@ def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -
     """It is written less often, which status and summary show; the last one is written to its end."""
     limits = LimitsSection(heartbeat_s=0.2, grace_s=2.5)
     plan = system_plan(tmp_path / "run", "sync", 2, DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
-    plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowFulls")))
+    plan = replace(
+        plan, config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowFulls"))
+    )
     run = begin(plan)
     run.wait_for(lambda: "more than a fifth of run.checkpoint_every_s (2 s)" in _problems(run))
     run.wait_for(lambda: _status(run)["metrics"]["checkpoint_interval_s"] >= 5 * FULL_S)

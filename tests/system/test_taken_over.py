@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from system_plans import system_plan
-from system_runs import Run, newest_n
 
+from tests.system.system_plans import system_plan
+from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.supervision.process_table import await_gone
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 ELSEWHERE = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-SLOW = EnvSection(id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
+SLOW = EnvSection(id="tests.system.slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
 TAKE_OVER = """
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,11 +16,6 @@ from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.rollout import Rollout
 
 T, N, SEED = 5, 3, 4
-
-
-@pytest.fixture(autouse=True)
-def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
 
 
 class Collector:
@@ -71,7 +64,7 @@ class Collector:
 
 
 def test_next_step_rows() -> None:
-    collector = Collector("odd_envs:Counting", length=3)
+    collector = Collector("tests.envs.odd_envs:Counting", length=3)
     columns, rows = collector.collect(0)
     assert columns["obs"][:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1]
     assert columns["terminated"][:, 0].tolist() == [False, False, True, False, False]
@@ -82,7 +75,7 @@ def test_next_step_rows() -> None:
 
 
 def test_an_end_on_the_last_row_makes_the_next_segments_first_row_invalid() -> None:
-    collector = Collector("odd_envs:Counting", length=5)
+    collector = Collector("tests.envs.odd_envs:Counting", length=5)
     first, rows = collector.collect(0)
     assert first["terminated"][4].all()
     assert rows == 15
@@ -100,7 +93,7 @@ def test_a_segments_bits_depend_on_its_name_alone() -> None:
     assert one.collect(3)[0]["action"].tobytes() != other.collect(4)[0]["action"].tobytes()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "odd_envs:Walker"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "tests.envs.odd_envs:Walker"])
 @pytest.mark.parametrize("steps", [1, 5, 16])
 def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str, steps: int) -> None:
     predecessor, book = Collector(env_id, steps=steps), EpisodeBook(2, N)
@@ -118,12 +111,13 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
 @pytest.mark.parametrize("steps", [1, 5, 16])
 def test_a_successor_of_an_env_that_saves_its_state_repeats_nothing(form: str, steps: int) -> None:
     """Its record is of one size, and goes through the wire and through FULL."""
-    predecessor, book = Collector("odd_envs:Stateful", steps=steps, form=form), EpisodeBook(2, N, saves_state=True)
+    predecessor = Collector("tests.envs.odd_envs:Stateful", steps=steps, form=form)
+    book = EpisodeBook(2, N, saves_state=True)
     sizes = set()
     for index in range(64 // steps):
         record = pack_record(book.record(1)[1])
         sizes.add(len(record))
-        successor = Collector("odd_envs:Stateful", states=unpack_record(record), steps=steps, form=form)
+        successor = Collector("tests.envs.odd_envs:Stateful", states=unpack_record(record), steps=steps, form=form)
         columns, rows = predecessor.collect(index)
         again, rows_again = successor.collect(index)
         assert rows == rows_again
@@ -138,7 +132,7 @@ def test_a_successor_of_an_env_that_saves_its_state_repeats_nothing(form: str, s
 
 
 def test_the_limit_of_steps_goes_on_where_it_was() -> None:
-    section = EnvSection(id="odd_envs:Stateful", num_envs=1, max_episode_steps=4)
+    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, max_episode_steps=4)
     env = make_vector_env(section, probe(section), "sync", SEED, 0)
     obs = env.start()[0].copy()
     stored = np.frombuffer(np.array([5.0, 2.0, 0.5]).tobytes(), np.uint8)
@@ -148,7 +142,7 @@ def test_the_limit_of_steps_goes_on_where_it_was() -> None:
 
 
 def test_box_actions_are_stored_unclipped() -> None:
-    columns, _ = Collector("odd_envs:Walker").collect(0)  # the env asserts that what it gets is in its space
+    columns, _ = Collector("tests.envs.odd_envs:Walker").collect(0)  # the env asserts that what it gets is in its space
     assert np.abs(columns["action"]).max() > 1
 
 
