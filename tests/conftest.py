@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -16,6 +17,12 @@ from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # What crashes on purpose leaves no core behind.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def pytest_collection_finish() -> None:
+    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,6 +105,7 @@ def test_a_socket_in_a_cycle_that_nothing_refers_to_is_none() -> None:
         before.check()
 
 
+@pytest.mark.timed
 def test_the_looks_are_cheap() -> None:
     def cost_s() -> float:
         begun = time.process_time()

@@ -235,6 +235,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.timed
 @needs_root
 def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
     folder = everybodys / "agents"

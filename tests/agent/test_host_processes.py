@@ -25,6 +25,7 @@ from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.supervision.ending import Manner
 from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 WAIT_S = 20.0
 TURN_MS = 20
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.agent.plans import stand_in_plan
 from tests.waiting import until
 from zmqrl.agent.host_entry import Entry
@@ -20,6 +22,7 @@ from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
 

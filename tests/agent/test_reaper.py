@@ -26,6 +26,7 @@ from zmqrl.config.sections import EvaluatorSection
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
+pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
 NOTHING = Reaped()
 

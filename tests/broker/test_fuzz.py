@@ -24,6 +24,7 @@ from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import bind
 
+pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 EXPECTED = (
     "descriptors", "fields", "frames", "kind", "member", "no handshake", "not msgpack", "protocol", "segment", "value",

@@ -21,6 +21,8 @@ from zmqrl.agent.run_processes import agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
 
+pytestmark = pytest.mark.whole
+
 
 @dataclass(frozen=True)
 class Live:

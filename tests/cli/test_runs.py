@@ -23,6 +23,8 @@ from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, RunInfo]]:

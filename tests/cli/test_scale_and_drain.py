@@ -14,6 +14,7 @@ from tests.waiting import until
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 
+pytestmark = pytest.mark.whole
 CHANGE_S = 30.0
 
 

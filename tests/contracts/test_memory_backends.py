@@ -142,12 +142,14 @@ def test_what_is_abandoned_never_happened(ends: Ends) -> None:
     assert (ledger.produced, ledger.balanced) == (ROWS, True)
 
 
+@pytest.mark.timed
 def test_taking_nothing_ends_in_time(ends: Ends) -> None:
     begun = time.monotonic()
     assert ends.source.take(0.1) == []
     assert time.monotonic() - begun < 1.0
 
 
+@pytest.mark.timed
 def test_an_announcement_and_a_report_do_not_block(ends: Ends) -> None:
     begun = time.monotonic()
     for n in range(20):

@@ -20,6 +20,7 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.plugins import modules
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
+pytestmark = pytest.mark.whole
 MAKERS = {"local": lambda: LocalOrchestrator((sys.executable, START))}
 WAIT_S = 15.0
 

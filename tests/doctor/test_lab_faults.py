@@ -17,6 +17,7 @@ import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
 
+pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PORT = 47100

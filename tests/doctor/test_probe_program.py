@@ -25,6 +25,7 @@ from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 from zmqrl.wire.messages import PROTOCOL
 
+pytestmark = pytest.mark.whole
 HERE = Path(__file__).parent
 ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
 WAIT_S = 10.0
@@ -75,6 +76,7 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
     assert facts.steps_per_s is None
 
 
+@pytest.mark.timed
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
     facts = env_of("hang", replace(ASKED, env_limit_s=3.0))

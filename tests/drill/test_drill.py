@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import until
 from zmqrl.drill.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.whole
 DRILL = (sys.executable, "-m", "zmqrl", "drill")
 START_S = 60.0
 

@@ -12,6 +12,7 @@ from zmqrl.drill.report import Report, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
 
+pytestmark = pytest.mark.whole
 FAULTS: dict[str, list[tuple[str, str]]] = {
     "ppo-sync": [("run", "store-away"), ("agent", "kill-end")],
     "dqn-sync": [("worker+broker+learner", "kill"), ("learner", "kill-start"), ("learner", "kill-end")],

@@ -31,6 +31,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe(EnvSection(id="gymnasium.envs:CartPole-v1")).action.n == 2
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("section", "words"),
     [

@@ -17,6 +17,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.waiting import until
 
+pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 PING_S = "0.6"
 
@@ -84,6 +85,7 @@ def test_a_partition_is_between_two_hosts_only(lab: Lab) -> None:
     until(lambda: talks(lab, 1))
 
 
+@pytest.mark.timed
 def test_a_slow_wire_delays_both_ways_and_can_be_taken_out(lab: Lab) -> None:
     def round_trip_s() -> float:
         with lab.here(), socket.socket() as probe:

@@ -19,6 +19,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.sections import Config, HostSection, SshSection
 from zmqrl.launch.run_directory import FORMAT_VERSION
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 DOOMED, OTHER = "walker-6a2b", "walker-6a2c"
 START_S = 20.0

@@ -20,6 +20,8 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
 
+pytestmark = pytest.mark.whole
+
 START_S, END_S = 15.0, 5.0
 
 
@@ -160,6 +162,7 @@ def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None
     assert "the loss is NaN" in run.summary()["error"]
 
 
+@pytest.mark.timed
 def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, "evaluator=slow", "train_s=0.3")
     started.append(run)

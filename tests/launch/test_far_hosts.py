@@ -26,6 +26,7 @@ from zmqrl.orchestrators.code_sync import Pack, deliver, pack
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
 
+pytestmark = pytest.mark.whole
 PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
@@ -119,6 +120,7 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, t
     assert ", already there, " in again.stdout
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_path: Path, number: int) -> None:
     """One host never gets its turn, another never answers."""

@@ -27,6 +27,8 @@ from zmqrl.launch.far_setup import NEWEST, OLDEST, STAMP
 from zmqrl.launch.setup_hosts import Installed, Parcel, _script, _Setup
 from zmqrl.orchestrators.ssh_connection import Connection
 
+pytestmark = pytest.mark.whole
+
 
 @dataclass
 class Done:

@@ -18,6 +18,7 @@ from zmqrl.types import SegmentId, Version
 from zmqrl.wire import messages
 from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.02
 VECTOR_ENVS = 2
 STEPS = 6000

@@ -22,6 +22,7 @@ from zmqrl.types import SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.05
 
 

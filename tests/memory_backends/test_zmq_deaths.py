@@ -21,6 +21,7 @@ from zmqrl.types import SegmentId, Version
 from zmqrl.wire import messages
 from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 WORKER = str(Path(__file__).parent / "worker_that_waits.py")
 TURN_S = 0.05
 

@@ -118,6 +118,7 @@ def test_a_folder_that_is_not_there_yet_is_empty(shell: Shell, far: Path, here: 
     assert names(here) == []
 
 
+@pytest.mark.timed
 def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here: Path) -> None:
     shell.slow_s = 0.1
     write(far, "full-0-1")

@@ -25,6 +25,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_config import Target
 from zmqrl.orchestrators.ssh_connection import Connection
 
+pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ACCEPT = SshSection(host_keys="accept-new", connect_timeout_s=5.0)
 AT_ONCE_S = 5.0
 FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"

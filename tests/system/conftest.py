@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is a whole run."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("whole")
 
 
 @pytest.fixture

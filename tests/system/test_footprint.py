@@ -14,6 +14,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.supervision.process_table import pss_mb
 
+pytestmark = pytest.mark.timed
+
 WORKER_MB, RUN_MB, FIRST_STEP_S = 50.0, 500.0, 2.5
 
 

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.running import END_S
 from tests.system.system_plans import PPO, system_plan
 from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import await_gone
+
+pytestmark = pytest.mark.timed
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 12_000

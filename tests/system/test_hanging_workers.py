@@ -7,11 +7,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.system.system_plans import PPO, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 
+pytestmark = pytest.mark.timed
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0)
 
 

@@ -23,6 +23,7 @@ from zmqrl.launch.requests import ask
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.types import Mode
 
+pytestmark = pytest.mark.timed
 STEPS = 8_000
 ROOT = Path(__file__).parents[2]
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0)

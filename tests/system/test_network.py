@@ -15,7 +15,8 @@ from tests.system.ssh_runs import RUN_S, FarRun, here, processes
 from tests.system.system_runs import assert_same
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(400)]
+
 LEASE_S, LOST_S = 5.0, 1.5
 END_S = 5.0
 """What a host may need beyond its lease."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
 
+pytestmark = pytest.mark.timed
 STEPS = 4_096
 SETS = [word for pair in (f"run.total_env_steps={STEPS}", *PLAIN) for word in ("--set", pair)]
 

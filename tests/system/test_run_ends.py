@@ -32,6 +32,7 @@ def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
     return system_plan(run_dir, mode, 2 if mode != "single" else 1, steps=LONG, evaluator=EVALUATOR)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize(("number", "status", "code"), [
     (signal.SIGINT, "interrupted", 130),

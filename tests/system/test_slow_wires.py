@@ -10,6 +10,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.system.ssh_runs import FarRun
 
+pytestmark = pytest.mark.timed
 AGENTS = 40
 DELAY_MS, LOSS = 50.0, 0.01
 """Each way."""

@@ -19,6 +19,7 @@ from tests.lab import Lab, lab_or_skip
 from tests.system.ssh_runs import FarRun, processes, role
 from tests.waiting import until
 
+pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000

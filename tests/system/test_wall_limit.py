@@ -16,6 +16,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.types import Mode
 
+pytestmark = pytest.mark.timed
+
 Begin = Callable[[RunPlan], PlanRun]
 WALL_S, GRACE_S, TEARDOWN_S = 5.0, 2.0, 2.0
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=GRACE_S)
