@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+EXECUTED = "the wheel names the interpreters that the tests were run on, and no other that may work"
 STEPS = ["ruff", "mypy", "lint-imports"]
 
 
@@ -56,9 +57,12 @@ def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=100)
     with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
         packed = set(wheel.namelist())
+        (metadata,) = (wheel.read(name).decode() for name in packed if name.endswith("/METADATA"))
     wanted = [p.relative_to(source / "zmqrl") for p in (source / "zmqrl").rglob("*") if p.is_file()]
     assert {f"zmqrl/{name}" for name in wanted} <= packed
     assert not [name for name in packed if name.startswith("tests")]
+    assert "Requires-Python: <3.14,>=3.10\n" in metadata
+    assert re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", metadata, re.M) == ["3.11"], EXECUTED
 
 
 @pytest.fixture
