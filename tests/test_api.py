@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import zmqrl
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, FolderOfRuns, StoreError
 from zmqrl.launch.run_directory import read_info
 
 pytestmark = pytest.mark.whole
@@ -80,6 +80,18 @@ def test_no_policy_without_a_run(trained: tuple[Path, object], tmp_path: Path) -
     (tmp_path / "config.json").write_text((trained[0] / "config.json").read_text())
     with pytest.raises(StoreError):
         zmqrl.load_policy(tmp_path)
+
+
+def test_the_folder_of_several_runs_is_refused_with_the_runs(trained: tuple[Path, object], tmp_path: Path) -> None:
+    for seed in (*range(2, 12), 1):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "config.json").write_text((trained[0] / "config.json").read_text())
+    with pytest.raises(FolderOfRuns) as caught:
+        zmqrl.load_policy(tmp_path)
+    assert caught.value.runs == tuple(str(tmp_path / f"seed-{seed}") for seed in range(1, 12))
+    assert caught.value.exit_code == 2
+    assert "seed-6" not in str(caught.value)
+    assert str(caught.value).endswith(f"zmqrl.load_policy({str(tmp_path / 'seed-1')!r})")
 
 
 def test_the_package_imports_nothing_until_it_is_used() -> None:

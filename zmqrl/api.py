@@ -52,9 +52,8 @@ def train(
     """
     started_at = time.time()
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
-    if init_from is not None:
-        dotted["run.init_from"] = str(Path(init_from).expanduser().absolute())
-    loaded = load(preset, None, dotted, mode, workers, seed)
+    source = None if init_from is None else str(Path(init_from).expanduser().absolute())
+    loaded = load(preset, None, dotted, mode, workers, seed, init_from=source)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{loaded.config.run.name}-{stamp}"
     check_new_directory(directory)
@@ -87,11 +86,12 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
 
     Raises:
-        ConfigError: `run_dir` is no run directory.
+        FolderOfRuns: `run_dir` is the folder of several runs, which the message names.
+        ConfigError: `run_dir` has no configuration of a run.
         StoreError: It holds no checkpoint.
     """
     directory = Path(run_dir)
-    config = read_config(directory)
+    config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
 

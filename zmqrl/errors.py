@@ -18,6 +18,14 @@ class ConfigError(ZmqrlError):
     exit_code = 2
 
 
+class FolderOfRuns(ConfigError):
+    """The folder of several runs (`--seeds`) was given where one run is needed. `runs`: their directories."""
+
+    def __init__(self, message: str, runs: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.runs = runs
+
+
 class TrainingFailed(ZmqrlError):
     """The run started and could not go on: the message names the first cause."""
 
@@ -56,6 +64,14 @@ class WireError(ZmqrlError):
 
 class StoreError(ZmqrlError):
     """A checkpoint could not be written, found or verified."""
+
+
+class DamagedCheckpoints(StoreError):
+    """A run has checkpoints, and none of them verifies. `names`: the files, newest first of each kind."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class ArenaError(ZmqrlError):

@@ -10,7 +10,9 @@ import pytest
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
+from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.broker.state import BrokerState
+from zmqrl.broker.streams import Streams
 from zmqrl.memory_backends._arena_ends import ArenaWriter
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SegmentId, SegmentMeta, Version
@@ -185,3 +187,20 @@ def test_no_other_host_speaks_for_a_live_worker_that_is_to_leave() -> None:
     broker.handle(ev.HostIs({1: 0}, (), "far", (1,)))
     standing = broker.standing(0)
     assert standing is not None and standing.stop, "it is there, and asked to end"
+
+
+def test_a_vector_env_without_a_holder_is_not_awaited() -> None:
+    """Its books went back with the learner when the broker died: no process can claim it."""
+    plan = bus_plan("sync", 2, 2, slots=9)
+    near, arena = plan.config.learner.host, Arena.private(plan)
+    first = BrokerState(plan, arena)
+    first.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {}), *hello(1)])
+    books = Streams(arena, ROWS)
+    books.sweep(1)
+    assert books.roll_back(1, 1 << RESUMED_SHIFT, 0, 0)
+    second = BrokerState(plan, arena)
+    second.await_claims()
+    second.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation)])
+    second.handle_all(hello(1))
+    assert [(request.vector_env, request.incarnation > 0) for request in second.requests] == [(1, True)]
+    assert streams_of(second, 0) == {0: 0}

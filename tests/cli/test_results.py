@@ -19,6 +19,14 @@ def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finis
     assert zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4").out == first.out
 
 
+def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
+    ended = zmqrl("eval", finished, "--episodes", "1")
+    assert ended.code == 2
+    assert "seed-1, seed-2" in ended.err
+    assert f"zmqrl eval {finished}/seed-1" in ended.err
+    assert zmqrl("eval", finished / "seed-1", "--episodes", "1").code == 0
+
+
 def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     shutil.copy(finished / "seed-1" / "config.json", tmp_path)
     ended = zmqrl("eval", tmp_path)

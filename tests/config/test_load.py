@@ -37,6 +37,38 @@ def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> N
     assert load(hosts_file=file, mode="sync").config.run.seed == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "source"),
+    [
+        ("env.num_envs", "mine.yaml:2"),
+        ("env.segment_steps", "hosts.yaml:3"),
+        ("env.id", "--set"),
+        ("env.recovery", "default"),
+        ("network.kind", "default"),
+        ("hosts.a.workers", "--set"),
+        ("hosts.a.nice", "hosts.yaml:5"),
+        ("hosts.local.workers", "--workers"),
+        ("run.init_from", "--init-from"),
+        ("run.mode", "--mode"),
+        ("env", "mine.yaml:1"),
+    ],
+)
+def test_a_message_names_the_place_of_its_key(tmp_path: Path, key: str, source: str) -> None:
+    written(tmp_path, "env:\n  num_envs: 3", "mine.yaml")
+    file = written(tmp_path, "run: {preset: mine.yaml}\nenv:\n  segment_steps: 4\nhosts:\n  a: {user: x}")
+    sets = ["env.id=Acrobot-v1", "hosts.a.workers=0"]
+    sources = load(hosts_file=file, overrides=sets, mode="sync", workers=1, init_from="/x", limit=["local"]).sources
+    place, _, message = sources.locate(f"{key}: 7: is bad").partition(": ")
+    assert place.removeprefix(f"{tmp_path}/") == source
+    assert message == f"{key}: 7: is bad"
+
+
+def test_a_message_without_a_key_has_no_place(tmp_path: Path) -> None:
+    sources = load("cartpole-ppo", overrides=["env.id=Acrobot-v1"]).sources
+    for message in ("the arena needs 7 MB", "cannot be read: 3", "no_such.key: 3"):
+        assert sources.locate(message) == message
+
+
 def test_a_preset_is_found_beside_the_hosts_file(tmp_path: Path) -> None:
     written(tmp_path, "run: {seed: 4}", "mine.yaml")
     file = written(tmp_path, "run: {preset: mine.yaml}")

@@ -93,6 +93,34 @@ def test_a_damaged_full_takes_no_place_of_one_that_can_be_loaded(tmp_path: Path)
     assert not (tmp_path / "full-0-5.safetensors").exists()
 
 
+def test_many_damaged_files_are_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = _store(tmp_path)
+    store.save_full(_full(1), durable=False)
+    for n in range(2, 53):
+        (tmp_path / f"full-0-{n}.safetensors").write_bytes(b"cut")
+        (tmp_path / f"v0-{n}.safetensors").write_bytes(b"cut")
+    for _ in range(2):
+        found = store.newest_full()
+        assert found is not None and found.version.n == 1
+        assert store.newest() is None
+    lines = caplog.text.splitlines()
+    assert len(lines) == 2
+    for kind, line in zip(("full-0", "v0"), lines, strict=True):
+        assert line.count(".safetensors") == 2 and f"{kind}-52" in line and f"{kind}-51" in line
+        assert "51: " in line and "and 49 more" in line
+    assert len(store.passed_over()) == 51
+    assert len(store.damaged()) == 102
+
+
+def test_a_refusal_names_three_of_many_damaged_fulls(tmp_path: Path) -> None:
+    for n in range(2, 53):
+        (tmp_path / f"full-0-{n}.safetensors").write_bytes(b"cut")
+    with pytest.raises(StoreError) as caught:
+        _store(tmp_path).newest_full()
+    assert str(caught.value).count(".safetensors") == 3
+    assert "and 48 more" in str(caught.value)
+
+
 @DAMAGES
 def test_the_best_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
     store = _store(tmp_path)

@@ -29,12 +29,15 @@ pytestmark = pytest.mark.whole
 HERE = Path(__file__).parent
 ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
 WAIT_S = 10.0
+LOADED_S = 60.0
+"""Limit of an env check that is held to what it finds and not to its duration."""
 
 
 def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
     """What is found on this machine, as `zmqrl doctor` finds it."""
     examination = Examination({"local": Question(asked, None, False)}, "local")
-    return CheckUp(examination, print).run([("local", lambda: LocalLink(env))])["local"]
+    check_up = CheckUp(examination, print, answer_s=asked.env_limit_s + WAIT_S)
+    return check_up.run([("local", lambda: LocalLink(env))])["local"]
 
 
 def packed(path: Path) -> str:
@@ -91,7 +94,7 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    asked = replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)))
+    asked = replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)), env_limit_s=LOADED_S)
     facts = env_of("", asked)
     assert (facts.error, facts.repeats) == (None, repeats)
 

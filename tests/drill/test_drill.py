@@ -42,6 +42,22 @@ def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     assert "verdict: nothing lost, nothing twice, all recovered" in done.stdout
 
 
+@pytest.mark.timeout(180)
+def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_path: Path) -> None:
+    can_mount = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True)
+    if can_mount.returncode:
+        pytest.skip(f"mounting is not allowed here: {can_mount.stderr.decode().strip()}")
+    folder = tmp_path / "d"
+    arguments = ["--for", "5s", "--faults", "2", "--only", "run:disk-full", "--small-disk", "--run-dir", str(folder)]
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=160, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    report = json.loads((folder / "drill.json").read_text())
+    assert [(o["run"], o["kind"], o["injected"]) for o in report["outcomes"]] == [("witness", "disk-full", True)] * 2
+    assert "No space left on device" in (folder / "witness.log").read_text()
+    assert (folder / "witness" / "summary.json").is_file() and not (folder / "witness" / "filler").exists()
+    assert str(folder) not in Path("/proc/mounts").read_text()
+
+
 @pytest.mark.timeout(120)
 def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
     arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -38,10 +39,11 @@ def test_faults_come_in_order_within_the_time() -> None:
 
 
 def test_a_deck_holds_every_kind_as_often_as_its_share() -> None:
-    size = sum(n for (_, action), n in SHARES.items() if action != "stall")
+    special = ("stall", "disk-full")
+    size = sum(n for (_, action), n in SHARES.items() if action not in special)
     plan = plan_faults(7, size, 60.0, [LEARNING])
     assert Counter((f.kind.role, f.kind.action.value) for f in plan) == {
-        name: n for name, n in SHARES.items() if name[1] != "stall"
+        name: n for name, n in SHARES.items() if name[1] not in special
     }
 
 
@@ -56,10 +58,41 @@ def test_what_a_run_cannot_have_is_not_planned() -> None:
     assert {role for f in single for role in f.kind.roles} == {"learner", "agent", "launcher", "run"}
 
 
+def test_a_disk_is_filled_only_where_it_is_small() -> None:
+    small = replace(WITNESS, small_disk=True)
+    assert {f.run for f in plan_faults(2, 300, 60.0, [LEARNING, small]) if f.kind.action is Action.DISK_FULL} == {
+        "witness"
+    }
+    with pytest.raises(ConfigError, match="run:disk-full: no process"):
+        plan_faults(1, 5, 60.0, [LEARNING, WITNESS], minimums_named(["run:disk-full=1"]))
+
+
 def test_a_fault_of_several_roles_names_each_process() -> None:
     kind = Kind("worker+broker+learner", Action.KILL)
     assert Fault(0, 1.0, "witness", kind, index=2).places == ("worker-2", "broker-0", "learner-0")
     assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).places == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may"),
+    [
+        (("run", "store-away"), ("learner", "kill"), True),
+        (("run", "store-away"), ("worker", "pause"), True),
+        (("run", "store-away"), ("learner", "damage"), False),
+        (("run", "store-away"), ("learner", "kill-away"), False),
+        (("run", "store-away"), ("agent", "kill"), False),
+        (("run", "store-away"), ("run", "pause"), False),
+        (("run", "pause"), ("worker", "kill"), False),
+        (("learner", "kill"), ("broker", "pause"), True),
+        (("broker+learner", "kill"), ("learner", "kill-start"), False),
+        (("worker", "kill-end"), ("learner", "kill"), False),
+    ],
+)
+def test_a_process_and_the_store_have_one_fault_at_a_time(
+    one: tuple[str, str], other: tuple[str, str], may: bool
+) -> None:
+    first, second = (Fault(i, 1.0, "witness", Kind(r, Action(a))) for i, (r, a) in enumerate((one, other)))
+    assert (first.may_overlap(second), second.may_overlap(first)) == (may, may)
 
 
 @pytest.mark.parametrize("seed", range(5))

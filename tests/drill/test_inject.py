@@ -59,7 +59,7 @@ def test_none_is_signalled_when_one_is_gone(sleepers: list[subprocess.Popen[byte
 def test_a_pause_ends_for_those_that_are_left(sleepers: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     victims = _ids(sleepers)
     scene = Scene(victims, tmp_path, tmp_path)
-    begin, end = DEEDS[Action.PAUSE]
+    begin, end, _ = DEEDS[Action.PAUSE]
     assert begin(scene) is not None and end is not None
     for process in victims:
         assert _eventually(process, "T")
@@ -82,11 +82,16 @@ def test_a_full_disk_limits_every_process_and_ends_for_every_one(
 ) -> None:
     victims = _ids(sleepers)
     before = [resource.prlimit(process.pid, resource.RLIMIT_FSIZE) for process in victims]
-    begin, end = DEEDS[Action.NO_SPACE]
+    begin, end, _ = DEEDS[Action.NO_SPACE]
     assert begin(Scene(victims, tmp_path, tmp_path)) is not None and end is not None
     assert [resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[0] for process in victims] == [0, 0]
     end(Scene(victims, tmp_path, tmp_path))
     assert [resource.prlimit(process.pid, resource.RLIMIT_FSIZE) for process in victims] == before
+
+
+def test_a_disk_that_is_not_a_small_one_is_not_filled(tmp_path: Path) -> None:
+    assert DEEDS[Action.DISK_FULL].begin(Scene([], tmp_path, tmp_path, tmp_path)) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_comes_back_as_it_was_and_what_was_written_meanwhile_is_put_aside(tmp_path: Path) -> None:
@@ -103,6 +108,20 @@ def test_a_store_comes_back_as_it_was_and_what_was_written_meanwhile_is_put_asid
     assert (tmp_path / "checkpoints.meanwhile-3" / "full").read_text() == "meanwhile"
     bring_store_back(scene)  # nothing is away
     assert (store / "full").read_text() == "before"
+
+
+def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    store = tmp_path / "checkpoints"
+    store.mkdir()
+    scene = Scene(_ids(sleepers), store, tmp_path)
+    begin, end, _ = DEEDS[Action.KILL_AWAY]
+    assert begin(scene) is not None and end is not None
+    assert not store.exists()
+    assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
+    end(scene)
+    assert store.exists()
+    assert begin(scene) is None, "the processes are gone"
+    assert store.exists()
 
 
 def test_a_store_that_does_not_exist_yet_is_not_taken_away(tmp_path: Path) -> None:

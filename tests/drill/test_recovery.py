@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zmqrl.drill.faults import Action, Fault, Kind
-from zmqrl.drill.recovery import Look, Recovery
+from zmqrl.drill.recovery import Look, RecentDeaths, Recovery
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
@@ -69,6 +69,14 @@ def test_a_worker_paused_counts_from_what_was_stored_then() -> None:
     assert clock.is_over(replace(BEFORE, stored=(101, 101)))
 
 
+def test_a_learner_killed_without_its_store_is_back_with_a_version_of_its_successor() -> None:
+    """The successor is there before the store is, and waits for it."""
+    clock = _recovery("learner", Action.KILL_AWAY)
+    assert not clock.is_over(BEFORE)
+    assert not clock.is_over(replace(BEFORE, version=Version(1, 4)))
+    assert clock.is_over(replace(BEFORE, version=Version(1, 5)))
+
+
 def test_an_evaluator_is_back_when_it_is_there() -> None:
     clock = _recovery("evaluator")
     assert not clock.is_over(_without("evaluator-0"))
@@ -103,3 +111,26 @@ def test_a_run_that_was_ended_is_back_with_a_version_of_the_resumed_one() -> Non
     assert not clock.is_over(_with("learner-0", version=Version(0, 9)))
     assert not clock.is_over(_with("learner-0", version=Version(1, 9)))
     assert clock.is_over(_with("learner-0", version=Version(1, 10)))
+
+
+def _fault(role: str, action: Action = Action.KILL, index: int = 0) -> Fault:
+    return Fault(0, 0.0, "learning", Kind(role, action), index)
+
+
+def test_a_death_shortly_before_delays_the_restart_of_that_process_alone() -> None:
+    deaths = RecentDeaths(5.0)
+    deaths.add(_fault("worker", index=1), 10.0)
+    assert deaths.delay(_fault("worker", index=1), 14.9)
+    assert deaths.delay(_fault("worker+broker", index=1), 14.9)
+    assert not deaths.delay(_fault("worker", index=1), 15.0)
+    assert not deaths.delay(_fault("worker", index=0), 11.0)
+
+
+def test_a_pause_delays_no_restart_and_a_new_attempt_forgets_the_deaths() -> None:
+    deaths = RecentDeaths(5.0)
+    deaths.add(_fault("broker", Action.PAUSE), 10.0)
+    assert not deaths.delay(_fault("broker"), 11.0)
+    deaths.add(_fault("broker"), 10.0)
+    deaths.add(_fault("learner", Action.KILL_RESUME), 12.0)
+    assert not deaths.delay(_fault("broker"), 12.0)
+    assert deaths.delay(_fault("learner"), 12.0)

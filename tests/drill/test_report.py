@@ -10,7 +10,7 @@ import pytest
 
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.faults import Action, Fault, Kind, minimums_named
-from zmqrl.drill.report import Report, RunReport, Threshold
+from zmqrl.drill.report import Report, RunReport, Threshold, Times
 from zmqrl.drill.series import Series
 from zmqrl.drill.session import Outcome
 from zmqrl.types import Ledger
@@ -92,7 +92,8 @@ def test_the_table_has_each_kind_and_each_role() -> None:
     lines = {(line.role, line.kind): line for line in GOOD.lines()}
     assert set(lines) == {("agent", "kill"), ("agent", None), ("broker", "kill"), ("broker", None)}
     broker = lines["broker", None]
-    assert (broker.injected, broker.recovered, broker.p50_s, broker.max_s, broker.gone_max_s) == (2, 2, 2.0, 3.0, None)
+    assert (broker.injected, broker.recovered, broker.gone_max_s) == (2, 2, None)
+    assert (broker.alone, broker.overlapping) == (Times(2, 2.0, 3.0), Times(0, None, None))
     assert lines["agent", "kill"].gone_max_s == 0.3
 
 
@@ -107,10 +108,16 @@ def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() 
 def test_overlapped_faults_are_told_apart_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:
     slow = replace(_outcome(3, "broker", 9.0), overlapped=True)
     ended = Outcome(Fault(4, 1.0, "witness", Kind("broker", Action.KILL_END)), 1.0, 30.0)
-    lines = {(line.role, line.kind): line for line in replace(GOOD, outcomes=(*GOOD.outcomes, slow, ended)).lines()}
-    assert (lines["broker", "kill"].max_s, lines["broker", "kill"].alone_max_s) == (9.0, 3.0)
-    assert lines["broker", None].max_s == 9.0
-    assert lines["broker", "kill-end"].max_s == 30.0
+    report = replace(GOOD, outcomes=(*GOOD.outcomes, slow, ended))
+    lines = {(line.role, line.kind): line for line in report.lines()}
+    kills = lines["broker", "kill"]
+    assert (kills.recovered, kills.alone, kills.overlapping) == (3, Times(2, 2.0, 3.0), Times(1, 9.0, 9.0))
+    assert lines["broker", None].overlapping.max_s == 9.0
+    assert lines["broker", "kill-end"].alone.max_s == 30.0
+    row = next(row for row in str(report).splitlines() if row.startswith("broker") and " kill " in row)
+    assert row.split() == ["broker", "kill", "3", "3", "2", "2.00", "3.00", "1", "9.00", "9.00", "-"]
+    data = next(line for line in report.data()["table"] if (line["role"], line["kind"]) == ("broker", "kill"))
+    assert (data["recovered"], data["alone"]["p50_s"], data["overlapping"]["p50_s"]) == (3, 2.0, 9.0)
 
 
 def test_a_series_has_a_row_for_each_scenario_and_fails_with_any_of_them() -> None:

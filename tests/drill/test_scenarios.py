@@ -22,6 +22,8 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "one-vector-env": [("worker", "kill"), ("broker+learner", "pause"), ("worker", "kill-end")],
     "short-segments": [("broker", "kill-start"), ("run", "pause"), ("launcher", "kill-end")],
 }
+STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
+LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
 @pytest.mark.timeout(120)
@@ -33,6 +35,20 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
     assert all(o.recovered_s is not None and o.injected for o in outcomes), outcomes
     assert outside.holds and outside.rows > 100, outside
     assert max(o.spread_s for o in outcomes) < 0.05  # seconds; a slow machine can preempt the loop
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", ["dqn-sync", "dqn-async-0.25"])
+@pytest.mark.parametrize("kinds", [STORE_THEN_LEARNER, LEARNER_THEN_STORE, [("learner", "kill-away")]])
+def test_a_learner_that_dies_while_the_store_is_away_loses_nothing(
+    tmp_path: Path, scenario: str, kinds: list[tuple[str, str]]
+) -> None:
+    run, outcomes, outside = drilled(tmp_path / "d", scenario, kinds, after_s=1.0)
+    assert not run.faults, run
+    assert len(outcomes) == len(kinds)
+    assert all(o.recovered_s is not None and o.injected for o in outcomes), outcomes
+    assert all(o.overlapped for o in outcomes) == (len(kinds) == 2), outcomes
+    assert outside.holds and outside.rows > 100, outside
 
 
 def test_every_scenario_is_drilled_here() -> None:

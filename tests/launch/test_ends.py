@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.running import Run
 from tests.waiting import until
+from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
+from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
@@ -166,8 +169,11 @@ def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None
 def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, "evaluator=slow", "train_s=0.3")
     started.append(run)
-    assert run.end()[0] == 0
+    code, out, _ = run.end()
+    assert code == 0
     assert run.summary()["wall_s"] < 6.0
+    assert "evaluator.final_limit_s: " in out and "the trained weights are complete" in out
+    assert "killed" not in out
 
 
 def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[Run]) -> None:
@@ -257,9 +263,22 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     assert "limits.start_s (1 s)" in summary["error"]
 
 
-def test_an_arena_that_does_not_fit_leaves_no_directory(run_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:
+    orchestrator = create_autospec(Orchestrator, instance=True)
+    orchestrator.deploy.side_effect = ConfigError("no such partition")
+    with pytest.raises(ConfigError, match="no such partition"):
+        Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_an_arena_that_does_not_fit_leaves_no_directory(
+    run_dir: Path, capfd: pytest.CaptureFixture[str], was_there: bool
+) -> None:
+    if was_there:
+        run_dir.mkdir()
     column = ColumnSpec("obs", "float32", (5, 2, 4))
     plan = replace(stand_in_plan(run_dir), slots=10**11, columns=(column,))
     assert Launcher(plan, LocalOrchestrator(), plain=True).run() == 2
-    assert not run_dir.exists()
+    assert run_dir.exists() == was_there and not [*run_dir.rglob("*")]
     assert "lower replay.capacity" in capfd.readouterr().err

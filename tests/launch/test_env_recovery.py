@@ -28,11 +28,14 @@ def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_an_env_without_a_limit_is_refused_with_both_ways_out(tmp_path: Path, mode: Mode) -> None:
+def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: Mode) -> None:
     with pytest.raises(ConfigError, match=rf"env.recovery: 'exact': env.id '{WALKER}' has no limit") as refused:
         planned(tmp_path, mode, env__id=WALKER)
-    assert "env.max_episode_steps: N" in str(refused.value)
-    assert "env.recovery: restart_episode" in str(refused.value)
+    sentences = str(refused.value).removesuffix(".").split(". ")
+    assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
+    for way in ("env.max_episode_steps: N", "get_state and set_state", "env.recovery: restart_episode"):
+        assert way in sentences[2]
+    assert mode in sentences[1]
     assert refused.value.exit_code == 2
 
 
@@ -72,6 +75,17 @@ def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), env_recovery.MOST_RECORD_BYTES // 2 + 1)
     with pytest.raises(ConfigError, match=r"env.num_envs: 1 would fit"):
         check_recovery(plan)
+
+
+@pytest.mark.parametrize("limit", [None, env_recovery.MOST_RECORD_BYTES // 2 + 1])
+def test_a_resume_is_told_what_a_resume_may_change(tmp_path: Path, limit: int | None) -> None:
+    """It refuses every other key of env."""
+    plan = dataclasses.replace(with_limit(planned(tmp_path), limit), resume=True)
+    with pytest.raises(ConfigError) as refused:
+        check_recovery(plan)
+    said = str(refused.value)
+    assert "env.recovery: restart_episode" in said
+    assert "get_state" not in said and not re.search(r"env\.(max_episode_steps|num_envs): (N|\d)", said), said
 
 
 def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:

@@ -88,3 +88,9 @@ def test_an_earlier_run_s_last_words_are_not_this_one_s(tmp_path: Path) -> None:
     written_at = log.stat().st_mtime
     assert tail_since(log, written_at - 1) == ("first", "last")
     assert tail_since(log, written_at + 1) == ()
+
+
+def test_numbers_of_the_detail_have_four_digits() -> None:
+    detail = {"seed": 12345678, "reward": 0.12345678901234567, "t": 98765.4321, "low": -2.5e-7, "obs": float("nan")}
+    problem = Problem("local/worker-0", "it raised", "the run goes on", detail)
+    assert "(seed 12345678, reward 0.1235, t 98,765, low -2.5e-07, obs nan)" in str(problem)

@@ -161,14 +161,38 @@ def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path)
     directory.discard()
     assert not directory.path.exists()
     assert read_info(directory.path) is None
-    with pytest.raises(ConfigError, match=r"config\.json is no configuration"):
+    with pytest.raises(ConfigError, match=r"config\.json"):
         read_config(directory.path)
 
 
 def test_discard_leaves_a_directory_that_was_there(state: RunState) -> None:
-    Path(state.plan.run_dir).mkdir()
+    path = Path(state.plan.run_dir)
+    path.mkdir()
     RunDirectory.create(state.plan).discard()
-    assert Path(state.plan.run_dir).exists()
+    assert path.is_dir() and not any(path.iterdir()), "a run which never began has no directory"
+
+
+def test_a_refused_resume_leaves_the_attempt_before_as_it_was(state: RunState) -> None:
+    first = RunDirectory.create(state.plan)
+    first.write_summary({"env_steps": 7})
+    first.write("status.json", {"env_steps": 7})
+    first.mark_ended(1.0)
+    first.release()
+    (first.path / "notes.txt").write_text("of the user")
+
+    def contents() -> dict[str, bytes]:
+        found = (path for path in first.path.rglob("*") if path.is_file() and path.parent.name != ".owner")
+        return {str(path.relative_to(first.path)): path.read_bytes() for path in found}
+
+    before = contents()
+    config = dataclasses.replace(state.plan.config, min_workers=7)
+    second = RunDirectory.create(dataclasses.replace(state.plan, run_id="later", config=config, resume=True))
+    second.write("status.json", {"env_steps": 0})
+    second.discard()
+    assert contents() == before
+    third = RunDirectory.own(state.plan)
+    assert contents() == before, "it is owned, and nothing is written"
+    third.release()
 
 
 def test_discard_leaves_a_directory_that_another_launcher_has_taken_over(state: RunState) -> None:

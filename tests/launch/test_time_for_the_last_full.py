@@ -1,7 +1,8 @@
-"""How long a launcher that was asked to stop waits for a learner that is writing."""
+"""How long a launcher waits for a learner that is writing: once asked to stop, and at `run.max_wall_s`."""
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
 from pathlib import Path
@@ -43,3 +44,18 @@ def test_a_kill_waits_for_nobody(launcher: Launcher, monkeypatch: pytest.MonkeyP
     launcher._pass_requests(create_autospec(View, instance=True), 5.0)
     before = launcher._deadlines.end_by
     assert before is not None and _end_by(launcher) == before
+
+
+def test_the_wall_limit_waits_for_a_learner_that_is_writing(launcher: Launcher) -> None:
+    """As its host does: its grace begins again with each report."""
+    limited = dataclasses.replace(launcher._plan.config.run, max_wall_s=5.0)
+    config = dataclasses.replace(launcher._plan.config, run=limited)
+    launcher._plan = dataclasses.replace(launcher._plan, config=config, started_at=time.time() - 100.0)
+    _end_by(launcher)
+    reported_at = time.monotonic()
+    launcher._check_wall_limit(reported_at)
+    launcher._check_wall_limit(reported_at + 0.9 * config.limits.grace_s)
+    assert launcher._deadlines.end_by is None and not launcher._state.problems
+    launcher._check_wall_limit(reported_at + 1.1 * config.limits.grace_s)
+    assert launcher._deadlines.end_by is not None
+    assert ["max_wall_s" in str(problem) for problem in launcher._state.problems] == [True]

@@ -17,7 +17,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, DamagedCheckpoints
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.networks.initial import initial_weights
@@ -103,6 +103,27 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     for name in ("thesis.txt", "empty", "absent"):
         with pytest.raises(ConfigError, match=rf"run\.init_from: .*{name}"):
             initial_weights_of(str(tmp_path / name), algorithm)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_damaged_checkpoints_are_counted_and_some_named(tmp_path: Path, full: bool) -> None:
+    config, algorithm = algorithm_of("cartpole-ppo")
+    weights = weights_of(algorithm, 7)
+    folder = tmp_path / "run" / "checkpoints"
+    store = run_directory(tmp_path / "run", config, weights)
+    for n in range(5, 10):
+        store.save(Version(0, n), weights, {})
+    for path in folder.iterdir():
+        path.write_bytes(b"cut")
+    if full:
+        store.save_full(Full(Version(0, 4), {}, {"counters": {}}), durable=False)
+    with pytest.raises(ConfigError) as caught:
+        initial_weights_of(str(tmp_path / "run"), algorithm)
+    assert isinstance(caught.value.__cause__, DamagedCheckpoints)
+    assert caught.value.__cause__.names == tuple(f"v0-{n}.safetensors" for n in range(9, 2, -1))
+    message = str(caught.value)
+    assert "all 7 checkpoints" in message and "v0-9.safetensors" in message and "v0-7.safetensors" not in message
+    assert (f"--init-from {folder / 'full-0-4.safetensors'}" in message) is full
 
 
 def normalised(preset: str = "pendulum-ppo", on: bool = True) -> tuple[Config, Algorithm]:

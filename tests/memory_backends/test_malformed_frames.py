@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
@@ -51,9 +50,9 @@ class HandBroker:
         self.sockets = {name: self.context.socket(kind) for name, kind in zip(names, kinds, strict=True)}
         for name, socket in self.sockets.items():
             socket.bind(getattr(ends, name))
-        self.events, self._events_write = os.pipe()
+        self._events = EventPipe()
         assert self.arena.fd is not None
-        fds = {"events": self._events_write}
+        fds = {"events": self._events.write_fd}
         self.source = ZmqSource(Boot("learner", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
         self.sink = ZmqSink(Boot("worker", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
 
@@ -69,17 +68,16 @@ class HandBroker:
 
     def refused(self) -> dict[str, int]:
         """The counts that were reported last."""
-        assert select.select([self.events], [], [], WAIT_S)[0], "nothing was reported"
-        lines = [json.loads(line) for line in os.read(self.events, 65_536).splitlines()]
-        return dict([line["counts"] for line in lines if line["event"] == "refused"][-1])
+        events = self._events.read(WAIT_S)
+        assert events, "nothing was reported"
+        return dict([event["counts"] for event in events if event["event"] == "refused"][-1])
 
     def close(self) -> None:
         self.sink.close()
         self.source.close()
         self.context.destroy(linger=0)
         self.arena.close()
-        for fd in (self.events, self._events_write):
-            os.close(fd)
+        self._events.close()
 
 
 @pytest.fixture

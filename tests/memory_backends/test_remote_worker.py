@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tests.memory_backends.event_pipe import EventPipe
 from tests.memory_backends.real_bus import WAIT_S, RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
@@ -39,7 +37,7 @@ class FarBus(RealBus):
         self.server_keys = Keys(server[0], server_secret=server[1], allowed={far[0]: "b"})
         self.far_keys = Keys(server[0], *far)
         self.listen = Listen("127.0.0.1")
-        self.events, self._events_write = os.pipe()
+        self._events = EventPipe()
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
         limits = replace(plan.config.limits, lost_after_s=lost_after_s)
         super().__init__(replace(plan, config=replace(plan.config, limits=limits), workers={"b": 1}), folder)
@@ -52,29 +50,27 @@ class FarBus(RealBus):
         near = super().boot(role, index, spawn, inherit)
         if role != "broker":
             return near
-        return replace(near, keys=self.server_keys, listen=self.listen, fds={**near.fds, "events": self._events_write})
+        return replace(
+            near, keys=self.server_keys, listen=self.listen, fds={**near.fds, "events": self._events.write_fd}
+        )
 
     def far_sink(self, spawn: int = 0) -> ZmqSink:
         self._ends.append(ZmqSink(Boot("worker", 0, spawn, "b", self.plan, self.far, keys=self.far_keys)))
         return self._ends[-1]  # type: ignore[no-any-return]
 
     def _ports(self) -> tuple[int, int, int]:
-        assert select.select([self.events], [], [], WAIT_S)[0]
-        said = json.loads(os.read(self.events, 4096).splitlines()[0])
+        said = self._events.read(WAIT_S)[0]
         assert said["event"] == "listening"
         segments, notices, control = said["ports"]
         return segments, notices, control
 
     def said_lost(self) -> bool:
-        if not select.select([self.events], [], [], TURN_S)[0]:
-            return False
-        said = map(json.loads, os.read(self.events, 65_536).splitlines())
-        return any(event.get("state") == "lost" and event["member"] == "worker" for event in said)
+        events = self._events.read(TURN_S)
+        return any(event.get("state") == "lost" and event["member"] == "worker" for event in events)
 
     def close(self) -> None:
         super().close()
-        for fd in (self.events, self._events_write):
-            os.close(fd)
+        self._events.close()
 
 
 @pytest.fixture

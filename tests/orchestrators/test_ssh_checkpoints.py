@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -15,7 +18,7 @@ from tests.waiting import until
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_channel import Finished
-from zmqrl.orchestrators.ssh_checkpoints import BUSY_SHARE, KEPT, MIRRORED, Mirror, bring
+from zmqrl.orchestrators.ssh_checkpoints import BUSY_SHARE, KEPT, MIRRORED, Mirror, bring, send
 from zmqrl.orchestrators.ssh_connection import Connection
 
 
@@ -41,6 +44,9 @@ class Shell:
     def get(self, path: str, target: Path) -> None:
         self.gets.append(time.monotonic())
         time.sleep(self.slow_s)
+        shutil.copyfile(path, target)
+
+    def put(self, path: Path, target: str) -> None:
         shutil.copyfile(path, target)
 
     def is_alive(self) -> bool:
@@ -102,6 +108,41 @@ def test_a_damaged_file_does_not_replace_anything(shell: Shell, far: Path, here:
     path.write_bytes(path.read_bytes()[:-3] + b"bad")
     assert not take(shell, far, here)
     assert names(here) == ["full-0-4"] and names(far) == ["full-0-5"]
+
+
+def test_a_damaged_file_uses_up_no_place(shell: Shell, far: Path, here: Path) -> None:
+    """Neither among what is copied nor among what is kept."""
+    write(far, "full-0-3", "full-0-4", "full-0-5", "full-0-6")
+    for name in ("full-0-5", "full-0-6"):
+        (far / f"{name}.safetensors").write_bytes(b"half")
+    assert not take(shell, far, here)
+    assert names(here) == ["full-0-3", "full-0-4"]
+    (here / "full-0-5.safetensors").write_bytes(b"half")
+    write(far, "full-0-6")
+    assert take(shell, far, here)
+    assert names(here) == ["full-0-4", "full-0-5", "full-0-6"], "two whole ones, and a damaged one between them"
+
+
+def test_a_file_system_whose_directories_cannot_be_synced_takes_copies(
+    shell: Shell, far: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def files_alone(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    write(far, "full-0-5")
+    assert take(shell, far, here) and names(here) == ["full-0-5"]
+
+
+def test_a_damaged_file_is_not_sent(shell: Shell, far: Path, here: Path) -> None:
+    write(here, "full-0-3", "full-0-4", "full-0-5", "best-0-2")
+    (here / "full-0-5.safetensors").write_bytes(b"half")
+    send(cast(Connection, shell), here, str(far))
+    assert names(far) == ["best-0-2", "full-0-3", "full-0-4"]
 
 
 def test_a_resume_takes_what_is_whole_there_and_damaged_here(shell: Shell, far: Path, here: Path) -> None:

@@ -36,7 +36,9 @@ def test_the_evaluator_has_its_limit_then_its_stdin_closes_then_it_is_killed() -
     ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
     assert ending.step({"evaluator"}, 0.0) == [ScoreFinal()]
     assert ending.step({"evaluator"}, 2.9) == []
+    assert not ending.final_stopped
     assert ending.step({"evaluator"}, 3.0) == [CloseEvaluator()]
+    assert ending.final_stopped
     assert ending.step({"evaluator"}, 4.0) == [Kill("evaluator")]
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import yaml
 
 from tests.lab import Host, Lab, Process
 from tests.running import ROOT, Run, environment
+from tests.system.command_runs import summary, zmqrl
 from tests.waiting import until
 
 RUN_S = 110.0
@@ -68,6 +69,25 @@ class FarRun(Run):
         self.process.communicate()
         if (self.run_dir / "run.json").is_file():
             until(lambda: not here(self.run_id), "the agent of this machine to end", 5.0)
+
+
+@contextlib.contextmanager
+def closed_at_the_end() -> Iterator[list[FarRun]]:
+    """A list for the runs of a test."""
+    runs: list[FarRun] = []
+    try:
+        yield runs
+    finally:
+        for run in runs:
+            run.close()
+
+
+def sha256_of_one_process(run_dir: Path, settings: Sequence[str], *options: object) -> str:
+    """What cartpole-ppo comes to in mode single with `settings` (KEY=VALUE) and `options`."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = ("train", "cartpole-ppo", "--mode", "single", "--plain", *options)
+    zmqrl(*command, "--run-dir", run_dir, *words, at=run_dir.parent)
+    return str(summary(run_dir)["weights_sha256"])
 
 
 def here(run_id: str, role: str = "zmqrl.entry") -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.command_runs import zmqrl
-from tests.system.ssh_runs import FarRun
+from tests.system.ssh_runs import FarRun, closed_at_the_end, sha256_of_one_process
 from tests.waiting import until
 
 STEPS = 24_000
@@ -30,7 +28,6 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture
 def crashed(lab: Lab) -> Iterator[Crashed]:
     """A run with workers on two hosts whose learner's host, h1, crashed after some thousand env steps."""
-    runs: list[FarRun] = []
 
     def crash(name: str, checkpoint_every_s: float, is_ready: Callable[[FarRun], Any] = lambda run: True) -> FarRun:
         config: dict[str, Any] = {
@@ -53,20 +50,17 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
         assert code == 1, err
         return run
 
-    yield crash
-    for run in runs:
-        run.close()
+    with closed_at_the_end() as runs:
+        yield crash
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run in one process."""
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    sets = ["run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0"]
-    sets += [f"run.total_env_steps={STEPS}", f"run.schedule_env_steps={SCHEDULE}"]
-    words = [word for pair in sets for word in ("--set", pair)]
-    zmqrl("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", run_dir, *words, at=run_dir.parent)
-    return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
+    settings = ["run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0"]
+    settings += [f"run.total_env_steps={STEPS}", f"run.schedule_env_steps={SCHEDULE}"]
+    return sha256_of_one_process(run_dir, settings)
 
 
 def resume(run: FarRun, *words: str) -> tuple[int, str, str]:
@@ -106,9 +100,8 @@ def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab,
 
 
 def test_weights_of_another_run_are_sent_along(lab: Lab, tmp_path: Path) -> None:
-    sets = ("run.total_env_steps=2048", "evaluator.episodes=0", "run.stop_at_return=null")
-    words = [word for pair in sets for word in ("--set", pair)]
-    zmqrl("train", "cartpole-ppo", "--mode", "single", "--plain", "--run-dir", tmp_path / "a", *words, at=tmp_path)
+    settings = ("run.total_env_steps=2048", "evaluator.episodes=0", "run.stop_at_return=null")
+    sha256_of_one_process(tmp_path / "a", settings)
     config = {
         "run": {"preset": "cartpole-ppo", "init_from": str(tmp_path / "a"), "total_env_steps": 2048},
         "evaluator": {"episodes": 0},
@@ -116,6 +109,5 @@ def test_weights_of_another_run_are_sent_along(lab: Lab, tmp_path: Path) -> None
         "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(1, workers=1)},
     }
     far = FarRun(lab, "init-far", config).done()
-    here = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--init-from", tmp_path / "a")
-    zmqrl(*here, "--run-dir", tmp_path / "b", *words, at=tmp_path)
-    assert far["weights_sha256"] == json.loads((tmp_path / "b" / "summary.json").read_text())["weights_sha256"]
+    here = sha256_of_one_process(tmp_path / "b", settings, "--init-from", tmp_path / "a")
+    assert far["weights_sha256"] == here

@@ -1,4 +1,4 @@
-"""A resume that would lose a run is refused before anything is written; `--from-scratch` allows it."""
+"""A resume that would lose a run is refused and changes nothing there; `--from-scratch` allows it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.supervision.run_owner import FOLDER as OWNERS
 
 pytestmark = pytest.mark.timed
 STEPS = 4_096
@@ -42,7 +44,9 @@ def fulls(run_dir: Path) -> list[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All but who owned the directory last: a resume owns it before it looks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != OWNERS)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def refused(run_dir: Path) -> str:
@@ -85,6 +89,45 @@ def test_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
     assert len(fulls(run_dir)) == 3 and all(path.name in refused(run_dir) for path in fulls(run_dir))
     resume(run_dir, 2 * STEPS, "--from-scratch")
     assert summary(run_dir)["resumed_from"] is None
+
+
+def test_from_scratch_takes_no_result_of_the_old_attempts_for_its_own(run_dir: Path) -> None:
+    """They are kept, under a name that says what they are."""
+    store = DirectoryStore(str(run_dir / "checkpoints"), 3)
+    newest = store.newest()
+    assert newest is not None
+    store.save_best(*newest, 1e9)
+    old, names = summary(run_dir), {path.name for path in (run_dir / "checkpoints").glob("*.safetensors")}
+    for path in fulls(run_dir):
+        damage(path)
+    said = resume(run_dir, 2 * STEPS, "--from-scratch")
+    kept = run_dir / "checkpoints" / "before-attempt-2"
+    assert {path.name for path in kept.iterdir()} == names
+    assert json.loads((run_dir / "before-attempt-2" / "summary.json").read_text()) == old
+    assert [str(kept) in line and "env step 0" in line for line in said.splitlines()].count(True) == 1
+    assert store.best() is None and summary(run_dir)["ledger"]["stored"] >= 2 * STEPS
+
+
+def test_from_scratch_that_is_refused_puts_everything_back(run_dir: Path) -> None:
+    for path in fulls(run_dir):
+        damage(path)
+    before = contents(run_dir)
+    (run_dir / "status.json").rename(run_dir / "other")
+    (run_dir / "status.json").mkdir()  # it cannot be written
+    said = resume(run_dir, 2 * STEPS, "--from-scratch", code=2)
+    assert "are kept in" in said and "cannot be written" in said
+    (run_dir / "status.json").rmdir()
+    (run_dir / "other").rename(run_dir / "status.json")
+    assert contents(run_dir) == before
+
+
+def test_a_total_below_what_is_there_is_warned_of(run_dir: Path) -> None:
+    env_steps = summary(run_dir)["env_steps"]
+    (run_dir / "summary.json").unlink()  # as after the death of the launcher
+    said = resume(run_dir, STEPS // 2)
+    warned = [line for line in said.splitlines() if "nothing to train" in line]
+    assert len(warned) == 1 and f"{env_steps:,}" in warned[0] and f"{STEPS // 2:,}" in warned[0], said
+    assert summary(run_dir)["env_steps"] == env_steps
 
 
 def test_a_run_without_env_steps_begins(run_dir: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
+from zmqrl.supervision.run_owner import RunOwner
 
 
 def train(at: Path, name: str, steps: int, seed: int, *words: object) -> dict[str, Any]:
@@ -117,6 +118,18 @@ def test_a_run_of_0_1_alone_in_its_store_is_resumed_and_gets_a_place(tmp_path: P
     assert summary(tmp_path / "A")["resumed_from"]["env_steps"] == first["env_steps"]
     assert not list((tmp_path / "store").glob("*.safetensors"))
     assert [place.name for place in places(tmp_path / "store")] == [first["run_id"]]
+
+
+def test_a_resume_owns_its_run_directory_before_it_moves_anything(tmp_path: Path) -> None:
+    train(tmp_path, "A", 2_048, 1)
+    as_of_0_1(tmp_path / "A", tmp_path / "store")
+    before = sorted(path.name for path in (tmp_path / "store").iterdir())
+    owner = RunOwner.acquire(tmp_path / "A", "another")
+    try:
+        assert "is in use by run another" in resume(tmp_path / "A", 4_096, code=2)
+    finally:
+        owner.release()
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == before
 
 
 def test_runs_of_0_1_that_share_a_store_are_refused_with_the_command_that_moves_them(two: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.ssh_runs import FarRun, processes, role
+from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_one_process
 from tests.waiting import until
 
 pytestmark = pytest.mark.timed
@@ -36,14 +34,13 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture
 def begin(lab: Lab) -> Iterator[Begin]:
     """Start a run over the lab; keys with dots set more of hosts.yaml."""
-    runs: list[FarRun] = []
-
     hosts = lab
 
     def start(name: str, *options: str, lab: Lab = hosts, **more: Any) -> FarRun:
         config: dict[str, Any] = {
             "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
             "env": {"vector_envs": 6},
+            "min_workers": 6,  # a run that begins without a host may be over before there is anything to kill
             "evaluator": {"episodes": 0},
             "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
             "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
@@ -53,20 +50,16 @@ def begin(lab: Lab) -> Iterator[Begin]:
         runs.append(FarRun(lab, name, config, *options))
         return runs[-1]
 
-    yield start
-    for run in runs:
-        run.close()
+    with closed_at_the_end() as runs:
+        yield start
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run in one process."""
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    sets = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0", f"run.total_env_steps={STEPS}")
-    words = [word for pair in sets for word in ("--set", pair)]
-    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", "--mode", "single", "--run-dir", str(run_dir)]
-    subprocess.run([*command, *words], check=True, cwd=ROOT, capture_output=True, timeout=100)
-    return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
+    settings = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0")
+    return sha256_of_one_process(run_dir, (*settings, f"run.total_env_steps={STEPS}"))
 
 
 def is_gone(lab: Lab, run_id: str) -> bool:

@@ -75,7 +75,8 @@ class End:
         """Once it is over: who ended, who had to be killed, who is left."""
         killed = [*self._killed, *self._kill_strays()]
         left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
-        return {"ended": self._ended, "killed": killed, "left": left}
+        stopped = self._ending is not None and self._ending.final_stopped
+        return {"ended": self._ended, "killed": killed, "left": left, "final_stopped": stopped}
 
     def _roles_alive(self) -> set[str]:
         return {place.role for place in self._children}

@@ -26,8 +26,11 @@ class EpsilonSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     start: Fraction = 1.0
+    """Share of random actions at the start."""
     end: Fraction = 0.05
+    """Share of random actions from `fraction` on."""
     fraction: Fraction = 0.1
+    """Part of the schedules' horizon over which the share goes from `start` to `end`."""
 
     def at(self, progress: float) -> float:
         """Epsilon at `progress` (0 .. 1) of the horizon."""

@@ -14,6 +14,7 @@ from zmqrl.broker.membership import Membership
 from zmqrl.broker.orders import RESUMED_SHIFT, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.broker.streams import Streams
 from zmqrl.config.plan import RunPlan
+from zmqrl.shared_memory.stream_table import NOBODY
 from zmqrl.types import SlotRef, Version
 
 
@@ -110,11 +111,11 @@ class Placement:
         self._changed = True
 
     def await_claims(self) -> None:
-        """Until `end_claims` those who step vector envs may claim them."""
+        """Until `end_claims` those who step vector envs may claim them; one without a holder is claimed by nobody."""
         self._membership.await_hosts()
         if self._sync:
-            records = enumerate(self._streams.records)
-            self._awaited = {v: record.holder for v, record in records if record.swept != record.incarnation}
+            held = ((v, r) for v, r in enumerate(self._streams.records) if r.holder != NOBODY)
+            self._awaited = {v: record.holder for v, record in held if record.swept != record.incarnation}
 
     def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
         """An agent has said which of its `workers` are alive: no other process of theirs claims anything."""

@@ -56,6 +56,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
 @click.option("--at-least", multiple=True, metavar="ROLE:FAULT=N", help="So many of these; may be repeated.")
 @click.option("--plant", type=click.Choice(PLANTS), help="A defect on purpose: the drill must fail and name it.")
+@click.option("--small-disk", is_flag=True, help="Adds run:disk-full, a real ENOSPC for the witness run; needs root.")
 @click.option(
     "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have theirs."
 )
@@ -76,6 +77,7 @@ def drill_command(
     only: tuple[str, ...],
     at_least: tuple[str, ...],
     plant: str | None,
+    small_disk: bool,
     seed: int,
     run_dir: Path | None,
     json_file: Path | None,
@@ -106,6 +108,7 @@ def drill_command(
         kinds_named(only),
         minimums_named(at_least),
         plant,
+        small_disk,
     )
     report = drill_all(asked, click.echo) if is_long else drill(asked, click.echo)
     path = json_file or folder / "drill.json"

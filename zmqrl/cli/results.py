@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def eval_command(run_dir: Path, episodes: int, seed: int | None) -> None:
     from zmqrl.launch.run_directory import read_config
     from zmqrl.workers.evaluation import evaluate
 
-    config = read_config(run_dir)
+    config = read_config(run_dir, lambda run: f"zmqrl eval {shlex.quote(run)}")
     spec = probe(config.env)
     version, policy = stored_policy(run_dir, config, spec)
     score = evaluate(policy, config.env, spec, episodes, config.run.seed if seed is None else seed)

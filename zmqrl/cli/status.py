@@ -111,6 +111,8 @@ def _resume(directory: Path) -> str:
 
 
 def _live_status(directory: Path, info: RunInfo) -> str:
+    from zmqrl.launch.problem import short
+
     status = _status(directory, info)
     if status is None:
         return f"{info.run_id}: starting"
@@ -128,7 +130,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
     shown += ["env.recovery restart_episode"] if status.get("recovery") == "restart_episode" else []
     shown += [f"refused {what}: {count}" for what, count in status.get("refused", {}).items()]
     lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
-    lines += ["  " + "  ".join(f"{key} {value}" for key, value in row.items()) for row in status["workers"]]
+    lines += ["  " + "  ".join(f"{key} {short(value)}" for key, value in row.items()) for row in status["workers"]]
     return "\n".join([*lines, *status["problems"]])
 
 

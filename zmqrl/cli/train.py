@@ -142,10 +142,9 @@ def _was_stopped(directory: Path) -> bool:
 def _load(asked: _Asked, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
-    overrides = asked.overrides
-    if asked.init_from is not None:
-        overrides += (f"run.init_from={json.dumps(_source_of_weights(asked.init_from))}",)
-    return load(asked.preset, asked.hosts_file, overrides, asked.mode, asked.workers, seed, asked.resume, asked.limit)
+    init_from = None if asked.init_from is None else _source_of_weights(asked.init_from)
+    where = (asked.preset, asked.hosts_file, asked.overrides)
+    return load(*where, asked.mode, asked.workers, seed, asked.resume, asked.limit, init_from)
 
 
 def _source_of_weights(named: str) -> str:
@@ -184,13 +183,9 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     config = ask_hosts(loaded.config)  # a fault of the configuration has been told by now
     if config is not loaded.config:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
-    if resume:
-        from zmqrl.launch.resume import prepare_resume
-
-        plan = prepare_resume(plan, asked.from_scratch)
     from zmqrl.launch.launcher import launch
 
-    return launch(plan, asked.detach, asked.plain)
+    return launch(plan, asked.detach, asked.plain, asked.from_scratch)
 
 
 def _default_directory(name: str) -> Path:

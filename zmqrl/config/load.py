@@ -15,12 +15,13 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.overrides import SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import Config
-from zmqrl.config.validate import unknown_key, validated
+from zmqrl.config.validate import names_of, unknown_key, validated
 from zmqrl.config.yaml_source import Branch, Leaf, Source, read_file, shown
 from zmqrl.errors import ConfigError
 from zmqrl.types import MODES, Mode
 
 PRESETS = Path(__file__).parents[1] / "presets"
+DEFAULT = Source("default")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 AlgorithmConfig: TypeAlias = Callable[[str], type[Any]]
@@ -34,13 +35,20 @@ class Sources:
     by_key: Mapping[str, Source]
 
     def locate(self, message: str) -> str:
-        """`key: what` with the place of the key before it; the longest known part of the key counts."""
+        """`key: what` with the place of the key before it; `default` where the key was not written.
+
+        A section is no place of its keys: another layer may have written something else in it. A key of a host without
+        its own place has that of the host.
+        """
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
         written = [key for key in self.by_key if message.startswith(f"{key}: ")]
         key = max(written, key=len, default=match.group() if match else "")
-        while key and key not in self.by_key:
-            key = key.rpartition(".")[0]
-        return f"{self.by_key[key]}: {message}" if key else message
+        section, *rest = key.split(".")
+        if section not in names_of(Config):
+            return message
+        host = ".".join((section, *rest[:1])) if section == "hosts" else key
+        source = self.by_key.get(key) or self.by_key.get(host) or DEFAULT
+        return f"{source}: {message}"
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Request:
     mode: Mode | None = None
     workers: int | None = None
     seed: int | None = None
+    init_from: str | None = None
+    """`--init-from`: a run directory or a file."""
     limit: Sequence[str] = ()
     """`--limit`: names, ranges, patterns or groups of hosts, separated by commas."""
     stored: Mapping[str, Any] | None = None
@@ -133,6 +143,7 @@ def _flags(request: Request) -> Branch:
         ("run.mode", request.mode, "--mode"),
         ("hosts.local.workers", request.workers, "--workers"),
         ("run.seed", request.seed, "--seed"),
+        ("run.init_from", request.init_from, "--init-from"),
     ):
         if value is not None:
             layers += from_mapping({path: value}, Source(name))
@@ -209,7 +220,7 @@ def _validate(tree: Branch, algorithm_config: AlgorithmConfig) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{kind.source}: algorithm.kind: {error}") from error
     fields = {key: node for key, node in section.children.items() if key != "kind"}
-    options = validated(cls, Branch(section.source, fields), ("algorithm",))
+    options = validated(cls, Branch(kind.source, fields), ("algorithm",))
     return replace(config, algorithm={"kind": kind.value, **to_json(options)})
 
 

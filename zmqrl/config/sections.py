@@ -30,17 +30,25 @@ class RunSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     name: str = "run"
+    """Name of the run: part of its id and of its default directory; default: that of the preset."""
     preset: str | None = None
+    """Preset that the file builds on: a name of `zmqrl presets`, or a path."""
     seed: Count = 1
+    """Seed of everything random."""
     mode: Mode = "sync"
+    """Who waits for whom (README, "Modes")."""
     total_env_steps: Positive = 100_000
+    """Env steps after which the run is done."""
     schedule_env_steps: Positive | None = None
     """Horizon of every schedule; default: the first `total_env_steps`, kept over a resume."""
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 finished training episodes reaches this."""
     stop_at_updates: Positive | None = None
+    """Stop after so many updates."""
     max_wall_s: Seconds | None = None
+    """Stop after so many seconds from the start of the command."""
     checkpoint_every_s: Seconds = 10.0
+    """Seconds between two full checkpoints that survive a power cut; longer if writing takes over a fifth of it."""
     init_from: str | None = None
     """Version 0 has the weights of this run directory (its best version, else its newest) or checkpoint file."""
     debug: bool = False
@@ -54,6 +62,7 @@ class EnvSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     id: str = "CartPole-v1"
+    """Id for `gymnasium.make`, or `a.b:Name`."""
     num_envs: Positive = 8
     """N: envs stepped together in one vector env."""
     vector_envs: Positive = 4
@@ -61,6 +70,7 @@ class EnvSection:
     segment_steps: Positive = 32
     """T: steps of one segment."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the env."""
     wrappers: tuple[str, ...] = ()
     """Dotted paths `a.b:Wrapper`, applied in order."""
     max_episode_steps: Positive | None = None
@@ -81,12 +91,17 @@ class NetworkSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: Literal["mlp", "cnn"] = "mlp"
+    """mlp, or cnn for images."""
     hidden: tuple[Positive, ...] = (64, 64)
+    """Widths of the hidden layers."""
     activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the hidden layers."""
     channels: tuple[Positive, ...] = (32, 64, 64)
     """cnn: channels of the convolutions."""
     kernels: tuple[Positive, ...] = (8, 4, 3)
+    """cnn: kernel sizes of the convolutions."""
     strides: tuple[Positive, ...] = (4, 2, 1)
+    """cnn: strides of the convolutions."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,9 @@ class ReplaySection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     capacity: Positive = 50_000
+    """Env steps that replay holds."""
     learning_starts: Count = 1_000
+    """Env steps before the first update."""
     ratio: Annotated[float, Gt(0)] = 0.25
     """Updates per env step after `learning_starts`."""
     slack: Positive | None = None
@@ -113,6 +130,7 @@ class EvaluatorSection:
     episodes: Count = 20
     """Greedy episodes per score; 0 switches the evaluator off."""
     nice: Annotated[int, Ge(0), Le(19)] = 10
+    """Niceness of the evaluator."""
     final_limit_s: Annotated[float, Ge(0)] = 5.0
     """How long the end of a run waits for the final version's score."""
 
@@ -124,11 +142,15 @@ class LearnerSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     host: str = "local"
+    """`local`, or one of `hosts`: it runs broker, learner and evaluator."""
     device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: Positive | None = None
     """BLAS and torch threads; default 1."""
     address: str | None = None
+    """Address that workers connect to; null: each host tries all addresses of the learner's host."""
     port: Annotated[int, Ge(1), Le(65_533)] | Literal["auto"] = "auto"
+    """First of three ports; `auto` takes free ones."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +160,23 @@ class HostSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     workers: Count | Literal["auto"] | None = None
+    """Rollout workers; `auto`: the host's physical cores but one; null: `defaults.workers`."""
     ssh: str | None = None
     """Address, or name in ~/.ssh/config; null: the host's name here."""
     user: str | None = None
+    """SSH user."""
     port: Annotated[int, Ge(1), Le(65_535)] | None = None
+    """SSH port."""
     identity: str | None = None
+    """SSH key file."""
     jump: str | None = None
+    """Jump hosts, `user@host:port`, separated by commas."""
     python: str | None = None
+    """The Python of zmqrl on that host; null: `defaults.python`."""
     workdir: str | None = None
     """Everything of zmqrl on that host is below it."""
     nice: Annotated[int, Ge(0), Le(19)] | None = None
+    """Niceness of its processes."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of its processes."""
     groups: tuple[str, ...] = ()
@@ -165,13 +194,21 @@ class DefaultsSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     python: str = "~/venvs/zmqrl/bin/python"
+    """The Python of zmqrl on the hosts."""
     workdir: str = "~/zmqrl"
+    """Everything of zmqrl on a host is below it."""
     workers: AutoCount = "auto"
+    """Rollout workers of a host."""
     user: str | None = None
+    """SSH user."""
     port: Annotated[int, Ge(1), Le(65_535)] | None = None
+    """SSH port."""
     identity: str | None = None
+    """SSH key file."""
     jump: str | None = None
+    """Jump hosts."""
     nice: Annotated[int, Ge(0), Le(19)] = 0
+    """Niceness of the processes."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +218,11 @@ class StoreSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "directory"
+    """Data store: `directory`, or a dotted path."""
     path: str | None = None
     """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
     keep: Positive = 8
+    """Published versions that stay."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
     """sync: FULL is written every round while it is no larger than this."""
     async_replay: bool = False
@@ -199,6 +238,7 @@ class MemoryBackendSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "zmq"
+    """Experience stream: `zmq`, or a dotted path; single mode takes `inproc`."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +248,7 @@ class OrchestratorSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "auto"
+    """What starts the host agents: `auto`, `local`, `ssh`, or a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +258,7 @@ class SecuritySection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     curve: Literal["auto", "required", "off"] = "auto"
+    """`auto` encrypts unless all is on this machine; `required` always encrypts; `off` listens on loopback alone."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +268,9 @@ class SshSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     host_keys: Literal["strict", "accept-new"] = "strict"
+    """`accept-new` accepts the key of a host that was never seen before; a changed key is refused."""
     connect_timeout_s: Seconds = 10.0
+    """Bound of each step of connecting."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +294,19 @@ class LimitsSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     start_s: Seconds = 120.0
+    """Time within which `min_workers` must be ready."""
     heartbeat_s: Seconds = 0.5
+    """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
+    """A host whose launcher or broker is silent for this long ends its processes."""
     lost_after_s: Seconds = 20.0
+    """A process that is silent for this long is replaced."""
     stalled_after_s: Seconds = 300.0
+    """A process without progress for this long is replaced; a run that stores nothing for this long reports it."""
     grace_s: Seconds = 15.0
+    """Time that a process has to end before it is killed."""
     leases_per_worker: Positive = 2
+    """Slots that a worker may hold at once."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +316,13 @@ class RestartSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     max: Count = 5
+    """Restarts of one process within `window_s`."""
     window_s: Seconds = 600.0
+    """Window in which restarts are counted."""
     backoff_s: Seconds = 0.5
+    """Wait before the second restart; it doubles with each further one."""
     backoff_max_s: Seconds = 2.0
+    """Longest wait before a restart."""
 
 
 @dataclass(frozen=True)
@@ -295,3 +350,4 @@ class Config:
     limits: LimitsSection = field(default_factory=LimitsSection)
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1
+    """Fewest workers that must be ready within `limits.start_s`."""

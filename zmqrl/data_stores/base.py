@@ -71,6 +71,10 @@ class DataStore(ABC):
         """Damaged files that were not loaded since the last call, and why: for the user."""
         return []
 
+    def damaged(self) -> Mapping[str, str]:
+        """Names of the checkpoints of any kind that were read and not loaded, and why."""
+        return {}
+
     @abstractmethod
     def save_best(self, version: Version, content: bytes, score: float) -> None:
         """Keep `content` (weights as read) as the best so far, fsynced; the one before stays in case it is damaged."""

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
 from zmqrl.errors import StoreError
@@ -56,6 +57,8 @@ class DirectoryStore(DataStore):
         self._damaged: list[str] = []
         self._bad: set[str] = set()
         """Names of files that were read and do not verify."""
+        self._passed_over: dict[str, str] = {}
+        """Why, by name of each file that was not loaded, of any kind."""
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
@@ -107,12 +110,15 @@ class DirectoryStore(DataStore):
             return Full(version, arrays, json.loads(metadata["full"]))
         damaged = self._damaged[before:]
         if len(damaged) > 1 or (damaged and not self._bad):  # what could not be read may be whole
-            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {'; '.join(damaged)}")
+            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {few(damaged, 3)}")
         return None
 
     def passed_over(self) -> list[str]:
         damaged, self._damaged = self._damaged, []
-        return damaged
+        return list(dict.fromkeys(damaged))
+
+    def damaged(self) -> Mapping[str, str]:
+        return self._passed_over
 
     def save_best(self, version: Version, content: bytes, score: float) -> None:
         before = sorted(((v, name) for name, kind, v in self._list() if kind == "best-" and v != version), reverse=True)
@@ -189,6 +195,7 @@ class DirectoryStore(DataStore):
             self._delete(temporary)
             raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
         self._bad.discard(key)
+        self._passed_over.pop(key, None)
         return key, nbytes
 
     def _read_once(self, key: str, nbytes: int, sha256: str) -> bytes:
@@ -218,7 +225,8 @@ class DirectoryStore(DataStore):
             pause_s = min(0.5, pause_s * 2)
 
     def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
-        """Contents of that kind that verify, newest first; the others are named in the log."""
+        """Contents of that kind that verify, newest first; the first of the others are named in one line of the log."""
+        new: list[str] = []
         entries = sorted(((v, n) for n, k, v in self._list() if k == kind), reverse=True)
         for version, name in entries:
             try:
@@ -232,9 +240,18 @@ class DirectoryStore(DataStore):
                     self._damaged.append(damaged)
                 if isinstance(error, StoreError):
                     self._bad.add(name)
-                _log.warning("%s is passed over", damaged)
+                if name not in self._passed_over:
+                    new.append(damaged)
+                self._passed_over[name] = str(error)
                 continue
+            self._log_passed_over(new)
+            new = []
             yield version, content
+        self._log_passed_over(new)
+
+    def _log_passed_over(self, damaged: list[str]) -> None:
+        if damaged:
+            _log.warning("checkpoints that cannot be loaded: %d: %s", len(damaged), few(damaged))
 
     def _list(self) -> list[tuple[str, str, Version]]:
         """Name, kind and version of each checkpoint. StoreError when nobody can say which there are."""

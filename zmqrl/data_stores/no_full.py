@@ -9,26 +9,34 @@ from pathlib import Path
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
+from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.errors import ConfigError, StoreError
 
 
-def no_full(plan: RunPlan, why: Sequence[str] = ()) -> ConfigError:
-    """The refusal of a resume; `why` are damaged files, hosts that could not be asked, records of env steps."""
-    causes = f": {'; '.join(why)}" if why else ""
-    again = f"zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch"
+def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ()) -> ConfigError:
+    """The refusal of a resume.
+
+    Args:
+        plan: Of the attempt that is refused.
+        damaged: The files that cannot be loaded, with the cause of each.
+        why: What else is known: hosts that could not be asked, records of env steps.
+    """
+    causes = "; ".join([*why, *([few(damaged, 3)] if damaged else [])]).replace(f" in {plan.store_path}", "")
     lines = [
-        f"--resume {plan.lineage.run_dir}: no full checkpoint can be loaded from {plan.store_path}{causes}",
-        f"   {again} begins at env step 0",
+        f"no full checkpoint can be loaded from {plan.store_path}" + (f": {causes}" if causes else ""),
+        f"   begin at env step 0: zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch",
     ]
     place = Path(plan.store_path)
     if plan.config.store.path is not None and checkpoint_names(_names(place.parent), "full-"):
         here, there = shlex.quote(str(place)), shlex.quote(str(place.parent))
         move = f"mkdir -p {here} && mv {there}/*.safetensors {here}"
         lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they are of this run: {move}")
-    files = list(starting_files(place))
-    preset = shlex.quote(plan.config.run.preset or "PRESET")
-    lines += [f"   a new run from its weights: zmqrl train {preset} --init-from {shlex.quote(f)}" for f in files]
+    files = [shlex.quote(file) for file in starting_files(place)]
+    if files:
+        other = f" (or {files[1]})" if len(files) > 1 else ""
+        preset = shlex.quote(plan.config.run.preset or "PRESET")
+        lines.append(f"   start a new run with its weights: zmqrl train {preset} --init-from {files[0]}{other}")
     return ConfigError("\n".join(lines))
 
 

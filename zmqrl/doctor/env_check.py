@@ -28,7 +28,10 @@ from zmqrl.types import Array, EnvSpec, Mode, SegmentId, SpaceSpec, Version
 from zmqrl.workers.episodes import EnvRecord
 
 RATE_S = 0.3
-WALK_S = 0.6
+WALK_CPU_S = 0.6
+"""Processor time of a walk: on a loaded machine it lasts longer and finds the same."""
+WALK_SHARE = 0.25
+"""Of the limit of the whole check: the longest duration of a walk, for an env that waits in its steps."""
 WALK_STEPS = 200
 WALK_ENVS = 8
 """Each with its own seed: an env that only now and then does not repeat itself is found too."""
@@ -48,8 +51,15 @@ class _Walk:
     half: int
 
 
-def look_at_env(section: EnvSection, mode: Mode, seed: int) -> Iterator[EnvFacts]:
-    """What is known after each stage, so that an env which hangs or dies in one does not take the others along."""
+def look_at_env(section: EnvSection, mode: Mode, seed: int, limit_s: float) -> Iterator[EnvFacts]:
+    """What is known after each stage, so that an env which hangs or dies in one does not take the others along.
+
+    Args:
+        section: The env.
+        mode: Of the run.
+        seed: Of the run.
+        limit_s: How long the caller waits for the last stage.
+    """
     facts = EnvFacts()
     yield facts
     try:
@@ -58,7 +68,7 @@ def look_at_env(section: EnvSection, mode: Mode, seed: int) -> Iterator[EnvFacts
         yield facts
         facts = replace(facts, stage="repeat", steps_per_s=_steps_per_s(section, spec, mode, seed))
         yield facts
-        facts = replace(_repeats(facts, section, spec, seed), stage="checker")
+        facts = replace(_repeats(facts, section, spec, seed, WALK_SHARE * limit_s), stage="checker")
         yield facts
     except ZmqrlError as error:
         yield replace(facts, error=str(error))
@@ -101,10 +111,10 @@ def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: Mode, seed: int) -> f
         env.close()
 
 
-def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int) -> EnvFacts:
+def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int, walk_s: float) -> EnvFacts:
     """Walk; have a successor take over at half, as after a worker's death; compare the other half bit by bit."""
     make = partial(SeededVectorEnv, spec, partial(make_single, section), WALK_ENVS, seed, 0)
-    walk = _walked(make, spec, seed)
+    walk = _walked(make, spec, seed, walk_s)
     successor = make()
     try:
         again = [successor.start(walk.record.states()).copy()]
@@ -118,18 +128,24 @@ def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int) -> 
     return replace(facts, repeats=not wrong, differing=differing, digest=digest[:16])
 
 
-def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int) -> _Walk:
+def _walk_clock(walk_s: float) -> Callable[[], float]:
+    """Part of a walk's time that has passed: of its processor time or of `walk_s`, whichever is nearer to its end."""
+    cpu, wall = time.process_time(), time.monotonic()
+    return lambda: max((time.process_time() - cpu) / WALK_CPU_S, (time.monotonic() - wall) / walk_s)
+
+
+def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: float) -> _Walk:
     env, generator, record = make(), stream(seed, "doctor walk"), EnvRecord(WALK_ENVS, True)
-    until, half = time.monotonic() + WALK_S, 0
+    passed, half = _walk_clock(walk_s), 0
     seen: list[Array] = []
     actions: list[Array] = []
     try:
         seen.append(env.start().copy())
-        while len(actions) < WALK_STEPS and (time.monotonic() < until or len(actions) < LEAST_STEPS):
+        while len(actions) < WALK_STEPS and (passed() < 1 or len(actions) < LEAST_STEPS):
             actions.append(_actions(spec, WALK_ENVS, generator))
             step = env.step(actions[-1])
             seen.append(step.obs.copy())
-            in_time = time.monotonic() < until - WALK_S / 2 and len(actions) <= WALK_STEPS // 2
+            in_time = passed() < 0.5 and len(actions) <= WALK_STEPS // 2
             if half == len(actions) - 1 and (in_time or len(actions) <= LEAST_STEPS // 2):
                 columns = {"action": actions[-1], "terminated": step.terminated, "truncated": step.truncated}
                 rows = {name: column[None] for name, column in columns.items()}

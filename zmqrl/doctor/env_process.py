@@ -36,7 +36,13 @@ class EnvProcess:
         self._reader = threading.Thread(target=self._read, name="env", daemon=True)
         self._reader.start()
         assert self._process.stdin is not None
-        asked = {"env": order.env, "mode": order.mode, "seed": order.seed, "code": str(code) if code else None}
+        asked = {
+            "env": order.env,
+            "mode": order.mode,
+            "seed": order.seed,
+            "code": str(code) if code else None,
+            "limit_s": order.env_limit_s,
+        }
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(asked))
             self._process.stdin.close()
@@ -77,7 +83,8 @@ def main() -> None:
     from zmqrl.config.sections import EnvSection
     from zmqrl.doctor.env_check import look_at_env
 
-    for facts in look_at_env(from_json(EnvSection, asked["env"]), asked["mode"], asked["seed"]):
+    env = from_json(EnvSection, asked["env"])
+    for facts in look_at_env(env, asked["mode"], asked["seed"], asked["limit_s"]):
         print(word_line(facts), file=out, flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -19,6 +20,7 @@ from zmqrl.drill.journal import journals
 from zmqrl.drill.report import Report, RunReport, Threshold
 from zmqrl.drill.runs import LEARNING, WITNESS, Asked, learning_run, record_folder, witness_run
 from zmqrl.drill.session import Clock, Session
+from zmqrl.drill.small_disk import small_disk
 from zmqrl.drill.subject import Subject
 from zmqrl.drill.witness_rows import ROW
 from zmqrl.errors import Interrupted
@@ -30,7 +32,7 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     """Run the whole drill in `asked.folder`.
 
     Raises:
-        ConfigError: The preset cannot be run as asked; nothing was started.
+        ConfigError: The preset cannot be run as asked, or `--small-disk` not be had; nothing was started.
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
     learning, budget = learning_run(asked)
@@ -46,7 +48,8 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     ]
     sessions[0].threshold, sessions[0].budget_env_steps = threshold, budget
     tell(f"{len(plan)} faults over {asked.for_s:g} s, seed {asked.seed}, in {asked.folder}")
-    _run(sessions, asked.for_s)
+    with small_disk(other.run_dir) if asked.small_disk else contextlib.nullcontext():
+        _run(sessions, asked.for_s)
     summary = learning.summary() or {}
     report = Report(
         scenario=asked.scenario.name,
@@ -87,7 +90,7 @@ def _targets(plan: RunPlan, asked: Asked) -> list[Target]:
     evaluator = frozenset({"evaluator"} if plan.config.evaluator.episodes else ())
     return [
         Target(LEARNING, roles | evaluator, plan.total_workers, only=asked.only),
-        Target(WITNESS, roles, plan.total_workers, stalls=not single, only=asked.only),
+        Target(WITNESS, roles, plan.total_workers, stalls=not single, small_disk=asked.small_disk, only=asked.only),
     ]
 
 

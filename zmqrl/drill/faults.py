@@ -36,8 +36,16 @@ class Action(Enum):
     """The newest checkpoint is cut or overwritten, and the learner killed."""
     NO_SPACE = "no-space"
     """No file may grow by the process for `hold_s` (RLIMIT_FSIZE), as on a full disk."""
+    DISK_FULL = "disk-full"
+    """The disk of the run's directory is filled for `hold_s` (ENOSPC); `--small-disk` makes one that can be."""
     STORE_AWAY = "store-away"
     """The directory of the checkpoints is renamed for `hold_s`."""
+    KILL_AWAY = "kill-away"
+    """The same, and SIGKILL as soon as it is renamed: the successor starts without a store."""
+
+
+STORE_ACTIONS = frozenset({Action.DAMAGE, Action.STORE_AWAY, Action.KILL_AWAY})
+"""What is done to the files of the store."""
 
 
 @dataclass(frozen=True, order=True)
@@ -56,6 +64,11 @@ class Kind:
     def ends_run(self) -> bool:
         """Whether the attempt ends with it, and `--resume` continues."""
         return self.action in (Action.KILL_RESUME, Action.KILL_END) or bool(WHOLE_RUN & {*self.roles})
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether no other fault of the run may be open: it ends the attempt, or is done to every process."""
+        return self.ends_run or (self.role == EVERY_PROCESS and self.action not in STORE_ACTIONS)
 
     def __str__(self) -> str:
         return f"{self.role} {self.action.value}"
@@ -81,11 +94,21 @@ class Fault:
         roles = [] if self.kind.role == EVERY_PROCESS else self.kind.roles
         return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
+    def may_overlap(self, other: Fault) -> bool:
+        """Whether both may be open at once: a process has one fault at a time, and so has the store."""
+        if self.kind.stands_alone or other.kind.stands_alone:
+            return False
+        if {self.kind.action, other.kind.action} <= STORE_ACTIONS:
+            return False
+        return not {*self.places} & {*other.places}
+
 
 HOLD_S: Mapping[Action, tuple[float, float]] = {
     Action.PAUSE: (0.5, 3.0),
     Action.NO_SPACE: (0.5, 3.0),
+    Action.DISK_FULL: (0.5, 3.0),
     Action.STORE_AWAY: (0.5, 3.0),
+    Action.KILL_AWAY: (0.5, 3.0),
     Action.KILL_START: (0.0, 0.2),
     Action.KILL_RESUME: (0.0, 0.5),
     Action.KILL_END: (0.0, 0.2),
@@ -110,8 +133,10 @@ SHARES: Mapping[tuple[str, str], int] = {
     ("worker", "hang"): 1,
     ("worker", "stall"): 1,
     ("learner", "damage"): 1,
+    ("learner", "kill-away"): 1,
     ("learner", "no-space"): 1,
     ("run", "no-space"): 1,
+    ("run", "disk-full"): 1,
     ("run", "store-away"): 1,
     ("agent", "kill"): 1,
     ("launcher", "kill"): 1,
@@ -173,6 +198,8 @@ class Target:
     workers: int
     stalls: bool = False
     """Whether its env can be told to hang."""
+    small_disk: bool = False
+    """Whether its directory lies on a disk that can be filled."""
     only: frozenset[Kind] = frozenset()
     """Kinds that were asked for; none: all."""
 
@@ -186,7 +213,8 @@ class Target:
     def can_have(self, kind: Kind) -> bool:
         """Whether the run has these processes and its env can do that."""
         there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERY_PROCESS}
-        return there and (self.stalls or kind.action is not Action.STALL)
+        able = {Action.STALL: self.stalls, Action.DISK_FULL: self.small_disk}
+        return there and able.get(kind.action, True)
 
 
 def plan_faults(

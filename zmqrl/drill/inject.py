@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from zmqrl.drill import witness
 from zmqrl.drill.faults import Action
+from zmqrl.drill.small_disk import fill, release
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 CUT, OVERWRITE = "cut", "overwrite"
@@ -29,6 +30,8 @@ class Scene:
     """Directory of the run's checkpoints."""
     record: Path
     """Folder of the witness env's files."""
+    run_dir: Path = Path()
+    """Of the run."""
     number: int = 0
     """Of the fault; seeds what is left to chance."""
 
@@ -42,6 +45,8 @@ class Deed(NamedTuple):
     begin: Callable[[Scene], float | None]
     end: Callable[[Scene], object] | None = None
     """`hold_s` later."""
+    again: Callable[[Scene], object] | None = None
+    """At every look until then."""
 
 
 def signalled(victims: Iterable[ProcessId], number: signal.Signals) -> float | None:
@@ -100,6 +105,10 @@ def _limit(process: ProcessId, nbytes: int) -> None:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def _fill(scene: Scene) -> float | None:
+    return fill(scene.run_dir)
+
+
 def _away(store: Path) -> Path:
     return store.with_name(f"{store.name}.away")
 
@@ -110,6 +119,15 @@ def _take_store_away(scene: Scene) -> float | None:
         return 0.0
     except FileNotFoundError:
         return None
+
+
+def _take_store_away_and_kill(scene: Scene) -> float | None:
+    if _take_store_away(scene) is None:
+        return None
+    spread_s = signalled(scene.victims, signal.SIGKILL)
+    if spread_s is None:
+        bring_store_back(scene)
+    return spread_s
 
 
 def bring_store_back(scene: Scene) -> None:
@@ -153,6 +171,8 @@ DEEDS: Mapping[Action, Deed] = {
     Action.STALL: Deed(_stall),
     Action.DAMAGE: Deed(_damage_and_kill),
     Action.NO_SPACE: Deed(_limit_files, _lift_limits),
+    Action.DISK_FULL: Deed(_fill, lambda scene: release(scene.run_dir), _fill),
     Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
+    Action.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }
 """Of the actions that leave the attempt alive; `attempts.py` has the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,8 +10,11 @@ from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
-LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.STORE_AWAY})
-"""Faults that their processes survive; their recovery is counted from their end."""
+LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.DISK_FULL, Action.STORE_AWAY, Action.KILL_AWAY})
+"""Faults with an end, from which their recovery is counted."""
+
+SURVIVED = LASTING - {Action.KILL_AWAY}
+"""Faults that no process dies of."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,26 @@ class Look:
     """Rows stored of each vector env; empty where that cannot be seen (single mode)."""
     version: Version | None = None
     """The newest version that workers could act with."""
+
+
+class RecentDeaths:
+    """Processes that died of a fault so lately that the restart after their next death is delayed by the backoff."""
+
+    def __init__(self, window_s: float) -> None:
+        """`window_s`: `restart.window_s` of the run."""
+        self._window_s = window_s
+        self._died: dict[str, float] = {}
+
+    def add(self, fault: Fault, now: float) -> None:
+        """`fault` is over. With a new attempt the run forgets the deaths of the one before."""
+        if fault.kind.ends_run:
+            self._died.clear()
+        if fault.kind.action not in SURVIVED:
+            self._died.update(dict.fromkeys(fault.places, now))
+
+    def delay(self, fault: Fault, now: float) -> bool:
+        """Whether one of the processes that `fault` is done to is among them."""
+        return any(now - self._died.get(place, -math.inf) < self._window_s for place in fault.places)
 
 
 class Recovery:

@@ -18,19 +18,32 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
+class Times:
+    """Recovery times of some faults."""
+
+    recovered: int
+    p50_s: float | None
+    max_s: float | None
+
+
+@dataclass(frozen=True)
 class Line:
     """All faults of one kind, or of one role (`kind` None)."""
 
     role: str
     kind: str | None
     injected: int
-    recovered: int
-    p50_s: float | None
-    max_s: float | None
+    alone: Times
+    """Of those that nothing but the load of the machine prolonged."""
+    overlapping: Times
+    """Of those with `Outcome.overlapped`: each holds what the others cost."""
     gone_max_s: float | None
     """Faults that end the attempt: the longest time until nothing was left."""
-    alone_max_s: float | None = None
-    """The longest recovery of those that overlapped with no other fault of the run."""
+
+    @property
+    def recovered(self) -> int:
+        """All of them."""
+        return self.alone.recovered + self.overlapping.recovered
 
 
 @dataclass(frozen=True)
@@ -196,22 +209,22 @@ class Report:
         """As JSON data."""
         return {
             **to_json_fields(self),
-            "table": [asdict(line) for line in self.lines()],
+            "table": [{**asdict(line), "recovered": line.recovered} for line in self.lines()],
             "verdict": "pass" if not self.faults else "fail",
             "faults": list(self.faults),
         }
 
     def __str__(self) -> str:
-        heads = ("injected", "recovered", "p50 s", "max s", "alone s", "gone s")
+        heads = ("injected", "recovered", *("alone", "p50 s", "max s"), *("overlap", "p50 s", "max s"), "gone s")
         rows = [f"{'role':21} {'fault':11} {' '.join(f'{head:>9}' for head in heads)}"]
         lines = self.lines()
         single = {line.role for line in lines if sum(line.role == other.role for other in lines) == 2}
         for line in lines:
             if line.kind is None and line.role in single:
                 continue  # it repeats the line before it
-            seconds = (line.p50_s, line.max_s, line.alone_max_s, line.gone_max_s)
-            times = " ".join(f"{'-' if t is None else f'{t:.2f}':>9}" for t in seconds)
-            rows.append(f"{line.role:21} {line.kind or 'all':11} {line.injected:9} {line.recovered:9} {times}")
+            cells = [str(line.injected), str(line.recovered), *_cells(line.alone), *_cells(line.overlapping)]
+            cells.append(_seconds(line.gone_max_s))
+            rows.append(f"{line.role:21} {line.kind or 'all':11} {' '.join(f'{cell:>9}' for cell in cells)}")
         rows += ["", f"{len(self.outcomes)} faults in {self.faults_s:.0f} s{self._at_once()}"]
         rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
         for run in self.runs:
@@ -264,13 +277,25 @@ def to_json_fields(report: Report) -> dict[str, Any]:
 
 
 def _line(role: str, kind: str | None, outcomes: Sequence[Outcome]) -> Line:
+    alone, overlapping = (_times([o for o in outcomes if o.overlapped is overlapped]) for overlapped in (False, True))
+    gone = max((o.gone_s for o in outcomes if o.gone_s is not None), default=None)
+    injected = sum(o.injected for o in outcomes)
+    return Line(role, kind, injected, alone, overlapping, None if gone is None else round(gone, 3))
+
+
+def _times(outcomes: Sequence[Outcome]) -> Times:
     times = [o.recovered_s for o in outcomes if o.recovered_s is not None]
-    alone = [o.recovered_s for o in outcomes if o.recovered_s is not None and not o.overlapped]
-    gone = [o.gone_s for o in outcomes if o.gone_s is not None]
-    p50_s = round(statistics.median(times), 3) if times else None
-    max_s = round(max(times), 3) if times else None
-    longest = (round(max(some), 3) if some else None for some in (gone, alone))
-    return Line(role, kind, sum(o.injected for o in outcomes), len(times), p50_s, max_s, *longest)
+    if not times:
+        return Times(0, None, None)
+    return Times(len(times), round(statistics.median(times), 3), round(max(times), 3))
+
+
+def _cells(times: Times) -> list[str]:
+    return [str(times.recovered), _seconds(times.p50_s), _seconds(times.max_s)]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f}"
 
 
 def _named(fault: Fault) -> str:

@@ -55,6 +55,8 @@ class Asked:
     at_least: tuple[Minimum, ...] = ()
     plant: str | None = None
     """The defect (`planted.DEFECTS`) that the witness run has."""
+    small_disk: bool = False
+    """Whether the witness run's directory lies on a small disk of its own."""
 
 
 def learning_run(asked: Asked) -> tuple[Subject, int]:

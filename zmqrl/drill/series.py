@@ -42,7 +42,7 @@ class Series:
     def __str__(self) -> str:
         kills = " ".join(f"{role:>14}" for role in ROLES)
         rows = [f"{'':16} {'faults':>6} {kills} {'rows':>8} {'lost':>5} {'doubled':>7} {'unknown':>7}  verdict"]
-        rows.append(f"{'':23} {' '.join(f'{word:>14}' for word in ['kills p50/max s'] * len(ROLES))}")
+        rows.append(f"{'':23} {' '.join(f'{word:>14}' for word in ['kills p50/max s'] * len(ROLES))}  of those alone")
         for name, report in self.reports.items():
             rows.append(_row(name, report))
         rows += [f"FAULT: {name}: {fault}" for name, report in self.reports.items() for fault in report.faults]
@@ -80,7 +80,7 @@ def _kills(report: Report, role: str) -> int:
 
 
 def _is_kill(kind: Kind) -> bool:
-    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END)
+    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END, Action.KILL_AWAY)
 
 
 def _row(name: str, report: Report) -> str:
@@ -88,7 +88,8 @@ def _row(name: str, report: Report) -> str:
     times = {(line.role, line.kind): line for line in report.lines()}
     for role in ROLES:
         line = times.get((role, Action.KILL.value))
-        seconds = "-" if line is None or line.p50_s is None else f"{line.p50_s:.2f}/{line.max_s:.2f}"
+        alone = None if line is None else line.alone
+        seconds = "-" if alone is None or alone.p50_s is None else f"{alone.p50_s:.2f}/{alone.max_s:.2f}"
         cells.append(f"{f'{_kills(report, role)} {seconds}':>14}")
     outside = report.outside
     unknown = sum(run.unknown for run in report.runs)

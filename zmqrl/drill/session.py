@@ -15,7 +15,7 @@ from typing import Any
 from zmqrl.drill.attempts import end_attempt
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene
-from zmqrl.drill.recovery import LASTING, Look, Recovery
+from zmqrl.drill.recovery import LASTING, Look, RecentDeaths, Recovery
 from zmqrl.drill.subject import Subject
 
 LOOK_EVERY_S = 0.03
@@ -40,7 +40,7 @@ class Outcome:
     spread_s: float = 0.0
     """From the first process that it was done to until the last one."""
     overlapped: bool = False
-    """Whether another fault of this run was not over; its recovery is part of this one's time."""
+    """Whether another fault of this run was open in this one's time, or a death shortly before delayed the restart."""
     injected: bool = True
     """False: the process had ended before it could be killed in the end of its run."""
 
@@ -89,6 +89,7 @@ class Session:
     faults_s: float = 0.0
     """From the first moment that a fault could come to the last recovery."""
     _active: list[_Active] = field(default_factory=list)
+    _deaths: RecentDeaths = field(default_factory=lambda: RecentDeaths(0.0))
     _begun: float = 0.0
     _ends: int = 0
 
@@ -102,6 +103,7 @@ class Session:
         else:
             self._drill(clock)
             self._reach_threshold(clock)
+            self._catch_up(clock)
         if not clock.stop.is_set():
             self.exit_code = self.subject.stop()
 
@@ -117,6 +119,7 @@ class Session:
 
     def _drill(self, clock: Clock) -> None:
         pending = deque(self.faults)
+        self._deaths = RecentDeaths(self.subject.plan.config.restart.window_s)
         self._begun = time.monotonic()
         until = self._begun + 2 * clock.for_s + RECOVERY_S
         while not clock.stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < until:
@@ -139,21 +142,20 @@ class Session:
             self.failures.append(f"{len(pending)} faults found no moment to come")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
-        """A process has one fault at a time; one of the whole run, or that ends the attempt, overlaps with none."""
+        """Once it is time, its processes are there, and it may overlap with each fault that is open."""
         if time.monotonic() < self._begun + fault.at_s or not {*fault.places} <= {*look.processes}:
             return False
-        if fault.kind.ends_run:
-            return not self._active and look.version is not None
-        if fault.kind.role == EVERY_PROCESS:
-            return not self._active and "learner-0" in look.processes
-        others = [active.fault for active in self._active]
-        alone = any(other.kind.ends_run or other.kind.role == EVERY_PROCESS for other in others)
-        return not alone and not {*fault.places} & {place for other in others for place in other.places}
+        if fault.kind.ends_run and look.version is None:
+            return False
+        if fault.kind.stands_alone and not fault.kind.ends_run and "learner-0" not in look.processes:
+            return False
+        return all(fault.may_overlap(active.fault) for active in self._active)
 
     def _inject(self, fault: Fault, look: Look) -> bool:
         now = time.monotonic()
         places = fault.places or tuple(look.processes)
-        scene = Scene([look.processes[p] for p in places], self.subject.checkpoints, self.record, fault.number)
+        victims = [look.processes[place] for place in places]
+        scene = Scene(victims, self.subject.checkpoints, self.record, self.subject.run_dir, fault.number)
         recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
         active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
@@ -167,6 +169,7 @@ class Session:
             active.spread_s = spread_s
             if DEEDS[fault.kind.action].end is not None:
                 active.end_at = math.inf if fault.kind.action is Action.KILL_START else now + fault.hold_s
+        active.overlapped = self._deaths.delay(fault, now)
         for other in self._active:
             active.overlapped = other.overlapped = True
         self._active.append(active)
@@ -179,10 +182,17 @@ class Session:
                 self._end_deed(active, look, now)
             elif active.end_at == math.inf:
                 self._await_successor(active, look, now)
-            elif active.end_at is None and active.recovery.is_over(look):
+            elif active.end_at is not None:
+                self._hold(active)
+            elif active.recovery.is_over(look):
                 self._note(active, now - active.recovery.began)
             if active in self._active and now - active.recovery.began > RECOVERY_S:
                 self._note(active, None)
+
+    def _hold(self, active: _Active) -> None:
+        again = DEEDS[active.fault.kind.action].again
+        if again is not None:
+            again(active.scene)
 
     def _end_deed(self, active: _Active, look: Look, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
@@ -212,6 +222,7 @@ class Session:
     def _note(self, active: _Active, recovered_s: float | None) -> None:
         if active in self._active:
             self._active.remove(active)
+        self._deaths.add(active.fault, time.monotonic())
         at_s = active.injected_at - self._begun
         rest = (active.gone_s, active.spread_s, active.overlapped, active.injected)
         self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
@@ -238,6 +249,19 @@ class Session:
             if (mean is not None and mean >= self.threshold) or status.get("env_steps", 0) >= self.budget_env_steps:
                 return
             if clock.stop.wait(0.5):
+                return
+
+    def _catch_up(self, clock: Clock) -> None:
+        """In sync a learner that went back to a FULL repeats rounds: the check wants all that was ever stepped."""
+        if not (self.subject.witness and self.subject.sync):
+            return
+        until = time.monotonic() + RECOVERY_S
+        while self.subject.exit_code is None and not clock.stop.wait(LOOK_EVERY_S):
+            version = self.subject.look().version
+            if version is not None and version.n >= self.subject.furthest_n:
+                return
+            if time.monotonic() > until:
+                self.failures.append(f"version {version} after {RECOVERY_S:g} s, and n was {self.subject.furthest_n}")
                 return
 
     def _status(self) -> dict[str, Any]:

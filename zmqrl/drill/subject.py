@@ -55,6 +55,8 @@ class Subject:
     legs: list[Leg] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     """What outlived its launcher or agent by `GONE_S`."""
+    furthest_n: int = 0
+    """Of all versions that were seen, over all learners and attempts."""
     _process: subprocess.Popen[bytes] | None = None
     _view: SharedView | None = None
 
@@ -101,9 +103,8 @@ class Subject:
         agent = processes.get("agent-0")
         if self._view is None and agent is not None and self.plan.config.run.mode != "single":
             self._view = SharedView.open(self.plan, agent.pid)
-        if self._view is None:
-            return Look(processes, (), self._saved_version())
-        return Look(processes, self._view.stored(), self._view.version())
+        stored = () if self._view is None else self._view.stored()
+        return Look(processes, stored, self._newest_version())
 
     def processes(self) -> dict[str, ProcessId]:
         """`role-index` to process, as `/proc` shows them below the launcher."""
@@ -201,6 +202,7 @@ class Subject:
             return ""
 
     def _end_leg(self, killed: bool) -> None:
+        self._newest_version()
         view, ended_ns = self._view, time.time_ns()
         if view is None:
             self.legs.append(Leg(ended_ns, None, killed=killed))
@@ -223,6 +225,12 @@ class Subject:
         info = read_info(self.run_dir)
         if info is not None and private_folder(info.run_id).exists():
             self.left.append(f"{self.name}: {private_folder(info.run_id)}")
+
+    def _newest_version(self) -> Version | None:
+        version = self._saved_version() if self._view is None else self._view.version()
+        if version is not None:
+            self.furthest_n = max(self.furthest_n, version.n)
+        return version
 
     def _saved_version(self) -> Version | None:
         """Without shared memory (single mode): the newest file in the store."""

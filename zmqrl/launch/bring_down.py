@@ -74,7 +74,7 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
         reports.append(report)
         yield report
     if doomed.run_dir is not None and not limit and all(report.is_down for report in reports):
-        RunDirectory(doomed.run_dir, created=False).mark_ended(time.time())
+        RunDirectory(doomed.run_dir).mark_ended(time.time())
 
 
 def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:

@@ -36,6 +36,7 @@ def load(
     seed: int | None = None,
     stored: Path | None = None,
     limit: Sequence[str] = (),
+    init_from: str | None = None,
 ) -> Loaded:
     """Like `load_config`, with the source of each key, which `plan_run` takes to name file and line.
 
@@ -48,10 +49,11 @@ def load(
         seed: Over `run.seed`.
         stored: Run directory to resume; its configuration takes the place of the preset.
         limit: Hosts as `--limit` takes them; none: all.
+        init_from: Over `run.init_from`.
     """
     data = to_json(read_config(stored)) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
-    request = Request(preset, hosts_file, overrides, mode, workers, seed, limit, data, stored_file)
+    request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
     return resolve(request, _algorithm_config)
 
 

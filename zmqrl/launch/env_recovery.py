@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.shared_memory.memory import KEEP_FREE, available_bytes
@@ -14,10 +13,8 @@ COPIES = 6
 """Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
 MOST_RECORD_BYTES = 1 << 30
 """Of one vector env: what a take-up carries part by part in a time that one would wait for."""
-OTHERWISE = (
-    "give the env get_state and set_state, or set env.recovery: restart_episode, which begins running episodes anew "
-    "after a death or a resume, so that the weights no longer depend on the seed and the configuration alone"
-)
+OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
+FOR_A_RESUME = "Set env.recovery: restart_episode, the one key of env that a resume may change"
 
 
 def check_recovery(plan: RunPlan) -> None:
@@ -29,22 +26,23 @@ def check_recovery(plan: RunPlan) -> None:
     if config.run.mode == "async" or config.env.recovery != "exact" or env.state is not None:
         return
     if env.max_episode_steps is None:
+        ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
-            f"env.recovery: 'exact': env.id {env.id!r} has no limit of its episodes' steps, and mode "
-            f"{config.run.mode} repeats the actions of running episodes after a death or a resume; "
-            f"declare a limit with env.max_episode_steps: N, {OTHERWISE}"
+            f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
+            f"Mode {config.run.mode} repeats the actions of running episodes after a death or a resume. "
+            f"{ways_out}. README explains the three ways in 'Your own env'."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
         limit = f"a take-up of one vector env carries {MOST_RECORD_BYTES / 1e6:,.0f} MB at most"
-        raise _too_much(config, env.max_episode_steps, step, MOST_RECORD_BYTES, limit)
+        raise _too_much(plan, env.max_episode_steps, step, MOST_RECORD_BYTES, limit)
     if config.learner.host != LOCAL:
         return
     step *= config.env.vector_envs * COPIES
     there = max(0, available_bytes() - KEEP_FREE - layout_of(plan).nbytes)
     if env.max_episode_steps * step > there:
         limit = f"{there / 1e6:,.0f} MB of memory are available for them and their copies"
-        raise _too_much(config, env.max_episode_steps, step, there, limit)
+        raise _too_much(plan, env.max_episode_steps, step, there, limit)
 
 
 def action_nbytes(action: SpaceSpec) -> int:
@@ -57,12 +55,13 @@ def action_nbytes(action: SpaceSpec) -> int:
     return size
 
 
-def _too_much(config: Config, steps: int, step: int, there: int, limit: str) -> ConfigError:
-    env, need = config.env, steps * step
+def _too_much(plan: RunPlan, steps: int, step: int, there: int, limit: str) -> ConfigError:
+    env, need = plan.config.env, steps * step
     settings = {"env.max_episode_steps": there // step, "env.num_envs": env.num_envs * there // need}
     fits = " or ".join(f"{key}: {value}" for key, value in settings.items() if value) or "fewer envs"
+    ways_out = FOR_A_RESUME if plan.resume else f"{fits} would fit. Or {OTHERWISE}"
     return ConfigError(
         f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
         f"(env.max_episode_steps {steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), "
-        f"and {limit}; {fits} would fit; else {OTHERWISE}"
+        f"and {limit}. {ways_out}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.no_full import is_whole
+from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.launch.policies import newest_or_best, open_store
 from zmqrl.launch.run_directory import read_config
 from zmqrl.networks.initial import parameter_shapes
@@ -66,8 +69,17 @@ def _content(source: Path) -> tuple[bytes, str]:
         store, path = open_store(source, read_config(source))
         version, content = newest_or_best(store, path)
         return content, f"version {version} of {source}"
+    except DamagedCheckpoints as error:
+        raise ConfigError(f"{KEY}: {error}; {_instead(path)}") from error
     except (OSError, StoreError, ConfigError) as error:
         raise ConfigError(f"{KEY}: {str(source)!r} is neither a run directory nor a checkpoint: {error}") from error
+
+
+def _instead(folder: Path) -> str:
+    """A full checkpoint holds weights too."""
+    fulls = (folder / name for name in reversed(checkpoint_names(os.listdir(folder), "full-")))
+    whole = next(filter(is_whole, fulls), None)
+    return "name another run or a checkpoint file" if whole is None else f"this one can be loaded: --init-from {whole}"
 
 
 def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statistics: list[str], where: str) -> None:

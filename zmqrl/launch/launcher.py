@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
 from zmqrl.launch.advisory_writes import AdvisoryWrites
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
@@ -45,18 +46,33 @@ KILL_GRACE_S = 2.0
 RECORDED = frozenset({"metrics", "score", "worker"})
 
 
-def launch(plan: RunPlan, detach: bool = False, plain: bool = False) -> int:
+def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
     """Run `plan` to its end and return the command's exit code.
 
     With `detach` the run goes on in a session of its own, and this returns 0 once every process is READY.
+    `from_scratch`: see `prepare_resume`.
 
     Raises:
-        ConfigError: The run directory is in use. Nothing was started.
+        ConfigError: The run directory is in use, or a resume is refused. Nothing was started.
     """
     if detach:
-        orchestrator = make_orchestrator(plan)
-        return run_detached(Path(plan.run_dir), lambda ready: Launcher(plan, orchestrator, True, ready).run())
-    return Launcher(plan, make_orchestrator(plan), plain).run()
+        return run_detached(Path(plan.run_dir), lambda ready: _launch_here(plan, True, from_scratch, ready))
+    return _launch_here(plan, plain, from_scratch)
+
+
+def _launch_here(plan: RunPlan, plain: bool, from_scratch: bool, on_ready: Callable[[], None] = lambda: None) -> int:
+    if not plan.resume:
+        return Launcher(plan, make_orchestrator(plan), plain, on_ready).run()
+    from zmqrl.launch.resume import prepare_resume
+
+    directory = RunDirectory.own(plan)
+    try:
+        plan = prepare_resume(plan, directory, from_scratch)
+        launcher = Launcher(plan, make_orchestrator(plan), plain, on_ready, directory)
+    except BaseException:
+        directory.discard()
+        raise
+    return launcher.run()
 
 
 def make_orchestrator(plan: RunPlan) -> Orchestrator:
@@ -82,6 +98,7 @@ class _Deadlines:
     start_by: float
     status_at: float = 0.0
     end_by: float | None = None
+    writing_until: float = 0.0
     sent: Request = field(default=Request.NONE)
 
 
@@ -94,11 +111,14 @@ class Launcher:
         orchestrator: Orchestrator,
         plain: bool = False,
         on_ready: Callable[[], None] = lambda: None,
+        directory: RunDirectory | None = None,
     ) -> None:
+        """`directory`: the run's, where this process owns it by now."""
         self._plan = plan
         self._orchestrator = orchestrator
         self._plain = plain
         self._on_ready: Callable[[], None] | None = on_ready
+        self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
@@ -118,15 +138,20 @@ class Launcher:
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
-        directory = RunDirectory.create(self._plan, initial)
+        directory = self._directory or RunDirectory.own(self._plan)
         try:
+            directory.begin(self._plan, initial)
             return self._run_in(directory)
         finally:
             self._files.attempt("the owner's record", directory.release)
 
     def _run_in(self, directory: RunDirectory) -> int:
         with self._signals.caught(), lossy_output():
-            self._links.deploy()
+            try:
+                self._links.deploy()
+            except ConfigError:
+                directory.discard()
+                raise
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
@@ -250,7 +275,8 @@ class Launcher:
         self._deadlines.end_by = self._clean_end_by(now)
 
     def _give_time(self) -> None:
-        """The learner is writing a FULL that may take longer than the grace; its host bounds that (`store.wait_s`)."""
+        """The learner is writing a FULL that may take longer than the grace; it reports for `store.wait_s` at most."""
+        self._deadlines.writing_until = time.monotonic() + self._plan.config.limits.grace_s
         if self._deadlines.end_by is not None and self._signals.request is not Request.KILL:
             self._deadlines.end_by = max(self._deadlines.end_by, self._clean_end_by(time.monotonic()))
 
@@ -266,12 +292,19 @@ class Launcher:
         self._stop(now)
 
     def _check_wall_limit(self, now: float) -> None:
-        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here."""
+        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here.
+
+        A learner that is writing has its grace begin again with each report, as in a stop.
+        """
         max_wall_s, grace_s = self._plan.config.run.max_wall_s, self._plan.config.limits.grace_s
         if max_wall_s is None or self._deadlines.end_by is not None or self._state.ended:
             return
-        if time.time() - self._plan.started_at >= max_wall_s + grace_s:
-            cause = f"run.max_wall_s ({max_wall_s:g} s) passed {grace_s:g} s ago, and the learner has not ended the run"
+        if now < self._deadlines.writing_until:
+            return
+        over_s = time.time() - self._plan.started_at - max_wall_s
+        if over_s >= grace_s:
+            passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
+            cause = f"{passed}, and the learner has not ended the run"
             self._state.note(Problem("run", cause, "the run is stopped"))
             self._stop(now)
 
@@ -297,6 +330,11 @@ class Launcher:
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())
         print(final_lines(self._summary), flush=True)
+        if self._state.finished.get("final_stopped"):
+            teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
+            limit_s = self._plan.config.evaluator.final_limit_s
+            cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
+            print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}", flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
             told = error.splitlines()[0] if self._problems_told else error

@@ -11,7 +11,8 @@ from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
-from zmqrl.errors import StoreError
+from zmqrl.data_stores.damage import few
+from zmqrl.errors import DamagedCheckpoints, StoreError
 from zmqrl.launch.run_directory import stored_path
 from zmqrl.plugins import load
 from zmqrl.types import EnvSpec, Version
@@ -37,9 +38,19 @@ def open_store(run_dir: Path, config: Config) -> tuple[DataStore, Path]:
 
 
 def newest_or_best(store: DataStore, path: Path) -> tuple[Version, bytes]:
-    """The best version, else the newest, with its verified content. StoreError when there is none."""
+    """The best version, else the newest, with its verified content.
+
+    Raises:
+        DamagedCheckpoints: There are versions, and none of them can be loaded.
+        StoreError: There is none.
+    """
     best = store.best()
     found = best[:2] if best is not None else store.newest()
     if found is None:
+        damaged = store.damaged()
+        if damaged:
+            causes = few([f"{name}: {cause}" for name, cause in damaged.items()])
+            message = f"{path}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
+            raise DamagedCheckpoints(message, tuple(damaged))
         raise StoreError(f"{path} holds no version of the policy")
     return found

@@ -28,7 +28,7 @@ class Problem:
 
     def __str__(self) -> str:
         told = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
-        detail = ", ".join(f"{name} {value}" for name, value in self.detail.items() if not told[name])
+        detail = ", ".join(f"{name} {short(value)}" for name, value in self.detail.items() if not told[name])
         lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
         lines += [f"    {line}" for line in last_words(self.log_tail)]
         if self.log:
@@ -51,3 +51,10 @@ def last_words(lines: Sequence[str]) -> list[str]:
 
 def _last(lines: Sequence[str], begin: str) -> int | None:
     return max((at for at, line in enumerate(lines) if line.startswith(begin)), default=None)
+
+
+def short(value: object) -> str:
+    """A value for people: at most 4 significant digits of a fraction; status.json and summary.json keep all."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

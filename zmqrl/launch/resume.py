@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from zmqrl.config.hosts import LOCAL, filled, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
-from zmqrl.data_stores.base import DataStore
+from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.damage import unlogged
+from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.data_stores.owner import check_owner
@@ -18,16 +22,17 @@ from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.adoption import adopt, left_by_0_1
 from zmqrl.launch.boots import FAR_RUNS
 from zmqrl.launch.lineage import recorded_env_steps
-from zmqrl.launch.run_directory import read_config, read_info
+from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_info
 
 
-def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
+def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = False) -> RunPlan:
     """`plan` with what is known of the checkpoints that it resumes from; call it when nothing else stands in the way.
 
     What an unreachable or rebooted learner's host left is copied to the run directory first.
 
     Args:
         plan: From `plan_run` with `resume`.
+        directory: The run's, owned by this process and not begun: what is written here is no other launcher's.
         from_scratch: The user allows the run to begin at env step 0 where no full checkpoint can be loaded.
 
     Raises:
@@ -35,11 +40,12 @@ def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
     """
     run_dir = Path(plan.run_dir)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"the run's records name {env_steps} env steps"] if env_steps else []
+    why = [f"its records name {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
-    required = env_steps > 0
-    if _is_visible(plan):
-        required = _check_full(plan, from_scratch, [*why, *unseen], required)
+    required, full = env_steps > 0, None
+    visible = _is_visible(plan)
+    if visible:
+        required, full = _check_full(plan, from_scratch, [*why, *unseen], required)
     if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
         # The next attempt has another folder there: what is on that disk would never be looked at again.
         raise ConfigError(
@@ -48,38 +54,70 @@ def prepare_resume(plan: RunPlan, from_scratch: bool = False) -> RunPlan:
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
-    return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch)
+    if visible and full is None and from_scratch:
+        _put_results_aside(plan, directory)
+    warnings = (*plan.warnings, *_nothing_to_train(plan, full))
+    return replace(plan, full_required=required and not from_scratch, from_scratch=from_scratch, warnings=warnings)
 
 
-def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required: bool) -> bool:
-    """Whether the learner has to find a FULL."""
+def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
+    counters: Any = {} if full is None else full.meta["counters"]
+    env_steps, total = int(counters.get("env_steps", 0)), plan.config.run.total_env_steps
+    if env_steps >= total:
+        yield (
+            f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps already: there is nothing to "
+            "train; raise it to go on"
+        )
+
+
+def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
+    """The run begins at env step 0: summary and checkpoints of the attempts before are not taken for its own."""
+    name, kept = f"before-attempt-{plan.lineage.attempt}", []
+    for folder in (directory.path, Path(plan.store_path)):
+        try:
+            names = os.listdir(folder) if folder.is_dir() else []
+            found = [SUMMARY] if SUMMARY in names and folder == directory.path else []
+            found += [n for kind in ("best-", "v", "full-") for n in checkpoint_names(names, kind)]
+            if found:
+                directory.put_aside(folder, found, folder / name)
+                kept.append(str(folder / name))
+        except OSError as error:
+            raise ConfigError(f"--from-scratch: the results in {folder} cannot be kept in {name}: {error}") from error
+    if kept:
+        text = f"the run begins at env step 0; the results of the attempts before are kept in {' and '.join(kept)}"
+        print(text, file=sys.stderr, flush=True)
+
+
+def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required: bool) -> tuple[bool, Full | None]:
+    """Whether the learner has to find a FULL, and the newest that can be loaded."""
     store = make_store(plan)
     try:
         check_owner(store, plan.store_path, plan.lineage)
-        loads = store.newest_full() is not None
+        with unlogged():
+            full = store.newest_full()
     except StoreError as error:
         if not from_scratch:
-            raise no_full(plan, [*why, str(error)]) from error
-        return False
+            raise no_full(plan, store.passed_over() or [str(error)], why) from error
+        return False, None
     damaged = store.passed_over()
-    if not loads and not damaged and _adopted(plan, store):
-        return True
-    if not loads and (required or damaged) and not from_scratch:
-        raise no_full(plan, [*why, *damaged])
-    return loads or required
+    if full is None and not damaged:
+        full = _adopted(plan, store)
+    if full is None and (required or damaged) and not from_scratch:
+        raise no_full(plan, damaged, why)
+    return full is not None or required, full
 
 
-def _adopted(plan: RunPlan, store: DataStore) -> bool:
-    """Whether an attempt of 0.1 left the checkpoints directly in `store.path`; they are this lineage's from now on."""
+def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
+    """The FULL of an attempt of 0.1, which left it directly in `store.path`; it is this lineage's from now on."""
     info, configured = read_info(Path(plan.run_dir)), plan.config.store.path
     if info is None or info.lineage is not None or configured is None:
-        return False
+        return None
     root = Path(configured).expanduser().absolute()
     left = left_by_0_1(root)
     if not left:
-        return False
+        return None
     adopt(root, Path(plan.store_path), left, info)
-    return store.newest_full() is not None
+    return store.newest_full()
 
 
 def _is_visible(plan: RunPlan) -> bool:

@@ -8,23 +8,26 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.hosts import shortened
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, FolderOfRuns
+from zmqrl.launch.undo import Undo
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner
 
 FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
+RUNS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,10 @@ def resume_command(run_dir: Path | str) -> str:
 class RunDirectory:
     """Paths of a run, and its writer."""
 
-    def __init__(self, path: Path, created: bool, owner: RunOwner | None = None) -> None:
-        """`owner`: this process, where it is the run's launcher."""
+    def __init__(self, path: Path, owner: RunOwner | None = None, undo: Undo | None = None) -> None:
+        """`owner`: this process, where it is the run's launcher; `undo`: of a directory that was there before it."""
         self.path = path
-        self._created, self._owner = created, owner
+        self._owner, self._undo = owner, undo
 
     @classmethod
     def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
@@ -79,19 +82,39 @@ class RunDirectory:
         Raises:
             ConfigError: A run is using it, or it cannot be written.
         """
-        path = Path(plan.run_dir)
-        created = not path.exists()
-        try:
-            files.make_directory(str(path))
-            directory = cls(path, created, RunOwner.acquire(path, plan.run_id))
-        except OSError as error:
-            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
-        try:
-            directory._begin(plan, initial)
-        except OSError as error:
-            directory.discard()
-            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        directory = cls.own(plan)
+        directory.begin(plan, initial)
         return directory
+
+    @classmethod
+    def own(cls, plan: RunPlan) -> RunDirectory:
+        """The directory, made where it is missing and owned until `release`; nothing else is written yet.
+
+        Raises:
+            ConfigError: A run is using it, or it cannot be written.
+        """
+        path = Path(plan.run_dir)
+        try:
+            undo = Undo(path) if path.exists() else None
+            files.make_directory(str(path))
+            return cls(path, RunOwner.acquire(path, plan.run_id), undo)
+        except OSError as error:
+            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+
+    def begin(self, plan: RunPlan, initial: bytes | None = None) -> None:
+        """Write what an attempt begins with, as `create` says. ConfigError: it cannot be written; nothing is left."""
+        try:
+            if self._undo is not None:
+                self._undo.begin()
+            self._begin(plan, initial)
+        except OSError as error:
+            self.discard()
+            raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
+
+    def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
+        """Move `names` from `folder` to `target` before the attempt begins; `discard` moves them back."""
+        assert self._undo is not None, "a new directory holds no results"
+        self._undo.put_aside(folder, names, target)
 
     @property
     def successor(self) -> str | None:
@@ -166,12 +189,17 @@ class RunDirectory:
             self.write("run.json", to_json(replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
-        """Nothing was started after all: remove what `create` made, and only if it made the directory."""
+        """Nothing was started after all: the directory is as it was before, or gone where this attempt made it.
+
+        One that another launcher has taken over is left to it.
+        """
         is_ours = self.successor is None
         with contextlib.suppress(OSError):
             self.release()
             (self.path / RESERVED).unlink()
-        if self._created and is_ours:
+        if is_ours and self._undo is not None:
+            self._undo.undo()
+        elif is_ours:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -193,13 +221,22 @@ def stored_path(run_dir: Path, config: Config) -> Path:
     return store_path(config.store.path, run_dir, None if info is None else info.lineage)
 
 
-def read_config(run_dir: Path) -> Config:
-    """The configuration of a run as it was resolved. ConfigError names what is wrong."""
+def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> Config:
+    """The configuration of a run as it was resolved.
+
+    Args:
+        run_dir: The run directory.
+        example: What the user types for one run; the error for the folder of several runs ends with it.
+
+    Raises:
+        FolderOfRuns: `run_dir` is the folder of several runs.
+        ConfigError: There is none, or it cannot be read.
+    """
     path = run_dir / "config.json"
     if not path.exists():
+        _refuse_folder_of_runs(run_dir, example)
         raise ConfigError(
-            f"{path} is no configuration of a run: there is no such file; a run writes it before its first env step, "
-            "so nothing was trained here that a resume could go on with"
+            f"{run_dir} is not a run directory: {path} does not exist; a run writes this file before its first env step"
         )
     try:
         data = json.loads(path.read_text())
@@ -207,4 +244,19 @@ def read_config(run_dir: Path) -> Config:
             raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
         return from_json(Config, data["config"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path} is no configuration of a run: {error}") from error
+        raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def _refuse_folder_of_runs(folder: Path, example: Callable[[str], str]) -> None:
+    runs = sorted((path.parent for path in folder.glob("*/config.json")), key=_by_number)
+    if runs:
+        named = shortened((path.name for path in runs), RUNS_NAMED)
+        count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        message = f"{folder} is a folder of {count} ({named}); name one of them: {example(str(runs[0]))}"
+        raise FolderOfRuns(message, tuple(map(str, runs)))
+
+
+def _by_number(path: Path) -> tuple[str, int]:
+    """seed-2 before seed-10."""
+    name = path.name.rstrip("0123456789")
+    return name, int(path.name[len(name) :] or 0)

@@ -161,7 +161,7 @@ AGENT_EVENTS: Mapping[str, Line] = {
     "usage": Line({"processes": _map(_USAGE)}, {"leases": _or_none(_count), "stored": _or_none(_count)}),
     "finished": Line(
         {"peak_pss_mb": _map(_finite)},
-        {"ledger": _LEDGER, "ended": _count, "killed": _list(_text), "left": _list(_text)},
+        {"ledger": _LEDGER, "ended": _count, "killed": _list(_text), "left": _list(_text), "final_stopped": _flag},
     ),
     "log": Line({"name": _text, "text": _text}),
     "warning": Line({"text": _text}),

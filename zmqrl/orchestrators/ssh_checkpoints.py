@@ -7,11 +7,12 @@ import posixpath
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from itertools import islice
 from pathlib import Path
 
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
@@ -32,7 +33,7 @@ CLOSE_S = 3.0
 def send(connection: Connection, checkpoints: Path, folder: str) -> None:
     """The newest FULLs and the best of the run directory into the far `folder`. HostFailed when they cannot be sent."""
     for kind, most in MIRRORED.items():
-        for name in list(checkpoint_names(_names_here(checkpoints), kind))[-most:]:
+        for name in _newest_whole(checkpoints, kind, most):
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
@@ -56,6 +57,8 @@ def bring(
     connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int], check_here: bool = False
 ) -> bool:
     """Copy the checkpoints of the far `folder` that are newer than those here; the newest of each kind stay.
+
+    Damaged files count neither among what is copied nor among what is kept.
 
     Args:
         connection: To the host of `folder`.
@@ -81,13 +84,31 @@ def bring(
     for kind, most in kinds.items():
         here = checkpoint_names(_names_here(checkpoints), kind).items()
         newest_here = max((v for name, v in here if not check_here or is_whole(checkpoints / name)), default=None)
-        found = list(checkpoint_names(there, kind).items())[-most:]
-        for name, version in found:
-            if newest_here is None or version > newest_here:
-                whole = _copy(connection, f"{folder}/{name}", checkpoints) and whole
-        for name in list(checkpoint_names(_names_here(checkpoints), kind))[:-most]:
-            (checkpoints / name).unlink(missing_ok=True)
+        newer = [name for name, v in checkpoint_names(there, kind).items() if newest_here is None or v > newest_here]
+        copied: set[str] = set()
+        while newer and len(copied) < most:
+            name = newer.pop()
+            if _copy(connection, f"{folder}/{name}", checkpoints):
+                copied.add(name)
+            else:
+                whole = False
+        _keep(checkpoints, kind, most, copied)
     return whole
+
+
+def _keep(checkpoints: Path, kind: str, most: int, whole: Set[str]) -> None:
+    """Remove what is older than the newest `most` that can be loaded; `whole` are known to be."""
+    names = list(checkpoint_names(_names_here(checkpoints), kind))
+    if len(names) > most:
+        kept = _newest_whole(checkpoints, kind, most, whole)
+        for name in names[: names.index(kept[-1])] if len(kept) == most else ():
+            (checkpoints / name).unlink(missing_ok=True)
+
+
+def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = frozenset()) -> list[str]:
+    """The newest `most` of a kind that can be loaded, newest first; those in `whole` are not read."""
+    names = reversed(checkpoint_names(_names_here(checkpoints), kind))
+    return list(islice((name for name in names if name in whole or is_whole(checkpoints / name)), most))
 
 
 def remove(connection: Connection, folder: str) -> None:
@@ -142,23 +163,15 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
         connection.get(f"{folder}/{link}", temporary)
         content = temporary.read_bytes()
         tensors.verify(content)
-        _sync(temporary)
-        temporary.replace(checkpoints / name)
-        _sync(checkpoints)
+        files.sync_file(str(temporary))
+        files.rename(str(temporary), str(checkpoints / name))
+        files.sync_directory(str(checkpoints))
     except StoreError:
         return False
     finally:
         temporary.unlink(missing_ok=True)
         connection.run(f"rm -f {far(f'{folder}/{link}')}", LIST_S)
     return True
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _names_here(checkpoints: Path) -> list[str]:

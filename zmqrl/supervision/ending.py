@@ -66,6 +66,8 @@ class Ending:
         self._evaluator_until: float | None = None
         self._evaluator_closed = False
         self._began = now
+        self.final_stopped = False
+        """Whether the evaluator was stopped at `final_limit_s`, before the score of the final version."""
 
     def step(self, alive: Set[str], now: float) -> list[EndAction]:
         """What to do now. `alive`: the roles that have running processes."""
@@ -122,7 +124,9 @@ class Ending:
                 return [ScoreFinal()]
         if now >= self._evaluator_until and not self._evaluator_closed:
             self._evaluator_closed = True
+            self.final_stopped = self._final_limit_s > 0
             return [CloseEvaluator()]
         if now >= self._evaluator_until + EVALUATOR_EXIT_S:
+            self.final_stopped = self._manner is Manner.CLEAN
             return self._kill(["evaluator"], alive, now)
         return []

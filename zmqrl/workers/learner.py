@@ -13,6 +13,7 @@ from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.logs.events import EventPipe
@@ -46,8 +47,8 @@ def main(boot: Boot) -> int:
     if plan.resume and boot.spawn == 0:
         _tell_resumed(events, beginning)
     damaged = store.passed_over()
-    for cause in damaged:
-        events.send("problem", cause=cause, done=f"it is not loaded; {_start_of(beginning)}")
+    if damaged:
+        events.send("problem", cause=few(damaged), done=f"it is not loaded; {_start_of(beginning)}")
     if beginning.version is not None and not damaged:
         events.send("problem", cause="no FULL was written since the start", done=_start_of(beginning))
     if boot.spawn > 0 or plan.resume:

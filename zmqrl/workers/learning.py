@@ -283,8 +283,10 @@ class Learning:
             self.learner.load_state(unprefixed("weights", full.arrays), state)
 
     def ended(self, reason: str) -> None:
-        """Tell the launcher what the summary needs from us."""
+        """Report what the summary needs, after a last row of metrics where the last one is older."""
         c, final = self.counters, self.rates.summary()
+        if c.env_steps != self._metrics_env_steps:
+            self._send_metrics(time.monotonic())
         learning_starts = 0 if self.plan.on_policy else self.config.replay.learning_starts
         trained_steps = c.env_steps - learning_starts
         self.events.send(
@@ -308,13 +310,14 @@ class Learning:
         )
 
     def emit_metrics(self) -> None:
-        """Tell the launcher how far we are, at most once in `METRICS_EVERY_S`: cheap to call."""
+        """Report progress to the launcher, at most once in `METRICS_EVERY_S`: cheap to call."""
         now = time.monotonic()
-        since_s = now - self._metrics_at_s
-        if since_s < METRICS_EVERY_S:
-            return
-        c, lag = self.counters, self.lags.summary()
-        warm_up = {"env_steps_per_s": (c.env_steps - self._metrics_env_steps) / since_s}
+        if now - self._metrics_at_s >= METRICS_EVERY_S:
+            self._send_metrics(now)
+
+    def _send_metrics(self, now: float) -> None:
+        c, lag, since_s = self.counters, self.lags.summary(), now - self._metrics_at_s
+        warm_up = {"env_steps_per_s": (c.env_steps - self._metrics_env_steps) / max(since_s, 1e-3)}
         self._metrics_at_s, self._metrics_env_steps = now, c.env_steps
         values = {
             "env_steps": c.env_steps,

@@ -1,0 +1,24 @@
+"""docs/configuration.md has every key as the types have it."""
+
+from __future__ import annotations
+
+import re
+
+from zmqrl.algorithms.dqn import DQNConfig
+from zmqrl.algorithms.ppo import PPOConfig
+from zmqrl.config import reference
+
+PAGE = reference.PATH.read_text() if reference.PATH.exists() else ""
+
+
+def test_the_page_is_current() -> None:
+    assert reference.text({"ppo": PPOConfig, "dqn": DQNConfig}) == PAGE, "run: python -m zmqrl.config.reference"
+
+
+def test_each_key_has_a_meaning() -> None:
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in PAGE.splitlines() if line.startswith("| `")]
+    assert len(rows) > 120
+    assert [row[0].strip() for row in rows if not row[4].strip() and row[1].strip() != "section"] == []
+    assert ["`run.checkpoint_every_s`", "number", "`10.0`", "> 0"] in [
+        [cell.strip() for cell in row[:4]] for row in rows
+    ]

@@ -1,0 +1,66 @@
+"""What an attempt changed in its run directory before it was refused: taken back, so that a refusal leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from zmqrl.config.plan import INITIAL
+from zmqrl.data_stores import files
+from zmqrl.supervision.run_owner import FOLDER
+
+RECORDS = ("config.json", "run.json", "status.json", INITIAL)
+MADE = (*RECORDS, "metrics.jsonl", "logs", "checkpoints", "tensorboard", FOLDER)
+"""What an attempt makes directly in the run directory; anything else there is its user's."""
+
+
+class Undo:
+    """Of one attempt, in a run directory that was there before it."""
+
+    def __init__(self, path: Path) -> None:
+        """Call before the attempt owns `path`. OSError: it cannot be read."""
+        self._path = path
+        self._before = set(os.listdir(path))
+        self._made: tuple[str, ...] = (FOLDER,)
+        self._records: dict[str, bytes] = {}
+        self._aside: list[tuple[Path, Path]] = []
+
+    def begin(self) -> None:
+        """Call before the attempt writes its records: keep those of the attempt before. OSError: one is unreadable."""
+        self._before |= set(os.listdir(self._path)) - {FOLDER}
+        self._made = MADE
+        self._records = {name: (self._path / name).read_bytes() for name in RECORDS if name in self._before}
+
+    def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
+        """Move `names` from `folder` to `target`, durable. OSError: as far as it came."""
+        files.make_directory(str(target))
+        for name in names:
+            files.rename(str(folder / name), str(target / name))
+            self._aside.append((folder / name, target / name))
+        for changed in (target, folder):
+            files.sync_directory(str(changed))
+
+    def undo(self) -> None:
+        """As it was before, as far as the disk allows."""
+        for name, content in self._records.items():
+            with contextlib.suppress(OSError):
+                path = self._path / name
+                files.replace(str(path), [(0, content)], str(self._path / f".{name}.{os.getpid()}"), durable=True)
+        while self._aside:
+            source, target = self._aside.pop()
+            with contextlib.suppress(OSError):
+                files.rename(str(target), str(source))
+                target.parent.rmdir()  # once it is empty
+        for name in (name for name in self._made if name not in self._before):
+            _remove(self._path / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
