@@ -26,6 +26,7 @@ STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", FAULTS)
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:

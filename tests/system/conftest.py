@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.references import References
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 
@@ -32,3 +33,10 @@ def begin() -> Iterator[Callable[[RunPlan], PlanRun]]:
     yield start
     for run in runs:
         run.cut_short()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> References:
+    """Summaries of undisturbed runs. Test processes that run side by side have one folder for them."""
+    own = tmp_path_factory.getbasetemp()
+    return References((own if worker_id == "master" else own.parent) / "references")

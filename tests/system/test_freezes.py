@@ -6,12 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.running import END_S
+from tests.system.references import References
 from tests.system.system_plans import PPO, system_plan
 from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
@@ -45,7 +45,9 @@ def freeze(run: PlanRun, seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(tmp_path: Path, begin: Begin) -> None:
+def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
     plan = system_plan(tmp_path / "run", "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, limits=LIMITS)
     run = begin(plan)
     run.wait_for_updates(6)
@@ -53,8 +55,7 @@ def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(tmp_pa
     summary = run.done()
     assert summary["restarts"] == 0
     assert not any(summary["ledger"]["dropped"].values())
-    straight = replace(plan, run_dir=str(tmp_path / "straight"), store_path=str(tmp_path / "straight" / "checkpoints"))
-    assert_same(summary, begin(straight).done())
+    assert_same(summary, reference(plan))
 
 
 def test_a_host_whose_launcher_alone_is_frozen_still_ends(tmp_path: Path, begin: Begin) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.system import slow_store
+from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
@@ -70,24 +71,24 @@ def _check_ledger(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
-def test_sync_goes_back_and_comes_to_the_same_bits(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
-    straight = begin(_plan(tmp_path / "straight", "sync", algorithm, 14_000)).done()
+def test_sync_goes_back_and_comes_to_the_same_bits(
+    tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
+) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", algorithm, 14_000))
     _kill_beyond_full(run, 0, rounds=3)
     _kill_beyond_full(run, 1, rounds=3)
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
     assert summary["restarts"] == 2
     assert summary["ledger"]["dropped"]["rolled_back"] > 0
 
 
-def test_sync_before_the_first_full(tmp_path: Path, begin: Begin) -> None:
-    straight = begin(_plan(tmp_path / "straight", "sync", DQN, 4_000, every_s=1000.0)).done()
+def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: References) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", DQN, 4_000, every_s=1000.0))
     run.wait_for_updates(5)
     run.kill("learner-0")
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
 
@@ -123,9 +124,10 @@ def test_a_successor_writes_a_full_at_once(tmp_path: Path, begin: Begin) -> None
     assert run.end()[0] == 130
 
 
-def test_sync_survives_a_kill_between_releasing_slots_and_announcing(tmp_path: Path, begin: Begin) -> None:
+def test_sync_survives_a_kill_between_releasing_slots_and_announcing(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
     """In the round after a FULL, when replay has let go of segments that FULL names."""
-    straight = begin(_plan(tmp_path / "straight", "sync", PRIORITISED, 8_000)).done()
     plan = _plan(tmp_path / "killed", "sync", PRIORITISED, 8_000)
     run = begin(
         replace(
@@ -135,7 +137,7 @@ def test_sync_survives_a_kill_between_releasing_slots_and_announcing(tmp_path: P
     )
     run.wait_for(Path(plan.store_path).with_name(slow_store.WINDOW).exists)
     run.kill("learner-0")
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
     assert summary["restarts"] == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.system.references import References
 from tests.system.system_plans import DQN, PPO, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
@@ -54,11 +55,10 @@ def _stop_for_a_while(run: PlanRun, place: str) -> None:
 
 @pytest.mark.parametrize("place", ["learner-0", "broker-0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_that_is_stopped_and_continued(tmp_path: Path, begin: Begin, kind: str, place: str) -> None:
+def test_a_part_that_is_stopped_and_continued(
+    tmp_path: Path, begin: Begin, reference: References, kind: str, place: str
+) -> None:
     mode, algorithm, steps = KINDS[kind]
-    straight = None
-    if mode == "sync" and place == "learner-0":
-        straight = begin(system_plan(tmp_path / "straight", mode, 2, algorithm, steps=steps)).done()
     run = begin(system_plan(tmp_path / "run", mode, 2, algorithm, steps=steps, limits=LIMITS))
     run.wait_for_updates(8)
     _stop_for_a_while(run, place)
@@ -69,5 +69,6 @@ def test_a_part_that_is_stopped_and_continued(tmp_path: Path, begin: Begin, kind
     assert ledger["stored"] == summary["env_steps"]
     assert summary["restarts"] == 0
     assert summary["updates_lost"] == 0
-    if straight is not None:
+    if mode == "sync":
+        straight = reference(run.plan)
         assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}

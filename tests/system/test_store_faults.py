@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.system.references import References
 from tests.system.slow_store import FULL_S
 from tests.system.system_plans import DQN, PPO, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
@@ -31,8 +32,8 @@ def _plan(run_dir: Path, **more: Any) -> RunPlan:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return PlanRun(_plan(tmp_path_factory.mktemp("undisturbed") / "run")).done()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, reference: References) -> Mapping[str, Any]:
+    return reference(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
 
 
 @pytest.fixture
@@ -71,7 +72,9 @@ def _newest(run: PlanRun, kind: str) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_disk_that_is_full_for_a_while(
+    tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
+) -> None:
     plan = replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints"))
     run = begin(plan)
     run.wait_for_updates(4)
@@ -90,7 +93,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begi
 
 
 def test_a_store_that_is_read_only_for_a_while(
-    tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]
+    tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     run = begin(replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints")))
     run.wait_for_updates(4)
@@ -107,7 +110,7 @@ def test_a_store_that_is_read_only_for_a_while(
     assert_same(summary, undisturbed)
 
 
-def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     learner = run.processes()["learner-0"]
@@ -120,7 +123,7 @@ def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undist
 
 
 def test_a_full_that_cannot_be_written_does_not_stop_the_run(
-    tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]
+    tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
@@ -150,7 +153,7 @@ def test_a_store_that_stays_full_fails_the_run_in_the_end(tmp_path: Path, begin:
     assert run.summary()["ledger"]["balanced"]
 
 
-def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(6)
     learner = run.processes()["learner-0"]
@@ -232,7 +235,7 @@ def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
     assert "no FULL can be loaded" in err and all(full.name in err for full in fulls)
 
 
-def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     agent = run.processes()["agent-0"]
