@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.system_plans import system_plan
+from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
@@ -65,7 +65,7 @@ def keep_full(run: PlanRun, disk: Path, seconds: float) -> Path:
 
 
 def plan_on(disk: Path, steps: int) -> RunPlan:
-    return system_plan(disk / "run", "sync", 2, env=SLOW, steps=steps, schedule_steps=steps)
+    return system_plan(disk / "run", "sync", 2, IDLE, SLOW, steps=steps, schedule_steps=steps)
 
 
 def endless_plan_on(disk: Path) -> RunPlan:

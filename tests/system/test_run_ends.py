@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import END_S
-from tests.system.system_plans import CARTPOLE, PPO, system_plan
+from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
@@ -29,7 +29,7 @@ EVALUATOR = EvaluatorSection(episodes=2, final_limit_s=1.0)
 
 
 def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
-    return system_plan(run_dir, mode, 2 if mode != "single" else 1, steps=LONG, evaluator=EVALUATOR)
+    return system_plan(run_dir, mode, 2 if mode != "single" else 1, IDLE, steps=LONG, evaluator=EVALUATOR)
 
 
 @pytest.mark.timed
@@ -156,7 +156,7 @@ def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: Mode) -
 
 
 def test_what_is_done_leaves_nothing(tmp_path: Path, begin: Begin) -> None:
-    run = begin(system_plan(tmp_path / "run", env=CARTPOLE, evaluator=EVALUATOR))
+    run = begin(system_plan(tmp_path / "run", algorithm=IDLE, evaluator=EVALUATOR))
     run.wait_for_updates(1)
     processes = run.processes()
     summary = run.done()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.system_plans import system_plan
+from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
@@ -34,7 +34,7 @@ RunOwner.acquire(Path(sys.argv[1]), "another")
 )
 @pytest.mark.parametrize("frozen", ["launcher", "all"])
 def test_a_frozen_run_that_was_taken_over(tmp_path: Path, begin: Begin, frozen: str) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, env=SLOW, steps=1_000_000))
+    run = begin(system_plan(tmp_path / "run", "sync", 2, IDLE, SLOW, steps=1_000_000))
     run.wait_for_updates(5)
     processes = run.processes()
     victims = [run.process.pid, *(process.pid for process in processes.values() if frozen == "all")]
