@@ -110,7 +110,7 @@ def test_the_worst_of_the_seeds_is_the_exit_code(
     zmqrl: Command, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], worst: int
 ) -> None:
     left = list(codes)
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda plan, detach, plain: left.pop(0))
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda *_: left.pop(0))
     assert zmqrl(*RUN, "--seeds", len(codes), "--run-dir", "here").code == worst
     assert left == []
 
@@ -118,7 +118,7 @@ def test_the_worst_of_the_seeds_is_the_exit_code(
 def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def launch(plan: RunPlan, detach: bool, plain: bool) -> int:
+    def launch(plan: RunPlan, detach: bool, plain: bool, from_scratch: bool) -> int:
         seen.append(plan.config.run.seed)
         return 130
 
