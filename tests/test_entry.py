@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, set_threads
 from zmqrl.errors import EnvFault
 from zmqrl.messages.agent import Fault
@@ -39,19 +42,9 @@ def start(folder: Path, body: str, boot: Mapping[str, Any], parent: int | None =
 
 
 def boot_of(threads: int | None = None) -> dict[str, Any]:
-    from plans import stand_in_plan
-
-    from zmqrl.config.codec import to_json
-    from zmqrl.config.plan import Boot
-
     data: dict[str, Any] = to_json(Boot("worker", 0, 0, "local", stand_in_plan(Path("/nowhere"))))
     data["plan"]["config"]["learner"]["threads"] = threads
     return data
-
-
-@pytest.fixture(autouse=True)
-def plans_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "agent"))
 
 
 def test_the_role_gets_its_boot_and_the_rest_of_stdin(tmp_path: Path) -> None:

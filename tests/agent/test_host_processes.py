@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import START, stand_in_plan
-
+from tests.agent.plans import START, stand_in_plan
 from zmqrl.agent.children import Nursery
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
@@ -27,6 +25,7 @@ from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.ending import Manner
 
+pytestmark = pytest.mark.whole
 WAIT_S = 20.0
 TURN_MS = 20
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-from system_plans import system_plan
-
+from tests.system.system_plans import system_plan
+from tests.waiting import until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.reaper import reap
@@ -30,6 +29,7 @@ from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
+pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
 NOTHING = Reaped()
 
@@ -198,8 +198,12 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
 ) -> None:
     shared = plan("shared")
     first, second = begin(shared), begin(shared, host="node02", children=0)
-    while not any(entry.pid == second.process.pid for entry in HostLock().entries()):
+
+    def registered() -> bool:
         assert second.process.poll() is None
+        return any(entry.pid == second.process.pid for entry in HostLock().entries())
+
+    until(registered, "its entry")
     assert len(processes_of(shared.run_id).agents) == 2
     reaped = reap(shared.run_id, 20.0, "node02")
     assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.agent.store_token import write_token
 from zmqrl.config.plan import RunPlan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,7 @@ import numpy as np
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.shared_data_plane import SharedDataPlane
 from zmqrl.config.plan import RunPlan

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections import Counter
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.drop_log import MOST_LINES, WINDOW_S, DropLog
 from zmqrl.broker.events import Dropped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
-from system_plans import PPO, system_plan
-from system_runs import Run
-
+from benchmarks.fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import Endpoints
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
@@ -30,6 +25,7 @@ from zmqrl.types import Notice, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.sockets import bind
 
+pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 EXPECTED = (
     "descriptors", "fields", "frames", "kind", "member", "no handshake", "not msgpack", "protocol", "segment", "value",
@@ -38,15 +34,15 @@ EXPECTED = (
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    started = Run(system_plan(tmp_path / "run", "sync", 2, PPO, steps=1_000_000_000))
+def run(tmp_path: Path) -> Iterator[PlanRun]:
+    started = PlanRun(system_plan(tmp_path / "run", "sync", 2, PPO, steps=1_000_000_000))
     yield started
     if started.process.poll() is None:
         started.process.kill()
         started.process.communicate()
 
 
-def test_a_run_goes_on_under_hostile_bytes(run: Run) -> None:
+def test_a_run_goes_on_under_hostile_bytes(run: PlanRun) -> None:
     run.wait_for_updates(4)
     broker = child_of(run.process.pid, "broker")
     assert broker is not None
@@ -72,7 +68,7 @@ def test_a_run_goes_on_under_hostile_bytes(run: Run) -> None:
     assert refused["not msgpack"] > 1000, json.dumps(refused)
 
 
-def _newest(run: Run) -> int:
+def _newest(run: PlanRun) -> int:
     return max(int(p.stem.rpartition("-")[2]) for p in Path(run.plan.store_path).glob("v*.safetensors"))
 
 

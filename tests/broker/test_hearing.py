@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ENVS, STEPS, bus_plan
-
+from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
 from zmqrl.broker.doors import Doors

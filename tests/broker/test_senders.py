@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import zmq
-from test_hearing import NOTICE, Ear, agent
 
+from tests.broker.test_hearing import NOTICE, Ear, agent
 from zmqrl.broker import events as ev
 from zmqrl.errors import WireError
 from zmqrl.messages import bus

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import START, stand_in_plan
-
+from tests.agent.plans import START, stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.launch.boots import boots
 from zmqrl.messages.agent import AgentExited, Exited, Finished, Handshake, Ready, Started
@@ -23,6 +21,7 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.plugins import modules
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
+pytestmark = pytest.mark.whole
 MAKERS = {"local": lambda: LocalOrchestrator((sys.executable, START))}
 WAIT_S = 15.0
 

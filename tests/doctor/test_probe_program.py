@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from tests.waiting import until
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection
 from zmqrl.doctor.check_up import CheckUp
@@ -36,6 +37,7 @@ from zmqrl.messages.frames import PROTOCOL
 from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 
+pytestmark = pytest.mark.whole
 HERE = Path(__file__).parent
 ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
 WAIT_S = 10.0
@@ -89,6 +91,7 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
     assert facts.steps_per_s is None
 
 
+@pytest.mark.timed
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
     facts = env_of("hang", structs.replace(ASKED, env_limit_s=3.0))
@@ -153,13 +156,6 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

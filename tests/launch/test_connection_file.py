@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot, Keys
 from zmqrl.errors import ConfigError
 from zmqrl.launch.connection_file import read_connection_file, write_connection_file

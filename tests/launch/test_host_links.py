@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
-from bus_plans import bus_plan
-from samples import host_event
-
+from tests.messages.samples import host_event
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
 from zmqrl.launch.boots import boots

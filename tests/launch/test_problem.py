@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
-from plans import stand_in_plan
-from samples import host_event
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.lost_agent import tail_since
 from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 from zmqrl.launch.run_state import RunState

@@ -3,17 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
-from plans import stand_in_plan
-from samples import host_event
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch.live_view import picture

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
-from plans import stand_in_plan
-from samples import host_event
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stillness import Stillness
 

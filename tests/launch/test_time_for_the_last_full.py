@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import time
 from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "messages"))
-from plans import stand_in_plan
-from samples import host_event
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.view import View
 from zmqrl.metrics.recorder import Recorder

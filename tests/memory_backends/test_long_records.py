@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from real_bus import RealBus, until
-
+from tests.memory_backends.real_bus import RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.memory_backends.base import StreamOrder, TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
@@ -21,6 +18,7 @@ from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import MAX_CONTROL_BYTES
 from zmqrl.types import SegmentId, Version
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.02
 VECTOR_ENVS = 2
 STEPS = 6000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-from event_pipe import EventPipe
-
+from tests.memory_backends.event_pipe import EventPipe
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from event_pipe import EventPipe
-from real_bus import WAIT_S, RealBus, until
-
+from tests.memory_backends.event_pipe import EventPipe
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.config.plan import Boot, Endpoints, Keys, Listen
 from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
@@ -23,6 +20,7 @@ from zmqrl.messages.bus import HostReport
 from zmqrl.types import SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.05
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ import msgpack
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from real_bus import WAIT_S, RealBus, until
-
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
 from zmqrl.types import SegmentId, Version
 
+pytestmark = pytest.mark.whole
 WORKER = str(Path(__file__).parent / "worker_that_waits.py")
 TURN_S = 0.05
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, WORDS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, WORDS
 from zmqrl.errors import WireError
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.picture import picture_of

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import BUS, NOTICE
 
+from tests.messages.samples import BUS, NOTICE
 from zmqrl.errors import WireError
 from zmqrl.messages import bus
 from zmqrl.messages.frames import (

@@ -10,9 +10,20 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from samples import AGENT, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, OF_PROCESSES, ORDERS, WORDS, tag_of
 
 import zmqrl
+from tests.messages.samples import (
+    AGENT,
+    CHILD,
+    COMMANDS,
+    EVALUATE,
+    FILES,
+    LAUNCHER,
+    OF_PROCESSES,
+    ORDERS,
+    WORDS,
+    tag_of,
+)
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, doctor, files, lines
 from zmqrl.orchestrators.introduction import SENTINEL, introduction

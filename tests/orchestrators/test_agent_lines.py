@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.launch.boots import boots
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import AgentExited, Finished, Handshake, HostUnusable, LinesRefused

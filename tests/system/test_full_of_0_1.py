@@ -7,7 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from command_runs import resume, summary
+from tests.system.command_runs import resume, summary
 
 MADE = Path(__file__).with_name("run_of_0_1")
 

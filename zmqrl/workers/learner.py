@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -149,13 +150,20 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
 
 
 def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
-    import torch
-
-    torch.set_num_threads(plan.config.learner.threads or 1)
+    """An algorithm without torch is not made to import it: that takes more than a second."""
     device = plan.config.learner.device
     if device == "auto":
-        device = "cuda" if plan.config.network.kind == "cnn" and torch.cuda.is_available() else "cpu"
-    return algorithm.learner(weights, device)
+        device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+    learner = algorithm.learner(weights, device)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(plan.config.learner.threads or 1)
+    return learner
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:
