@@ -45,6 +45,7 @@ def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[Ru
     assert summary["updates"] == pytest.approx(0.02 * (summary["env_steps"] - 500), abs=2)
 
 
+@pytest.mark.timed
 def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     env = EnvSection(id=SLOW, num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
     run = begin(system_plan(tmp_path / "run", "async", 2, DQN, env, steps=550))
