@@ -15,9 +15,13 @@ from msgspec import Meta
 Array = npt.NDArray[Any]
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
-Whole: TypeAlias = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
-Finite: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300)]
+WHOLE_LIMIT = 1 << 62
+Whole: TypeAlias = Annotated[int, Meta(gt=-WHOLE_LIMIT, lt=WHOLE_LIMIT)]
+LARGEST_FINITE = 1e300
+Finite: TypeAlias = Annotated[float, Meta(ge=-LARGEST_FINITE, le=LARGEST_FINITE)]
 """The bounds refuse NaN and the infinities too: no comparison with NaN holds."""
+LONGEST_NAME = 255
+Name: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME)]
 VersionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 38)]
 """A learner incarnation is shifted by 16 bits where vector envs continue from it."""
 Weights = Mapping[str, Array]
@@ -142,12 +146,13 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
 
     version: Version
-    key: str
+    key: Annotated[str, Meta(max_length=4096)]
+    """What the data store reads it by: as long as a path may be."""
     nbytes: Count
-    sha256: str
+    sha256: Name
     env_steps: Count
     updates: Count = 0
-    schedule: Mapping[str, Finite] = msgspec.field(default_factory=dict)
+    schedule: Mapping[Name, Finite] = msgspec.field(default_factory=dict)
     """Values that travel with the version, such as `epsilon`."""
 
 
@@ -163,7 +168,7 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     produced: Whole
     stored: Whole
     in_flight: Whole
-    dropped: Mapping[str, Whole]
+    dropped: Mapping[Name, Whole]
     duplicates_refused: Whole
     overbooked: Whole = 0
     """Rows by which stored + dropped exceeds produced, summed over the streams where it does."""

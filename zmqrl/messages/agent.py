@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from zmqrl.messages.fields import Index, Name, Number, Ports, Text
+from zmqrl.messages.fields import Index, Number, Ports, Text
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, Finite, JudgedRole, Ledger, Notice, Role, Version, Whole
+from zmqrl.types import Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]

@@ -11,9 +11,8 @@ from typing import Annotated, NamedTuple, TypeAlias, get_args
 
 from msgspec import Meta, Struct
 
-from zmqrl.messages.fields import Name
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, JudgedRole, Notice, SegmentId, SegmentMeta, SlotRef, Version, VersionNumber
+from zmqrl.types import Count, JudgedRole, Name, Notice, SegmentId, SegmentMeta, SlotRef, Version, VersionNumber
 
 MOST_PARTS = 4096
 Serial: TypeAlias = Annotated[int, Meta(ge=-1, lt=1 << 62)]

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from zmqrl.errors import WireError
-from zmqrl.messages.fields import Name, Port, Text
+from zmqrl.messages.fields import Port, Text
 from zmqrl.messages.lines import decoded, line_of
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, Finite, Mode
+from zmqrl.types import Count, Finite, Mode, Name
 
 MARK = "ZMQRL-PROBE"
 """Begins every line of a probe; what else comes along (a shell's greeting) is noise."""

@@ -10,7 +10,6 @@ from zmqrl.types import Finite, Whole
 
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
 """Of a process among those of its role."""
-Name: TypeAlias = Annotated[str, Meta(max_length=255)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
 Number: TypeAlias = Whole | Finite
 """An integer stays one."""

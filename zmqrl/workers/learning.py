@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
@@ -20,7 +20,7 @@ from zmqrl.replay.uniform import UniformReplay
 from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import STATE_COLUMN, Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
-from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
+from zmqrl.workers.counters import Counters, LagHistogram, Rates, figures_of, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.end_conditions import EndConditions
 from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.full_writer import FullWriter
@@ -329,7 +329,7 @@ class Learning:
             "checkpoint_interval_s": self.fulls.interval_s,
             **(self.rates.since(5.0) or warm_up),
             **self._result,
-            **self.algorithm.schedule(self.progress),
+            **schedule_of(self.algorithm, self.progress),
         }
         if not self.plan.on_policy:
             trained_steps = c.env_steps - self.config.replay.learning_starts
@@ -338,13 +338,13 @@ class Learning:
             values["train_return_mean_100"] = self.episodes.mean_return
         if self.episodes.mean_length is not None:
             values["train_length_mean_100"] = self.episodes.mean_length
-        self.events.send(agent.Metrics({k: v for k, v in values.items() if np.isfinite(v)}))
+        self.events.send(agent.Metrics(figures_of(values)))
 
 
 def publish(
     store: DataStore, version: Version, weights: Mapping[str, Array], progress: Progress, algorithm: Algorithm
 ) -> Notice:
     """Save `weights` as `version`; the notice that names them."""
-    schedule = dict(algorithm.schedule(progress))
+    schedule = schedule_of(algorithm, progress)
     saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
     return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)
