@@ -151,13 +151,18 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
 
 def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
     """An algorithm without torch is not made to import it: that takes more than a second."""
-    device = plan.config.learner.device
+    device, threads = plan.config.learner.device, plan.config.learner.threads or 1
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+    _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
     learner = algorithm.learner(weights, device)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(plan.config.learner.threads or 1)
+    _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
     return learner
+
+
+def _set_torch_threads(threads: int) -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
 
 def _has_cuda() -> bool:
