@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import json
-import math
 import os
 import signal
 import sys
@@ -74,18 +73,13 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
     from zmqrl.logs.events import EventPipe
     from zmqrl.messages.agent import Fault
+    from zmqrl.messages.lines import shown
 
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
-    text = f"{type(error).__name__}: {error}"
-    shown = {name: _shown(value) for name, value in detail.items()} if isinstance(detail, dict) else {}
-    EventPipe(fd).send(Fault(text, shown, lines))
-
-
-def _shown(value: object) -> object:
-    """NaN and infinities as text: they may be what is wrong, and a message has no such numbers."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    text = f"{type(error).__name__}: {shown(error)}"
+    EventPipe(fd).send(Fault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:

@@ -155,6 +155,25 @@ def test_a_wrong_command_is_refused(line: str) -> None:
         lines.command(line)
 
 
+def test_the_answer_to_a_request_names_one_result() -> None:
+    assert lines.line_of(files.RequestAnswer(done="")) == b'{"done":""}\n'
+    assert lines.line_of(files.RequestAnswer(refused="r")) == b'{"refused":"r"}\n'
+    for wrong in ("{}", '{"done": "d", "refused": "r"}', '{"done": null}'):
+        with pytest.raises(WireError) as caught:
+            files.decode(files.RequestAnswer, wrong)
+        assert caught.value.reason == "value"
+
+
+def test_a_file_with_names_that_are_not_unicode_is_read() -> None:
+    """The standard library writes such text of a path as escapes that msgspec does not decode."""
+    record = files.RunRecord("caf\udce9-1", 3, 4, "h", 1.5, "/caf\udce9.yaml")
+    data = msgspec.structs.asdict(record)
+    assert files.decode(files.RunRecord, json.dumps(data)) == record
+    with pytest.raises(WireError) as caught:
+        files.decode(files.RunRecord, json.dumps({**data, "pid": -1}))
+    assert caught.value.reason == "value"
+
+
 def test_what_is_not_finite_arrives_as_none() -> None:
     score = agent.Score(Version(0, 1), 5, math.nan, math.inf, 3, 4.0, True, False)
     arrived = lines.child_event(lines.line_of(score))
@@ -164,6 +183,10 @@ def test_what_is_not_finite_arrives_as_none() -> None:
 def test_text_that_is_not_unicode_and_numbers_of_numpy_are_sent() -> None:
     import numpy as np
 
+    fault = agent.Fault("no file \udce4", {"reward": math.nan, "\udce4": "\udce4"}, [])
+    assert lines.child_event(lines.line_of(fault)) == agent.Fault("no file ?", {"reward": None, "?": "?"}, [])
+    array = lines.child_event(lines.line_of(agent.Fault("e", {"obs": np.arange(3)}, [])))
+    assert array == agent.Fault("e", {"obs": "[0 1 2]"}, [])
     problem = lines.child_event(lines.line_of(agent.ProblemReport("no file \udce4", "d")))
     assert problem == agent.ProblemReport("no file ?", "d")
     values: Any = {"a": np.float32(0.5), "b": np.int64(7), "c": np.float64(1.5)}

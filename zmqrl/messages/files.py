@@ -5,8 +5,9 @@ The three paragraphs of a docstring are columns of a table in docs/protocol.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -33,7 +34,7 @@ class ScaleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     scale: dict[Name, WorkerCount]
 
 
-class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True):
+class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What became of a request: one of the two.
 
     Launcher to another command: `requests/<name>.answer`, within a second.
@@ -43,6 +44,11 @@ class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True):
 
     done: Text | None = None
     refused: Text | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError, which refuses the message: neither is given, or both."""
+        if (self.done is None) == (self.refused is None):
+            raise ValueError("either `done` or `refused` is needed")
 
 
 class ConnectionFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,14 +100,18 @@ def decode(kind: type[T], content: str | bytes) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _refusal(kind, content, error) from error
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError) as malformed:
+            raise WireError("not JSON", str(malformed)) from error
+        return _converted(kind, data)
 
 
-def _refusal(kind: type[Struct], content: str | bytes, error: Exception) -> WireError:
-    try:
-        data = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as malformed:
-        return WireError("not JSON", str(malformed))
+def _converted(kind: type[T], data: Any) -> T:
+    """From data with surrogates (names of files that are not UTF-8), which msgspec does not decode."""
     if not isinstance(data, dict):
-        return WireError("not JSON", "not an object")
-    return refusal_of(data.keys(), kind, kind.__name__, error)
+        raise WireError("not JSON", "not an object")
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise refusal_of(data.keys(), kind, kind.__name__, error) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,16 +12,49 @@ from msgspec import Struct
 from zmqrl.errors import WireError
 from zmqrl.messages import agent
 from zmqrl.messages.refusal import refusal
+from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 
 T = TypeVar("T", bound=Struct)
+MOST_CHARACTERS, MOST_ENTRIES, DEEPEST = 10_000, 1_000, 16
+"""Of what is shown: of each text, of each list or mapping, of lists within lists."""
+
+
+def shown(value: Any, depth: int = 0) -> Any:
+    """Any value of a user's code as JSON data that every receiver takes.
+
+    Numbers that a message does not carry (NaN, infinities, integers of more than 62 bits) are text, and so are keys and
+    values that JSON does not know. A user's `__str__` may raise.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < WHOLE_LIMIT:
+        return int(value)
+    if isinstance(value, float) and abs(value) <= LARGEST_FINITE:
+        return float(value)
+    if depth < DEEPEST and isinstance(value, Mapping):
+        entries = itertools.islice(value.items(), MOST_ENTRIES)
+        return {_text_of(key): shown(inner, depth + 1) for key, inner in entries}
+    if depth < DEEPEST and isinstance(value, (list, tuple, set, frozenset)):
+        return [shown(inner, depth + 1) for inner in itertools.islice(value, MOST_ENTRIES)]
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)) and depth < DEEPEST:
+        return shown(value.item(), depth + 1)
+    return _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return str(value)[:MOST_CHARACTERS]
+    except Exception as error:  # noqa: BLE001 - `__str__` is the user's code, and the fault it belongs to must be sent
+        return f"<{type(value).__name__}: str() raised {type(error).__name__}>"
 
 
 def plain(value: Any) -> Any:
     """JSON data of what msgspec does not know: numbers of numpy, other mappings; of anything else its text."""
     if isinstance(value, Mapping):
         return dict(value)
-    item = getattr(value, "item", None)
-    return item() if callable(item) else str(value)
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
+        return value.item()
+    return _text_of(value)
 
 
 _encode = msgspec.json.Encoder(enc_hook=plain).encode
@@ -33,7 +66,16 @@ def line_of(message: Struct) -> bytes:
         return _encode(message) + b"\n"
     except UnicodeEncodeError:  # a file name, say, that was decoded with surrogates
         data = msgspec.to_builtins(message, str_keys=True, enc_hook=plain)
-        return json.dumps(data, ensure_ascii=False).encode(errors="replace") + b"\n"
+        return _encode(_readable(data)) + b"\n"
+
+
+def _readable(data: Any) -> Any:
+    """JSON data with a question mark for each surrogate in its text."""
+    if isinstance(data, str):
+        return data.encode(errors="replace").decode()
+    if isinstance(data, dict):
+        return {_readable(key): _readable(inner) for key, inner in data.items()}
+    return [_readable(inner) for inner in data] if isinstance(data, (list, tuple)) else data
 
 
 _child_event = msgspec.json.Decoder(agent.ChildEvent).decode
