@@ -29,7 +29,7 @@ from zmqrl.messages.doctor import (
     Written,
 )
 
-ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", 1, 5.0)
+ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
 REACH = Reach((), (), "server", "public", "secret")
 HELLO = Hello("n", "rl", "py", {})
 STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import io
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -21,11 +24,14 @@ from zmqrl.doctor.examination import Examination, Question
 from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
+from zmqrl.doctor.probe import write_word
 from zmqrl.messages.doctor import (
     Broken,
     Echo,
     EnvFacts,
     Examine,
+    Finish,
+    Folders,
     Hello,
     Listen,
     Reach,
@@ -39,7 +45,13 @@ from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole
 HERE = Path(__file__).parent
-ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
+
+
+def env_text(**fields: Any) -> str:
+    return json.dumps(to_json(EnvSection(**fields)))
+
+
+ASKED = Examine("/tmp", None, env_text(id="odd_env:Env"), "sync", "1", env_limit_s=10.0)
 WAIT_S = 10.0
 LOADED_S = 60.0
 """Limit of an env check that is held to what it finds and not to its duration."""
@@ -106,7 +118,7 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    asked = structs.replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)), env_limit_s=LOADED_S)
+    asked = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=LOADED_S)
     facts = env_of("", asked)
     assert (facts.error, facts.repeats) == (None, repeats)
 
@@ -114,7 +126,7 @@ def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    asked = structs.replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
+    asked = structs.replace(ASKED, env=env_text(id="mine:Env"))
     assert "no module 'mine'" in (env_of("", asked).error or "")
     assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
 
@@ -142,7 +154,7 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     asleep = tmp_path / "asleep"
     (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
-    asked = structs.replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
+    asked = structs.replace(ASKED, env=env_text(id="napping:Env"), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()
     until(asleep.exists)
@@ -220,6 +232,34 @@ def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
         assert probe.wait(WAIT_S) == 1
     assert isinstance(hello, Hello) and hello.versions["zmqrl"]
     assert broken == Broken("ImportError: no msgspec here")
+
+
+def test_words_that_the_standard_library_writes_are_read_whatever_they_name() -> None:
+    out = io.StringIO()
+    write_word(out, "Broken", cause="no such file: caf\u00e9 \udce4")
+    line = out.getvalue()
+    assert read_word(line.encode().decode().rstrip()) == Broken("no such file: caf\u00e9 ?")
+
+
+def test_a_probe_in_another_locale_reads_and_writes_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / "caf\u00e9"
+    folder.mkdir()
+    env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
+        assert probe.stdin is not None and probe.stdout is not None
+        probe.stdin.write(order_line(structs.replace(ASKED, workdir=str(folder), env=None)))
+        probe.stdin.write(order_line(Finish()))
+        probe.stdin.flush()
+        words = [read_word(line.decode().rstrip()) for line in probe.stdout]
+    (folders,) = (word for word in words if isinstance(word, Folders))
+    assert (folders.workdir.path, folders.workdir.error) == (str(folder), None)
+
+
+def test_large_integers_of_an_env_reach_it() -> None:
+    asked = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
+    facts = env_of("", asked)
+    assert "more" in (facts.error or "")
 
 
 def test_no_secret_is_shown() -> None:

@@ -97,7 +97,7 @@ FILES: list[Struct] = [files.ScaleRequest({"local": 2}), files.RequestAnswer(don
 LISTEN = doctor.Listen((0, 0, 0), "public", "secret", {"key": "b"})
 ORDERS: list[doctor.Order] = [
     doctor.Echo(),
-    doctor.Examine("w", "s", {"id": "CartPole-v1"}, "sync", 1, 9.0, LISTEN, "code"),
+    doctor.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
     doctor.Reach(("a",), (1, 2, 3), "server", "public", "secret"),
     doctor.Watch("p", 2, "n", "t", 3.0),
     doctor.Write("p", "n", "t"),

@@ -52,7 +52,7 @@ def test_no_message_is_read_or_built_by_string_keys() -> None:
 
 def _hello_line() -> int:
     lines = (PACKAGE / "doctor" / "probe.py").read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if "{'word': name" in line)
+    return next(number for number, line in enumerate(lines, 1) if '{"word": name' in line)
 
 
 @pytest.mark.parametrize("code", [

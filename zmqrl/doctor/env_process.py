@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -31,7 +32,8 @@ class EnvProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env={**os.environ, **here},
         )
         self._reader = threading.Thread(target=self._read, name="env", daemon=True)
@@ -71,9 +73,9 @@ class EnvProcess:
 def main() -> None:
     """The child: facts on what stdout was; the env's own prints go nowhere. `code` of its order is a folder here."""
     die_with_parent()
-    asked = read_order(sys.stdin.readline())
+    asked = read_order(sys.stdin.buffer.readline())
     assert isinstance(asked, Examine) and asked.env is not None
-    out = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if asked.code is not None:
         sys.path.insert(0, asked.code)
@@ -81,8 +83,8 @@ def main() -> None:
     from zmqrl.config.sections import EnvSection
     from zmqrl.doctor.env_check import look_at_env
 
-    env = from_json(EnvSection, asked.env)
-    for facts in look_at_env(env, asked.mode, asked.seed, asked.env_limit_s):
+    env = from_json(EnvSection, json.loads(asked.env))
+    for facts in look_at_env(env, asked.mode, int(asked.seed), asked.env_limit_s):
         print(word_line(facts), file=out, flush=True)
 
 

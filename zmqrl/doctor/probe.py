@@ -119,8 +119,12 @@ class Probe:
 
 
 def write_word(out: io.TextIOBase, name: str, **fields: object) -> None:
-    """A line as `zmqrl.messages.doctor.word_line` writes it, with the standard library alone."""
-    out.write(f"{MARK} {json.dumps({'word': name, **fields})}\n")
+    """A line as `zmqrl.messages.doctor.word_line` writes it, with the standard library alone.
+
+    Text that is not Unicode, such as of a file name, gets question marks: msgspec refuses surrogates.
+    """
+    text = json.dumps({"word": name, **fields}, ensure_ascii=False)
+    out.write(f"{MARK} {text.encode(errors='replace').decode()}\n")
     out.flush()
 
 
@@ -150,7 +154,7 @@ def _user() -> str:
 
 
 def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:  # UTF-8, whatever the locale is
         try:
             from zmqrl.messages.doctor import read_order
 
@@ -164,7 +168,7 @@ def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
 def main() -> int:
     """Say hello, then answer until `Finish`."""
     signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
-    out = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's print is no word
     orders: queue.Queue[Order | Exception] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:

@@ -7,7 +7,7 @@ packages are missing. The three paragraphs of a docstring are columns of the tab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
@@ -68,10 +68,11 @@ class Examine(_Order, frozen=True):
     workdir: Text
     store: Text | None
     """None: nothing to look at."""
-    env: Mapping[str, Any] | None
-    """`EnvSection` as JSON data."""
+    env: str | None
+    """`EnvSection` as JSON text, since integers in it may have more than 64 bits."""
     mode: Mode
-    seed: int
+    seed: Text
+    """Decimal, for the same reason."""
     env_limit_s: Finite
     """The env is looked at no longer than this."""
     listen: Listen | None = None
