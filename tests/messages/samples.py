@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.plan import Boot
 from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import Ledger, Notice, SlotRef, Version
@@ -83,16 +86,23 @@ LAUNCHER: list[Struct] = [
     agent.HostUnusable("c", "m"),
     agent.LinesRefused({"not JSON": 1}),
 ]
+JOIN = agent.Join(["a"], (1, 2, 3), None)
 COMMANDS: list[agent.Command] = [
     agent.Stop(),
     agent.Kill(),
     agent.Lease(),
-    agent.Join(["a"], (1, 2, 3), None),
+    JOIN,
     agent.Hold([0, 1]),
     agent.Gone("b", [2]),
 ]
 EVALUATE = agent.Evaluate(NOTICE, final=False)
-FILES: list[Struct] = [files.ScaleRequest({"local": 2}), files.RequestAnswer(done="d")]
+REAPED = agent.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
+FILES: list[Struct] = [
+    files.ScaleRequest({"local": 2}),
+    files.RequestAnswer(done="d"),
+    files.ConnectionFile(2, Boot("agent", 0, 0, "b", stand_in_plan(Path("/nowhere"))), JOIN),
+    files.RunRecord("r", 3, 4, "h", 1.5, "cartpole-ppo", None, "lineage", 2),
+]
 
 LISTEN = doctor.Listen((0, 0, 0), "public", "secret", {"key": "b"})
 ORDERS: list[doctor.Order] = [

@@ -19,19 +19,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agent.plans import stand_in_plan
-from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, WORDS
-from zmqrl.errors import WireError
+from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, REAPED, WORDS
+from zmqrl.config.plan import Boot
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.picture import picture_of
 from zmqrl.launch.plain_view import line_of as plain_line_of
+from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
 from zmqrl.messages import agent, doctor, files, lines
+from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
 
-EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "100"))
+EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "400"))
 LONG = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 Decode = Callable[[bytes], object]
 
@@ -60,6 +64,7 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
         as_line,
         [as_data(m) for m in WORDS],
     ),
+    "reaped": (lines.reaped, as_line, [as_data(REAPED)]),
     "handshake": (lines.handshake, as_line, [as_data(LAUNCHER[0])]),
     **{
         type(m).__name__: (lambda content, m=m: files.decode(type(m), content), as_line, [as_data(m)])  # type: ignore[misc]
@@ -68,21 +73,32 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
 }
 """Of each decoder: what it reads, how data is written for it, and sound messages as data."""
 
-ATOM = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=3)
+PLAIN = st.none() | st.booleans() | st.floats() | st.text(max_size=3)
 KEY = st.sampled_from(("", "env_steps", "worker-0", "worker", "self", "host", "event", "kind", "name", "index"))
-JSON = st.recursive(
-    ATOM, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=3), max_leaves=5
+
+
+def any_data(atom: st.SearchStrategy[Any], key: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        atom, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(key, inner, max_size=3), max_leaves=5
+    )
+
+
+IN_FRAMES = any_data(
+    PLAIN | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary(max_size=3), KEY | st.integers(-2, 1 << 63)
 )
+"""What msgpack writes."""
+IN_LINES = any_data(PLAIN | st.integers() | st.sampled_from((1 << 64, -(1 << 70), "\udce4")), KEY | st.just("\udce4"))
+"""What JSON writes: integers of any size, surrogates as escapes, NaN."""
 
 
-def mutated(data: Any, value: Any) -> Any:
+def mutated(data: Any, value: Any, others: st.SearchStrategy[Any] = IN_LINES) -> Any:
     """A few fields of `value`, at any depth, replaced, left out or added."""
-    copy: Any = json.loads(json.dumps(value, default=repr)) if not _has_bytes(value) else _copied(value)
+    copy: Any = _copied(value)
     for _ in range(data.draw(st.integers(1, 3))):
         at = copy
         while True:
             keys = list(at) if isinstance(at, dict) else list(range(len(at)))
-            added = ("role", "more", "self") if isinstance(at, dict) else ()
+            added = ("role", "more", "self", 7) if isinstance(at, dict) else ()
             key = data.draw(st.sampled_from([*keys, *added] or [0]))
             inner = at.get(key) if isinstance(at, dict) else at[key] if at else None
             if isinstance(inner, (dict, list)) and inner and data.draw(st.booleans()):
@@ -94,16 +110,8 @@ def mutated(data: Any, value: Any) -> Any:
         if isinstance(at, dict) and key in at and data.draw(st.booleans()):
             del at[key]
         else:
-            at[key] = data.draw(JSON)
+            at[key] = data.draw(others)
     return copy
-
-
-def _has_bytes(value: Any) -> bool:
-    return isinstance(value, bytes) or (
-        any(map(_has_bytes, value.values() if isinstance(value, dict) else value))
-        if isinstance(value, (dict, list, tuple))
-        else False
-    )
 
 
 def _copied(value: Any) -> Any:
@@ -118,7 +126,7 @@ def _copied(value: Any) -> Any:
 @given(data=st.data())
 def test_a_mutated_message_is_one_or_a_wire_error(link: str, data: Any) -> None:
     decode, write, sound = LINKS[link]
-    content = write(mutated(data, data.draw(st.sampled_from(sound))))
+    content = write(mutated(data, data.draw(st.sampled_from(sound)), IN_FRAMES if link == "bus" else IN_LINES))
     try:
         decode(content)
     except WireError:
@@ -155,6 +163,37 @@ def test_the_messages_that_are_mutated_are_sound(link: str) -> None:
     decode, write, sound = LINKS[link]
     for data in sound:
         decode(write(data))
+
+
+def content_of(data: Any, sample: msgspec.Struct) -> bytes:
+    """A file: a sample with other values, cut or changed bytes, or noise."""
+    written = bytearray(as_line(mutated(data, as_data(sample))))
+    for _ in range(data.draw(st.integers(0, 2))):
+        written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))
+    return data.draw(st.just(bytes(written)) | st.binary(max_size=50))  # type: ignore[no-any-return]
+
+
+@LONG
+@given(data=st.data())
+def test_any_run_json_is_read_or_counts_as_none(tmp_path_factory: Any, data: Any) -> None:
+    run_dir = _folder(tmp_path_factory)
+    (run_dir / "run.json").write_bytes(content_of(data, RunRecord("r", 3, 4, "h", 1.5, "p")))
+    found = read_info(run_dir)
+    assert found is None or isinstance(found, RunInfo)
+
+
+@LONG
+@given(data=st.data())
+def test_any_connection_file_is_read_or_a_config_error(tmp_path_factory: Any, data: Any) -> None:
+    (sample,) = (message for message in FILES if isinstance(message, ConnectionFile))
+    path = _folder(tmp_path_factory) / "b.connect"
+    path.touch(mode=0o600)
+    path.write_bytes(content_of(data, sample))
+    try:
+        boot, join = read_connection_file(path)
+    except ConfigError:
+        return
+    assert isinstance(boot, Boot) and isinstance(join, agent.Join)
 
 
 class Records:

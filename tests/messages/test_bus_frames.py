@@ -57,6 +57,8 @@ def test_what_is_packed_comes_back(message: bus.Message) -> None:
     [
         (b"", "not msgpack"),
         (b"\xc1", "not msgpack"),
+        (b"\x81\x80\x00", "not msgpack"),
+        (b"\x81\x90\x00", "shape"),
         (b"GET / HTTP/1.1\r\n\r\n", "not msgpack"),
         (b"\x91" * 100_000, "not msgpack"),
         (bytes(MAX_CONTROL_BYTES + 1), "size"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +14,7 @@ import pytest
 import zmqrl
 from tests.messages.samples import (
     AGENT,
+    BUS,
     CHILD,
     COMMANDS,
     EVALUATE,
@@ -21,6 +22,7 @@ from tests.messages.samples import (
     LAUNCHER,
     OF_PROCESSES,
     ORDERS,
+    REAPED,
     WORDS,
     tag_of,
 )
@@ -46,11 +48,53 @@ def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     assert set(kinds) == set(get_args(union))
 
 
+def made_in(tree: ast.Module) -> set[str]:
+    """Message types that a module makes, as `module.Type`: by a call, or by `write_word`, which needs no types."""
+    local: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zmqrl.messages"):
+            inside = (node.module or "").removeprefix("zmqrl.messages").removeprefix(".")
+            local |= {alias.asname or alias.name: f"{inside}.{alias.name}".strip(".") for alias in node.names}
+        elif isinstance(node, ast.ClassDef):  # a subclass with more methods
+            for base in map(ast.unparse, node.bases):
+                if base in local:
+                    local[node.name] = local[base]
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="write_word"):
+                found |= {f"doctor.{arg.value}" for arg in node.args if isinstance(arg, ast.Constant)}
+            case ast.Name(id=name) if name in local:
+                found.add(local[name])
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in local:
+                found.add(f"{local[module]}.{name}")
+    return found
+
+
 def test_every_message_is_made_somewhere() -> None:
-    text = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "messages")
-    kinds = {type(m) for m in (*CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, EVALUATE)}
-    unsent = sorted(kind.__name__ for kind in kinds if not re.search(rf"\b{kind.__name__}\(", text))
-    assert unsent == []
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if path.parent.name != "messages"]
+    made = set().union(*map(made_in, trees))
+    samples = (*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *ORDERS, *WORDS, EVALUATE, REAPED)
+    kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
+    assert kinds - made == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "made"),
+    [
+        ("match event:\n case agent.Ready(): pass\n case agent.Left(): send(agent.Ready)", set()),
+        ("agent.Ready()", {"agent.Ready"}),
+        ("doctor.Answer('a')", set()),
+        ("Stopping()", {"agent.Stop"}),
+        ("class Own(Stopping): pass\nOwn()", {"agent.Stop"}),
+        ("write_word(out, 'Hello', node='n')", {"doctor.Hello"}),
+    ],
+)
+def test_a_message_that_is_only_received_is_not_made(code: str, made: set[str]) -> None:
+    imports = "from zmqrl.messages import agent\nfrom zmqrl.messages.agent import Stop as Stopping\n"
+    assert made_in(ast.parse(imports + code)) == made
 
 
 @pytest.mark.parametrize("event", CHILD, ids=tag_of)
@@ -66,6 +110,10 @@ def test_what_an_agent_sends_passes(event: Any) -> None:
 @pytest.mark.parametrize("message", COMMANDS, ids=tag_of)
 def test_what_the_launcher_sends_passes(message: Any) -> None:
     assert lines.command(lines.line_of(message)) == message
+
+
+def test_what_a_reaper_prints_passes() -> None:
+    assert lines.reaped(lines.line_of(REAPED)) == REAPED
 
 
 def test_what_the_evaluator_is_sent_passes() -> None:
