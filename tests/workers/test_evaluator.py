@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import call, create_autospec
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, EvaluatorSection
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
+from zmqrl.logs.events import EventPipe, Refusals
+from zmqrl.messages.agent import Refused
 from zmqrl.types import Notice, Version
 from zmqrl.workers.evaluation import evaluate
+from zmqrl.workers.evaluator import Inbox
 
 ROOT = Path(__file__).parents[2]
 SECTION = EnvSection()
@@ -145,3 +149,18 @@ def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) 
 def test_a_notice_survives_json() -> None:
     notice = Notice(Version(1, 2), "k", 3, "s", 4, 5, {"epsilon": 0.5})
     assert from_json(Notice, json.loads(json.dumps(to_json(notice)))) == notice
+
+
+def test_refused_lines_are_reported_once_per_heartbeat_and_at_the_end() -> None:
+    """It polls at each env step: lines that keep coming would fill the pipe of events."""
+    events = create_autospec(EventPipe, instance=True)
+    read, write = os.pipe()
+    inbox = Inbox(read, Refusals(events), 3600.0)
+    for _ in range(5):
+        os.write(write, b"no task\n")
+        inbox.poll(0.0)
+    assert events.send.call_args_list == [call(Refused({"not JSON": 1}))]
+    inbox.report()
+    assert events.send.call_args_list[1:] == [call(Refused({"not JSON": 5}))]
+    os.close(read)
+    os.close(write)

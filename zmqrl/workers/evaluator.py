@@ -31,7 +31,8 @@ def main(boot: Boot) -> int:
     """Score versions until the final one is scored, stdin ends or SIGTERM. Exit code 0."""
     os.nice(boot.plan.config.evaluator.nice)
     events = EventPipe(boot.fds.get("events"))
-    evaluator = Evaluator(boot, Inbox(STDIN, Refusals(events)), make_store(boot.plan), events)
+    inbox = Inbox(STDIN, Refusals(events), boot.plan.config.limits.heartbeat_s)
+    evaluator = Evaluator(boot, inbox, make_store(boot.plan), events)
     signal.signal(signal.SIGTERM, lambda *_: evaluator.stop())
     evaluator.run()
     return 0
@@ -40,9 +41,10 @@ def main(boot: Boot) -> int:
 class Inbox:
     """JSON lines on a descriptor; only the newest task counts, and a final one stays."""
 
-    def __init__(self, fd: int, refusals: Refusals) -> None:
-        """`refusals`: where lines that are no task are counted; the counts are reported with each poll."""
-        self._fd, self._refusals = fd, refusals
+    def __init__(self, fd: int, refusals: Refusals, report_every_s: float) -> None:
+        """`refusals`: where lines that are no task are counted; reported in polls, of which each env step has one."""
+        self._fd, self._refusals, self._report_every_s = fd, refusals, report_every_s
+        self._report_at_s = -float("inf")
         self._rest = b""
         self.newest: agent.Evaluate | None = None
         self.ended = False
@@ -54,10 +56,17 @@ class Inbox:
             chunk = os.read(self._fd, 65536)
             if not chunk:
                 self.ended = True
-                return
+                break
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
                 self._take(line)
+        now = time.monotonic()
+        if now >= self._report_at_s:
+            self.report()
+            self._report_at_s = now + self._report_every_s
+
+    def report(self) -> None:
+        """Lines refused so far, if there are more than last time; at the end, whenever that is."""
         self._refusals.report()
 
     def _take(self, line: bytes) -> None:
@@ -100,6 +109,7 @@ class Evaluator:
             done = task
             if task.final:
                 break
+        self._inbox.report()
         self._evaluation.close()
 
     def _score(self, task: agent.Evaluate) -> None:
