@@ -70,3 +70,32 @@ def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Pa
     with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"):
         ask(tmp_path, ScaleRequest({}), 0.1)
     assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_request_that_is_withdrawn_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """It is counted as nothing, and no answer is left for a command that is gone."""
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    folder.mkdir()
+    for name in ("1.json", "2.json"):
+        (folder / name).write_text('{"scale": {"a": 1}}')
+    waiting = requests.waiting()
+    assert next(waiting)[0].name == "1.json"
+    (folder / "2.json").unlink()
+    assert list(waiting) == []
+
+
+def test_a_request_that_was_taken_is_answered_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the launcher has begun is done: the command says so, and its answer is removed."""
+    requests, taken, sleep = Requests(tmp_path), list[Path](), time.sleep
+
+    def look(_: float) -> None:
+        if taken:
+            requests.answer(taken[0], RequestAnswer(done="late"))
+        taken.extend(path for path, _request in requests.waiting())
+        sleep(0.1)
+
+    monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
+    assert ask(tmp_path, ScaleRequest({}), 0.05) == "late"
+    assert list((tmp_path / FOLDER).iterdir()) == []

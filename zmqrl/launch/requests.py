@@ -15,6 +15,8 @@ from zmqrl.messages.lines import line_of
 FOLDER = "requests"
 LOOK_EVERY_S = 0.05
 MAX_BYTES = 65_536
+TAKEN_S = 5.0
+"""A request that the launcher has removed is answered at once: so much longer is waited, and no answer is left."""
 
 
 def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
@@ -30,17 +32,31 @@ def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     name = secrets.token_hex(6)
     asked, answered = folder / f"{name}.json", folder / f"{name}.answer"
     _write(asked, request)
-    until = time.monotonic() + deadline_s
-    while not answered.exists():
-        if time.monotonic() > until:
-            asked.unlink(missing_ok=True)
-            raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
-        time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
+    if not _appears(answered, deadline_s) and (_removed(asked) or not _appears(answered, TAKEN_S)):
+        raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
     answer = decode(RequestAnswer, answered.read_bytes())
     answered.unlink()
     if answer.refused is not None:
         raise ConfigError(answer.refused)
     return answer.done or ""
+
+
+def _appears(path: Path, deadline_s: float) -> bool:
+    until = time.monotonic() + deadline_s
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
+    return True
+
+
+def _removed(path: Path) -> bool:
+    """Remove a request. False: the other end was faster: the launcher answers, or the command has given up."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class Requests:
@@ -57,8 +73,8 @@ class Requests:
         """
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             request = _read(path)
-            path.unlink(missing_ok=True)  # first: what cannot be removed would be served for ever
-            yield path, request
+            if _removed(path):  # first: what cannot be removed would be served for ever
+                yield path, request
 
     def answer(self, path: Path, answer: RequestAnswer) -> None:
         """What became of the request."""
