@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections import Counter
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
@@ -82,3 +83,11 @@ def test_what_is_left_out_is_summed_up_at_the_end() -> None:
         log.add(Dropped(SegmentId(0, 0, index), 8, "unsealed"))
     log.close()
     assert "dropped 8 rows, unsealed: of segments that are not named" in out.getvalue().splitlines()[-1]
+
+
+def test_a_line_has_the_time_of_day_and_the_window_a_clock_that_is_never_set_back() -> None:
+    out = io.StringIO()
+    begun = time.time()
+    DropLog(out, lambda: 0.0).add(Dropped(SegmentId(3, 1, 17), 256, "superseded"))
+    at = time.mktime(time.strptime(out.getvalue()[:19], "%Y-%m-%d %H:%M:%S"))
+    assert begun - 1 <= at <= time.time()

@@ -17,8 +17,8 @@ WINDOW_S = 10.0
 class DropLog:
     """At most `MOST_LINES` within `WINDOW_S`; what is left out is summed up in the first line after that."""
 
-    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.time) -> None:
-        """`out`: the process's stderr, which is its log, if not given. `clock`: Unix time."""
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`out`: the process's stderr, which is its log, if not given. `clock`: seconds that are never set back."""
         self._out, self._clock = out, clock
         self._begun_at = -WINDOW_S
         self._lines = 0
@@ -29,7 +29,7 @@ class DropLog:
         """One line, or a count."""
         now = self._clock()
         if now >= self._begun_at + WINDOW_S:
-            self._sum_up(now)
+            self._sum_up()
             self._begun_at, self._lines = now, 0
         if self._lines >= MOST_LINES:
             self._left_out[dropped.reason] += dropped.rows
@@ -37,17 +37,17 @@ class DropLog:
         self._lines += 1
         vector_env, incarnation, index = dropped.id
         where = f"vector env {vector_env}, incarnation {incarnation}, index {index}"
-        self._write(now, f"{dropped.rows} rows, {dropped.reason}: segment {where}")
+        self._write(f"{dropped.rows} rows, {dropped.reason}: segment {where}")
 
     def close(self) -> None:
         """The process ends: sum up what was left out."""
-        self._sum_up(self._clock())
+        self._sum_up()
 
-    def _sum_up(self, now: float) -> None:
+    def _sum_up(self) -> None:
         for reason, rows in self._left_out.items():
-            self._write(now, f"{rows} rows, {reason}: of segments that are not named, within {WINDOW_S:g} s")
+            self._write(f"{rows} rows, {reason}: of segments that are not named, within {WINDOW_S:g} s")
         self._left_out.clear()
 
-    def _write(self, now: float, text: str) -> None:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    def _write(self, text: str) -> None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S")
         print(f"{at} dropped {text}", file=self._out or sys.stderr, flush=True)
