@@ -154,7 +154,8 @@ def _user() -> str:
 
 
 def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
-    for line in sys.stdin.buffer:  # UTF-8, whatever the locale is
+    # UTF-8 in every locale. A file of its own: a thread in `sys.stdin.buffer` makes the interpreter end with an error.
+    for line in os.fdopen(os.dup(0), encoding="utf-8", errors="replace"):
         try:
             from zmqrl.messages.doctor import read_order
 
