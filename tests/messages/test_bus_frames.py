@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any, get_args
 
 import msgpack
@@ -106,6 +107,9 @@ def test_each_wrong_form_has_its_reason(wrong: bytes, expected: str) -> None:
         ("announce", "notice", {**NOTICE_DATA, "version": 3}),
         ("announce", "notice", {**NOTICE_DATA, "schedule": {"epsilon": "x"}}),
         *(("announce", "notice", {**NOTICE_DATA, "schedule": {"epsilon": x}}) for x in (math.nan, math.inf, -math.inf)),
+        ("announce", "notice", {**NOTICE_DATA, "schedule": {"x" * 256: 0.5}}),
+        ("announce", "notice", {**NOTICE_DATA, "key": "x" * 4097}),
+        ("announce", "notice", {**NOTICE_DATA, "sha256": "x" * 256}),
         ("announce", "notice", {**NOTICE_DATA, "more": 1}),
         ("announce", "notice", {k: v for k, v in NOTICE_DATA.items() if k != "key"}),
         ("answer", "part", [0, 1, 2, 40, 8]),
@@ -142,3 +146,14 @@ def test_descriptors_of_a_wrong_length_are_refused(nbytes: int) -> None:
     with pytest.raises(WireError) as caught:
         unpack_descriptors(bytes(nbytes))
     assert caught.value.reason == "descriptors"
+
+
+@pytest.mark.parametrize("fields", [{"kind": "no such"}, {**WORKER, "more": 1}, {"kind": "worker"}], ids=str)
+def test_a_large_frame_that_is_refused_takes_no_multiple_of_its_size(fields: dict[str, Any]) -> None:
+    """Decoded without types, 4 MB of empty lists are 300 MB of objects."""
+    wrong = frame({**fields, "filling": [[]] * (4 << 20)})
+    tracemalloc.start()
+    assert reason(wrong) == "value"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

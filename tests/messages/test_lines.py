@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any, get_args
 
@@ -65,7 +66,7 @@ def made_in(tree: ast.Module) -> set[str]:
             continue
         match node.func:
             case ast.Name(id="write_word"):
-                found |= {f"doctor.{arg.value}" for arg in node.args if isinstance(arg, ast.Constant)}
+                found |= {f"doctor.{ast.literal_eval(arg)}" for arg in node.args if isinstance(arg, ast.Constant)}
             case ast.Name(id=name) if name in local:
                 found.add(local[name])
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in local:
@@ -138,7 +139,14 @@ def test_what_is_in_a_file_is_read_back(message: Any) -> None:
 def test_the_handshake_of_an_agent_passes_and_others_do_not() -> None:
     line = introduction().removeprefix(SENTINEL)
     assert json.loads(lines.line_of(lines.handshake(line))) == json.loads(line)
-    for wrong in ("", "{}", '{"versions": [], "pid": 1, "time": 1.0}', '{"versions": {}, "pid": 1, "time": "now"}'):
+    long = json.dumps({"versions": {"zmqrl": "9" * 256}, "pid": 1, "time": 1.0})
+    for wrong in (
+        long,
+        "",
+        "{}",
+        '{"versions": [], "pid": 1, "time": 1.0}',
+        '{"versions": {}, "pid": 1, "time": "now"}',
+    ):
         with pytest.raises(WireError):
             lines.handshake(wrong)
 
@@ -185,6 +193,16 @@ def test_each_wrong_line_of_an_agent_has_its_reason(line: str, reason: str) -> N
     with pytest.raises(WireError) as caught:
         lines.agent_event(line)
     assert caught.value.reason == reason
+
+
+def test_a_large_line_that_is_refused_takes_no_multiple_of_its_size() -> None:
+    wrong = '{"event": "dance", "filling": [' + "[]," * (1 << 20) + "0]}"
+    tracemalloc.start()
+    with pytest.raises(WireError) as caught:
+        lines.agent_event(wrong)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.reason == "value" and peak < 1 << 20
 
 
 @pytest.mark.parametrize("line", [
@@ -239,5 +257,5 @@ def test_text_that_is_not_unicode_and_numbers_of_numpy_are_sent() -> None:
     assert problem == agent.ProblemReport("no file ?", "d")
     values: Any = {"a": np.float32(0.5), "b": np.int64(7), "c": np.float64(1.5)}
     assert lines.child_event(lines.line_of(agent.Metrics(values))) == agent.Metrics({"a": 0.5, "b": 7, "c": 1.5})
-    fault = lines.child_event(lines.line_of(agent.Fault("e", {"path": Path("x")}, [])))
-    assert fault == agent.Fault("e", {"path": "x"}, [])
+    named = lines.child_event(lines.line_of(agent.Fault("e", {"path": Path("x")}, [])))
+    assert named == agent.Fault("e", {"path": "x"}, [])

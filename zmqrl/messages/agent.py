@@ -520,7 +520,7 @@ class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
     A line that is no handshake, or of another protocol, fails the host.
     """
 
-    versions: Mapping[str, str | None]
+    versions: Mapping[Name, Name | None]
     pid: Count
     time: Finite
     start_time: Count | None = None

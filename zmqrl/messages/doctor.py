@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from zmqrl.errors import WireError
-from zmqrl.messages.fields import Port, Text
+from zmqrl.messages.fields import Large, Port, Text
 from zmqrl.messages.lines import decoded, line_of
 from zmqrl.messages.refusal import kinds_of
 from zmqrl.types import Count, Finite, Mode, Name
@@ -53,7 +53,7 @@ class Listen(_Order, frozen=True):
     """0: any free one."""
     server_public: Name
     server_secret: Name
-    allowed: Mapping[str, str] = msgspec.field(default_factory=dict)
+    allowed: Mapping[Name, Name] = msgspec.field(default_factory=dict)
     """Public key to host."""
 
 
@@ -68,7 +68,7 @@ class Examine(_Order, frozen=True):
     workdir: Text
     store: Text | None
     """None: nothing to look at."""
-    env: str | None
+    env: Text | None
     """`EnvSection` as JSON text, since integers in it may have more than 64 bits."""
     mode: Mode
     seed: Text
@@ -76,7 +76,7 @@ class Examine(_Order, frozen=True):
     env_limit_s: Finite
     """The env is looked at no longer than this."""
     listen: Listen | None = None
-    code: str | None = None
+    code: Large | None = None
     """The user's own modules: a tar archive, base64."""
 
 
@@ -165,7 +165,7 @@ class Hello(Struct, frozen=True, tag_field="word", tag=True):
     user: Name
     python: Text
     """The interpreter's path."""
-    versions: Mapping[str, str | None]
+    versions: Mapping[Name, Name | None]
 
 
 class Broken(_Word, frozen=True):
@@ -292,7 +292,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
     """What became of the ports at one address."""
 
     address: Name
-    ports: Mapping[str, Text | None]
+    ports: Mapping[Name, Text | None]
     """Port to what is wrong with it; None: it answers."""
     round_trip_ms: Finite | None
     """Least of several, encrypted."""

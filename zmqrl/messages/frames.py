@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from zmqrl.errors import WireError
 from zmqrl.messages.bus import KINDS, Message
-from zmqrl.messages.refusal import refusal
+from zmqrl.messages.refusal import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import Array, ColumnSpec, SlotRef
 
 PROTOCOL = 3
@@ -20,7 +21,7 @@ MAX_DESCRIPTORS_BYTES = 1 << 20
 
 
 class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    protocol: Literal[3]
+    protocol: Annotated[int, Meta(ge=PROTOCOL, le=PROTOCOL)]
     message: Message
 
 
@@ -44,7 +45,9 @@ def unpack(frame: bytes) -> Message:
 
 
 def _refusal(frame: bytes, error: Exception) -> WireError:
-    """Decoded once more without types: only what was refused pays for its reason."""
+    """Decoded once more without types: only what was refused pays for its reason, and only while it is small."""
+    if len(frame) > MOST_EXPLAINED_BYTES:
+        return WireError("value", f"{len(frame)} bytes: {error}")
     try:
         data = msgspec.msgpack.decode(frame)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as malformed:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zmqrl.errors import WireError
 from zmqrl.messages import agent
-from zmqrl.messages.refusal import refusal
+from zmqrl.messages.refusal import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 
 T = TypeVar("T", bound=Struct)
@@ -131,6 +131,8 @@ def decoded(decode: Callable[[str | bytes], T], line: str | bytes, tag: str, kin
 
 
 def _refusal(line: str | bytes, tag: str, kinds: Mapping[str, type[Struct]], error: Exception) -> WireError:
+    if len(line) > MOST_EXPLAINED_BYTES:
+        return WireError("value", f"{len(line)} bytes: {error}")
     try:
         data = msgspec.json.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as malformed:

@@ -9,6 +9,9 @@ import msgspec
 
 from zmqrl.errors import WireError
 
+MOST_EXPLAINED_BYTES = 1 << 18
+"""A larger message is refused by `value` alone: without types, 16 MiB of empty lists take 1 GB."""
+
 
 def kinds_of(types: Sequence[type[msgspec.Struct]]) -> Mapping[str, type[msgspec.Struct]]:
     """Message types by the tag that they bear on the wire."""
