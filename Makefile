@@ -1,5 +1,5 @@
 # `make check` is what bin/test does; nothing here needs more than bash and Python.
-.PHONY: setup check lint format test bench run clean
+.PHONY: setup check quick lint format test test-long bench bench-quick run clean
 
 BIN := .venv/bin
 
@@ -9,10 +9,14 @@ setup:
 check:
 	bin/test
 
+quick:
+	bin/test --quick
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10
+	$(BIN)/mypy --python-version 3.13
 	$(BIN)/lint-imports
 
 format: setup
@@ -22,10 +26,18 @@ format: setup
 test: setup
 	$(BIN)/python -m pytest
 
+# drills, learning and soaks: hours
+test-long: setup
+	$(BIN)/python -m pytest -m long
+
 bench: setup
 	$(BIN)/zmqrl bench bus
 	$(BIN)/zmqrl bench sync
 	$(BIN)/zmqrl bench e2e
+
+# appends to ~/.cache/zmqrl/bench.jsonl; BENCH_FILE=PATH names another
+bench-quick: setup
+	$(BIN)/python -m benchmarks.quick $(if $(BENCH_FILE),--file $(BENCH_FILE))
 
 run:
 	bin/run

@@ -27,8 +27,9 @@ import msgpack
 import zmq
 
 from zmqrl.agent.ipc_folder import private_folder
-from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire import messages
+from zmqrl.messages import bus
+from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors, unpack
+from zmqrl.types import SlotRef
 from zmqrl.wire.sockets import connect
 
 SOCKETS = ("segments", "descriptors", "notices", "control")
@@ -40,6 +41,11 @@ QUARTERS = 4
 BIG_BYTES = 1 << 20
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """ZMTP 3.0, mechanism NULL, no server."""
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    """A control message that no type vouches for."""
+    return bytes(msgpack.packb([PROTOCOL, message]))
 
 
 class BrokerDied(Exception):
@@ -60,11 +66,11 @@ class Fuzzer:
         self._attacks: dict[str, tuple[int, Callable[[], None]]] = {
             "noise": (30, lambda: self._say(self._noise())),
             "noise to segments": (30, lambda: self._push(self._noise())),
-            "wrong version": (8, lambda: self._say(msgpack.packb([self._number(), "beat", self._beat()]))),
-            "unknown kind": (8, lambda: self._say(msgpack.packb([messages.PROTOCOL, self._word(), self._beat()]))),
-            "mutated": (30, lambda: self._say(self._mutated(messages.pack("beat", **self._beat())))),
-            "wrong values": (20, lambda: self._say(messages.pack("beat", **{**self._beat(), "role": self._any()}))),
-            "unknown member": (8, lambda: self._say(messages.pack("beat", **self._beat()))),
+            "wrong version": (8, lambda: self._say(msgpack.packb([self._number(), self._beat()]))),
+            "unknown kind": (8, lambda: self._say(frame({**self._beat(), "kind": self._word()}))),
+            "mutated": (30, lambda: self._say(self._mutated(frame(self._beat())))),
+            "wrong values": (20, lambda: self._say(frame({**self._beat(), "role": self._any()}))),
+            "unknown member": (8, lambda: self._say(frame(self._beat()))),
             "unknown worker": (8, lambda: self._say(self._unknown_worker())),
             "claimed lengths": (8, lambda: self._say(self._claimed_length())),
             "deep": (2, lambda: self._say(b"\x91" * self._dice.randrange(1, 5000))),
@@ -98,12 +104,12 @@ class Fuzzer:
     def ask(self) -> None:
         """A question that is always answered, by one welcome: until then nothing more is sent."""
         begun = time.monotonic()
-        self._asking.send(messages.pack_host_word("fuzz", messages.HostWord({})))
-        kind = ""
-        while kind != "welcome":  # notices come with it
+        self._asking.send(pack(bus.HostReport("fuzz", {}, [], [], [])))
+        answer = None
+        while not isinstance(answer, bus.Welcome):  # notices come with it
             if not self._asking.poll(int(ANSWER_S * 1000)):
                 raise BrokerDied(f"no answer within {ANSWER_S:g} s")
-            kind = messages.unpack(self._asking.recv_multipart()[0]).kind
+            answer = unpack(self._asking.recv_multipart()[0])
         self.slowest_answer_s = max(self.slowest_answer_s, time.monotonic() - begun)
 
     def close(self) -> None:
@@ -126,7 +132,7 @@ class Fuzzer:
 
     def _beat(self) -> dict[str, Any]:
         role = self._dice.choice(("", "boss", "evaluator", "worker"))
-        return {"role": role, "index": self._dice.choice((1 << 17, 1 << 61)), "spawn": 1, "progress": 1}
+        return {"kind": "beat", "role": role, "index": self._dice.choice((1 << 17, 1 << 61)), "spawn": 1, "progress": 1}
 
     def _mutated(self, frame: bytes) -> bytes:
         changed = bytearray(frame)
@@ -136,7 +142,9 @@ class Fuzzer:
 
     def _unknown_worker(self) -> bytes:
         fields = {"index": 1 << 30, "spawn": self._dice.randrange(9), "broker": 1, "serial": -1, "remote": False}
-        return messages.pack("worker", **fields, leases=[[0, 1]], streams=[[0, 0]], stopped=[], open=[])
+        return pack(
+            bus.WorkerReport(**fields, leases=[SlotRef(0, 1)], streams=[bus.StreamAt(0, 0)], stopped=[], open=[])
+        )
 
     def _claimed_length(self) -> bytes:
         head = self._dice.choice((b"\xdd", b"\xdf", b"\xc6", b"\xdb", b"\xc9"))
@@ -145,19 +153,19 @@ class Fuzzer:
     def _descriptors(self) -> bytes:
         far = (-1, 1 << 40, -(1 << 62), 0)
         refs = [SlotRef(self._dice.choice(far), self._dice.choice(far)) for _ in range(self._dice.randrange(40))]
-        frame = messages.pack_descriptors(self._dice.choice((1 << 20, -1, 1 << 50)), 0, refs)
-        return frame[: self._dice.randrange(len(frame) + 1)]
+        descriptors = pack_descriptors(self._dice.choice((1 << 20, -1, 1 << 50)), 0, refs)
+        return descriptors[: self._dice.randrange(len(descriptors) + 1)]
 
     def _replayed(self) -> bytes:
         """Ids that a worker has sent, or will send."""
         refs = [SlotRef(slot, self._dice.randrange(1, 9)) for slot in range(self._dice.randrange(1, 9))]
-        return messages.pack_descriptors(self._dice.randrange(2), 0, refs)
+        return pack_descriptors(self._dice.randrange(2), 0, refs)
 
     def _segment(self) -> list[bytes]:
         """A whole segment of another host, and everything about it is wrong."""
-        meta = SegmentMeta(SegmentId(self._dice.randrange(99), 0, 0), Version(0, 0), 8)
+        words = bus.SegmentWords(self._dice.randrange(99), 0, 0, 0, 0, 8)
         index = self._dice.choice((0, 1, 1 << 30))
-        header = messages.pack_segment(self._dice.randrange(1 << 55), index, 0, SlotRef(0, 1), meta)
+        header = pack(bus.Segment(self._dice.randrange(1 << 55), index, 0, SlotRef(0, 1), words))
         return [header, *(self._noise(300) for _ in range(self._dice.randrange(1, 12)))]
 
     # how it is sent

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import resource
 import signal
-import stat
+import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, run_folder_root
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify
-
-DEATH_S = 2.0
+from tests.leaks import Held
+from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,43 +19,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _descendants() -> set[ProcessId]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            text = Path(f"/proc/{name}/stat").read_text()
-        except OSError:
-            continue
-        children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(name))
-    found, todo = set(), [os.getpid()]
-    while todo:
-        for pid in children.get(todo.pop(), ()):
-            todo.append(pid)
-            process = identify(pid)
-            if process is not None:
-                found.add(process)
-    return found
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole runs first: of two processes that take file after file, none has a long one left at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("whole") is None)
 
 
-def _sockets() -> set[str]:
-    """Inodes of the sockets that this process holds."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
-                found.add(os.readlink(f"/proc/self/fd/{name}"))
-        except OSError:
-            continue
-    return found
-
-
-def _files() -> set[Path]:
-    """What runs leave in shared places."""
-    root = run_folder_root()
-    mine = [path for path in Path("/dev/shm").iterdir() if "zmqrl" in path.name]
-    return {*mine, *(root.iterdir() if root.is_dir() else ())}
+def pytest_collection_finish() -> None:
+    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,11 +43,6 @@ def runtime_dir() -> Iterator[None]:
 def no_leaks(request: pytest.FixtureRequest, runtime_dir: None) -> Iterator[None]:
     """Fails a test that leaks. `@pytest.mark.keeps_sockets` is for those that hold a zmq context in a wider fixture."""
     del runtime_dir
-    processes, sockets, files = _descendants(), _sockets(), _files()
+    before = Held.now()
     yield
-    left = await_gone(_descendants() - processes, DEATH_S)
-    assert not left, f"processes left: {[(p, Path(f'/proc/{p.pid}/cmdline').read_bytes()) for p in left]}"
-    gc.collect()
-    if request.node.get_closest_marker("keeps_sockets") is None:
-        assert not _sockets() - sockets, "sockets left open"
-    assert not _files() - files, f"files left: {_files() - files}"
+    before.check(sockets_too=request.node.get_closest_marker("keeps_sockets") is None)

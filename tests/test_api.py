@@ -17,6 +17,7 @@ import zmqrl
 from zmqrl.errors import ConfigError, FolderOfRuns, StoreError
 from zmqrl.launch.run_directory import read_info
 
+pytestmark = pytest.mark.whole
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -10,9 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from zmqrl.entry import PARENT_VARIABLE, read_line, set_threads
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot
+from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, set_threads
+from zmqrl.errors import EnvFault
+from zmqrl.messages.agent import Fault
+from zmqrl.messages.lines import child_event
 
 START = """
 import sys
@@ -36,19 +43,9 @@ def start(folder: Path, body: str, boot: Mapping[str, Any], parent: int | None =
 
 
 def boot_of(threads: int | None = None) -> dict[str, Any]:
-    from plans import stand_in_plan
-
-    from zmqrl.config.codec import to_json
-    from zmqrl.config.plan import Boot
-
     data: dict[str, Any] = to_json(Boot("worker", 0, 0, "local", stand_in_plan(Path("/nowhere"))))
     data["plan"]["config"]["learner"]["threads"] = threads
     return data
-
-
-@pytest.fixture(autouse=True)
-def plans_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "agent"))
 
 
 def test_the_role_gets_its_boot_and_the_rest_of_stdin(tmp_path: Path) -> None:
@@ -93,6 +90,69 @@ def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, 
     assert (event["event"], event["error"]) == ("fault", raised.replace("('x')", ": x"))
     assert "Traceback" in err
     assert raised.split("(")[0] in event["lines"][-1]
+
+
+def fault_of(error: Exception) -> Fault:
+    """As the agent receives it."""
+    read_fd, write_fd = os.pipe()
+    report_fault("zmqrl.worker", {"fds": {"events": write_fd}}, error)
+    event = child_event(os.read(read_fd, 65536))
+    os.close(read_fd)
+    os.close(write_fd)
+    assert isinstance(event, Fault)
+    return event
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (3, 3),
+        (True, True),
+        (None, None),
+        (0.5, 0.5),
+        ("text", "text"),
+        (float("nan"), "nan"),
+        (-float("inf"), "-inf"),
+        (1e301, "1e+301"),
+        (1 << 62, str(1 << 62)),
+        (-(1 << 70), str(-(1 << 70))),
+        (np.float32("nan"), "nan"),
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (np.array(7), 7),
+        (np.arange(3), "[0 1 2]"),
+        ("caf\u00e9 \udce4", "caf\u00e9 ?"),
+        ([1, (2.0, {3})], [1, [2.0, [3]]]),
+        (
+            {(0, 1): float("inf"), None: [float("nan")], 7: 1 << 64},
+            {"(0, 1)": "inf", "None": ["nan"], "7": str(1 << 64)},
+        ),
+        (Path("x"), "x"),
+        (Unprintable(), "<Unprintable: str() raised RuntimeError>"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_detail_of_a_fault_arrives(value: Any, arrives: Any) -> None:
+    fault = fault_of(EnvFault("e", {"value": value, "seed": 3}))
+    assert (fault.error, fault.detail) == ("EnvFault: e", {"value": arrives, "seed": 3})
+
+
+def test_keys_of_the_detail_are_text_and_a_detail_within_itself_ends() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    detail: dict[Any, Any] = {(1, 2): 3, None: 4, "endless": endless}
+    fault = fault_of(EnvFault("e", detail))
+    assert fault.detail.keys() == {"(1, 2)", "None", "endless"}
+
+
+def test_a_fault_whose_text_is_long_or_raises_is_reported() -> None:
+    assert fault_of(ValueError("x" * (2 << 20))).error == "ValueError: " + "x" * 10_000
+    assert fault_of(ValueError(Unprintable())).error == "ValueError: <ValueError: str() raised RuntimeError>"
 
 
 def test_a_child_of_a_parent_that_is_gone_does_not_run(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+EXECUTED = "the wheel names the interpreters that the tests were run on, and no other that may work"
 STEPS = ["ruff", "mypy", "lint-imports"]
 
 
@@ -56,9 +57,12 @@ def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=100)
     with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
         packed = set(wheel.namelist())
+        (metadata,) = (wheel.read(name).decode() for name in packed if name.endswith("/METADATA"))
     wanted = [p.relative_to(source / "zmqrl") for p in (source / "zmqrl").rglob("*") if p.is_file()]
     assert {f"zmqrl/{name}" for name in wanted} <= packed
     assert not [name for name in packed if name.startswith("tests")]
+    assert "Requires-Python: <3.14,>=3.10\n" in metadata
+    assert re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", metadata, re.M) == ["3.11"], EXECUTED
 
 
 @pytest.fixture
@@ -89,21 +93,36 @@ def run(command: list[str], root: Path, **env: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd="/", env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
 
 
-def test_bin_test_runs_every_step_and_closes_with_pytest(checkout: Path) -> None:
+def test_bin_test_runs_every_step_and_closes_with_all_tests(checkout: Path) -> None:
     result = run([f"{checkout}/.ci/run"], checkout)
     assert result.returncode == 0, result.stderr
     assert all(f"== {step}" in result.stdout for step in STEPS)
-    assert result.stdout.splitlines()[-1] == "7 passed in 0.1s"
+    assert all(f"mypy --python-version {version}\n" in result.stdout for version in ("3.10", "3.13"))
+    assert result.stdout.splitlines()[-1] == "14 passed in 0.2s", "side by side, then alone"
 
 
 @pytest.mark.parametrize("broken", [*STEPS, "python"])
 def test_bin_test_fails_with_any_step_and_still_runs_the_rest(checkout: Path, broken: str) -> None:
-    replace(checkout / ".venv" / "bin" / broken, "echo '3 failed in 0.1s'; exit 1")
+    replace(checkout / ".venv" / "bin" / broken, "echo '3 failed, 4 passed in 0.1s'; exit 1")
     result = run([f"{checkout}/bin/test"], checkout)
     assert result.returncode == 1
-    assert "== FAILED: " + broken in result.stdout or broken == "python"
-    assert "== pytest" in result.stdout
-    assert result.stdout.splitlines()[-1] in ("7 passed in 0.1s", "3 failed in 0.1s")
+    assert "== FAILED: " + (broken if broken != "python" else "pytest") in result.stdout
+    assert result.stdout.count("== pytest") >= 2
+    assert result.stdout.splitlines()[-1] in ("14 passed in 0.2s", "6 failed, 8 passed in 0.2s")
+
+
+def test_bin_test_with_arguments_gives_them_to_pytest_once(checkout: Path) -> None:
+    replace(checkout / ".venv" / "bin" / "python", 'echo "$*"; echo "==== 1 passed in 2.5s (0:00:02) ===="')
+    result = run([f"{checkout}/bin/test", "tests/wire", "-x"], checkout)
+    assert "\n-m pytest tests/wire -x\n" in result.stdout and result.stdout.count("-m pytest") == 1
+    assert result.stdout.splitlines()[-1] == "1 passed in 2.5s"
+
+
+def test_bin_test_quick_runs_the_parts_alone(checkout: Path) -> None:
+    replace(checkout / ".venv" / "bin" / "python", 'echo "$*"; echo "7 passed in 0.1s"')
+    result = run([f"{checkout}/bin/test", "--quick"], checkout)
+    assert all(f"== {step}" in result.stdout for step in STEPS)
+    assert result.stdout.count("-m pytest") == 1 and "not whole and not timed and not long" in result.stdout
 
 
 def test_bin_run_launches_the_example_with_the_arguments(checkout: Path) -> None:

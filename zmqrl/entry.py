@@ -72,12 +72,14 @@ def set_threads(role: str, boot: Mapping[str, Any]) -> None:
 def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
     """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
     from zmqrl.logs.events import EventPipe
+    from zmqrl.messages.agent import Fault
+    from zmqrl.messages.lines import shown
 
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
-    text = f"{type(error).__name__}: {error}"
-    EventPipe(fd).send("fault", error=text, detail=detail if isinstance(detail, dict) else {}, lines=lines)
+    text = f"{type(error).__name__}: {shown(error)}"
+    EventPipe(fd).send(Fault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:

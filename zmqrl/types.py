@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 Array = npt.NDArray[Any]
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+"""Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
+WHOLE_LIMIT = 1 << 62
+Whole: TypeAlias = Annotated[int, Meta(gt=-WHOLE_LIMIT, lt=WHOLE_LIMIT)]
+LARGEST_FINITE = 1e300
+Finite: TypeAlias = Annotated[float, Meta(ge=-LARGEST_FINITE, le=LARGEST_FINITE)]
+"""The bounds refuse NaN and the infinities too: no comparison with NaN holds."""
+LONGEST_NAME = 255
+Name: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME)]
+VersionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 38)]
+"""A learner incarnation is shifted by 16 bits where vector envs continue from it."""
 Weights = Mapping[str, Array]
 """Named arrays: the network's tensors and the statistics that acting needs."""
 
 Mode = Literal["single", "sync", "async"]
 MODES: tuple[Mode, ...] = ("single", "sync", "async")
 
+
+Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
+"""Of a process that a host agent starts."""
+JudgedRole: TypeAlias = Literal["learner", "worker"]
+"""Whose heartbeats the broker judges."""
 
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
@@ -27,8 +45,8 @@ BYTES = "bytes"
 class Version(NamedTuple):
     """A policy version. Compared in this order; `n` grows by 1 per published weights."""
 
-    incarnation: int
-    n: int
+    incarnation: VersionNumber
+    n: VersionNumber
 
     def __str__(self) -> str:
         return f"{self.incarnation}-{self.n}"
@@ -37,16 +55,16 @@ class Version(NamedTuple):
 class SegmentId(NamedTuple):
     """Names a segment for ever. In sync `index` is the n of the policy version that it answers."""
 
-    vector_env: int
-    incarnation: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing needs
+    vector_env: Count
+    incarnation: Count
+    index: Count  # type: ignore[assignment]  # hides tuple.index, which nothing needs
 
 
 class SlotRef(NamedTuple):
     """A slot of the arena in one life: `generation` grows by 1 each time the slot is leased."""
 
-    slot: int
-    generation: int
+    slot: Count
+    generation: Count
 
 
 @dataclass(frozen=True)
@@ -124,35 +142,35 @@ class EnvSpec:
     """Of an env with `get_state` and `set_state`: single and sync keep its state instead of its actions."""
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
 
     version: Version
-    key: str
-    nbytes: int
-    sha256: str
-    env_steps: int
-    updates: int = 0
-    schedule: Mapping[str, float] = field(default_factory=dict)
+    key: Annotated[str, Meta(max_length=4096)]
+    """What the data store reads it by: as long as a path may be."""
+    nbytes: Count
+    sha256: Name
+    env_steps: Count
+    updates: Count = 0
+    schedule: Mapping[Name, Finite] = msgspec.field(default_factory=dict)
     """Values that travel with the version, such as `epsilon`."""
 
 
-DROP_REASONS: tuple[str, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
+DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
+DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
 """Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
 gone, what its words say was stepped and nothing accounts for."""
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """produced = stored + in_flight + sum(dropped), all in valid rows (env steps)."""
 
-    produced: int
-    stored: int
-    in_flight: int
-    dropped: Mapping[str, int]
-    duplicates_refused: int
-    overbooked: int = 0
+    produced: Whole
+    stored: Whole
+    in_flight: Whole
+    dropped: Mapping[Name, Whole]
+    duplicates_refused: Whole
+    overbooked: Whole = 0
     """Rows by which stored + dropped exceeds produced, summed over the streams where it does."""
 
     @property

@@ -9,6 +9,7 @@ import pytest
 
 from zmqrl.agent import commands
 from zmqrl.agent.commands import Commands
+from zmqrl.messages.agent import Kill, Stop
 
 Pipe = tuple[Commands, int]
 
@@ -30,14 +31,14 @@ def test_half_a_line_waits_for_the_other(pipe: Pipe) -> None:
     os.write(fd, b'{"command": "st')
     assert told.read() == []
     os.write(fd, b'op"}\n{"command": "kill"}\n{"comm')
-    assert told.read() == [{"command": "stop"}, {"command": "kill"}]
+    assert told.read() == [Stop(), Kill()]
     assert not told.ended
 
 
 def test_garbage_is_left_out(pipe: Pipe) -> None:
     told, fd = pipe
     os.write(fd, b'\xff\xfe\n[1]\n"stop"\n7\n\n{"command":\n{"command": "stop"}\n')
-    assert told.read() == [{"command": "stop"}]
+    assert told.read() == [Stop()]
     assert not told.ended
 
 
@@ -45,7 +46,7 @@ def test_the_end_of_the_pipe_is_told(pipe: Pipe) -> None:
     told, fd = pipe
     os.write(fd, b'{"command": "stop"}\n{"comm')
     os.close(fd)
-    assert told.read() == [{"command": "stop"}]
+    assert told.read() == [Stop()]
     assert told.read() == []
     assert told.ended
 

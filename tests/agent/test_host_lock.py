@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json
@@ -237,6 +235,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.timed
 @needs_root
 def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
     folder = everybodys / "agents"

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import START, stand_in_plan
-
+from tests.agent.plans import START, stand_in_plan
 from zmqrl.agent.children import Nursery
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
@@ -24,9 +22,10 @@ from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
+from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.ending import Manner
-from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 WAIT_S = 20.0
 TURN_MS = 20
 
@@ -35,9 +34,9 @@ class Told(NoDataPlane):
     """Keeps what the broker would be told."""
 
     def __init__(self) -> None:
-        self.reports: list[HostWord] = []
+        self.reports: list[HostReport] = []
 
-    def report(self, word: HostWord) -> None:
+    def report(self, word: HostReport) -> None:
         self.reports.append(word)
 
 
@@ -88,10 +87,12 @@ class Host:
         os.kill(next(event["pid"] for event in self.told("started") if event["index"] == 0), signal.SIGUSR1)
 
     def told(self, name: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["event"] == name]
+        """Fields of the events of this name, with role and index of those about a process."""
+        flat = [{**event, **event["report"]} if "report" in event else event for event in self.events]
+        return [event for event in flat if event["event"] == name]
 
     @property
-    def report(self) -> HostWord:
+    def report(self) -> HostReport:
         return self.broker.reports[-1]
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ def host_of(tmp_path: Path) -> Iterator[MakeHost]:
 def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
-    assert host.report == HostWord({4: 0, 5: 0}, [4], [], [4, 5])
+    assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5])
     assert [event["index"] for event in host.told("started")] == [4, 5]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 
 from zmqrl.agent.output import PENDING_LIMIT_BYTES, AgentOutput
+from zmqrl.messages.agent import Finished, Metrics, ProcessReport, RunFailed, Warned
 
 
 def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
@@ -11,10 +12,10 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
     output = AgentOutput(write_fd)
     filler = "x" * 100_000
     for _ in range(PENDING_LIMIT_BYTES // 100_000 + 3):
-        output.send("exit", filler=filler)
+        output.send(Warned(filler))
     assert_pending(output, True)
-    output.send("metrics", lost=True)
-    output.send("finished", kept=True)
+    output.send(ProcessReport("learner", 0, Metrics({"lost": 1})))
+    output.send(Finished(None, {}, 0, [], [], False))
     os.set_blocking(read_fd, False)
     text = b""
     while output.pending:
@@ -22,7 +23,7 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
         output.flush()
     text += os.read(read_fd, 1_000_000)
     events = [json.loads(line)["event"] for line in text.splitlines()]
-    assert "metrics" not in events
+    assert "process" not in events
     assert events[-1] == "finished"
     for fd in (read_fd, write_fd):
         os.close(fd)
@@ -36,7 +37,7 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
     output = AgentOutput(write_fd)
-    output.send("ready")
+    output.send(RunFailed("c"))
     assert not output.pending
     output.drain(1.0)
     os.close(write_fd)

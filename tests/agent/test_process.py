@@ -6,22 +6,23 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
+import pytest
 
+from tests.agent.plans import stand_in_plan
+from tests.waiting import until
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
 
@@ -78,10 +79,7 @@ def test_the_last_far_agent_leaves_nothing(tmp_path: Path) -> None:
 def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> None:
     boot = far_boot("runs/mine")
     with agent_of(boot, tmp_path) as agent:
-        until = time.monotonic() + WAIT_S
-        while not (tmp_path / "runs" / "mine" / "logs").exists():  # made once it is registered
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until((tmp_path / "runs" / "mine" / "logs").exists, "the logs, made once it is registered", WAIT_S)
         assert [(entry.pid, entry.host) for entry in registered_as(boot)] == [(agent.pid, "far")]
         assert [process.pid for process in processes_of(boot.plan.run_id).agents] == [agent.pid]
         assert os.getsid(agent.pid) == agent.pid

@@ -14,19 +14,22 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-from system_plans import system_plan
-
+from tests.system.system_plans import system_plan
+from tests.waiting import until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
-from zmqrl.agent.reaper import Reaped, reap
+from zmqrl.agent.reaper import reap
 from zmqrl.agent.run_processes import RUN_VARIABLE, processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
+from zmqrl.messages.agent import Started as ProcessStarted
+from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
+pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
 NOTHING = Reaped()
 
@@ -45,14 +48,15 @@ class Started:
         self.all = {"agent-0": _identity(self.process.pid)}
         while len(self.all) <= children:
             event = self._event()
-            if event.get("event") == "started":
-                self.all[f"{event['role']}-{event['index']}"] = ProcessId(event["pid"], event["start_time"])
+            if isinstance(event, ProcessReport) and isinstance(event.report, ProcessStarted):
+                identity = ProcessId(event.report.pid, event.report.start_time)
+                self.all[f"{event.role}-{event.index}"] = identity
 
-    def _event(self) -> dict[str, Any]:
+    def _event(self) -> AgentEvent | None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the agent ended"
-        return dict(json.loads(line)) if line.startswith(b"{") else {}
+        return agent_event(line) if line.startswith(b"{") else None
 
     def named(self) -> list[str]:
         return sorted(f"{name} (pid {process.pid})" for name, process in self.all.items())
@@ -194,8 +198,12 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
 ) -> None:
     shared = plan("shared")
     first, second = begin(shared), begin(shared, host="node02", children=0)
-    while not any(entry.pid == second.process.pid for entry in HostLock().entries()):
+
+    def registered() -> bool:
         assert second.process.poll() is None
+        return any(entry.pid == second.process.pid for entry in HostLock().entries())
+
+    until(registered, "its entry")
     assert len(processes_of(shared.run_id).agents) == 2
     reaped = reap(shared.run_id, 20.0, "node02")
     assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)

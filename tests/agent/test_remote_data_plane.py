@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,19 +13,17 @@ import numpy as np
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
-from zmqrl.agent.data_plane import Join
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.agent.store_token import write_token
-from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import make_store
+from zmqrl.messages import bus
+from zmqrl.messages.agent import Join
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
 
 WAIT_S = 5.0
 
@@ -55,18 +52,18 @@ class Broker:
         """Hear what came; welcome whoever reports."""
         while self.control.poll(10):
             self.peer, said = self.control.recv_multipart()
-            message = messages.unpack(said)
-            if message.kind == "fetch":
-                self.fetches.append(list(message.fields["version"]))
+            message = unpack(said)
+            if isinstance(message, bus.Fetch):
+                self.fetches.append(list(message.version))
             else:
-                self.control.send_multipart([self.peer, messages.pack("welcome", broker=1)])
+                self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1))])
 
     def tell(self, notice: Notice) -> None:
-        self.control.send_multipart([self.peer, messages.pack("notice", notice=to_json(notice))])
+        self.control.send_multipart([self.peer, pack(bus.CurrentNotice(notice))])
 
     def send_weights(self, notice: Notice, content: bytes) -> None:
         parts = [content[:1000], content[1000:]]
-        header = messages.pack("weights", notice=to_json(notice), parts=len(parts))
+        header = pack(bus.Weights(notice, parts=len(parts)))
         self.control.send_multipart([self.peer, header, *parts])
 
 
@@ -88,13 +85,13 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         plan = replace(stand_in_plan(tmp_path / "far"), store_path=str(store), run_id="r")
         plane = RemoteDataPlane(plan, "b", None)
         planes.append(plane)
-        asking = threading.Thread(target=lambda: plane.join(Join(("127.0.0.1",), broker.ports, token)))
+        asking = threading.Thread(target=lambda: plane.join(Join(["127.0.0.1"], broker.ports, token)))
         asking.start()
         until = time.monotonic() + WAIT_S
         while asking.is_alive() and time.monotonic() < until:
             broker.turn()
         asking.join(WAIT_S)
-        plane.report(HostWord({1: 0}, workers=[1]))
+        plane.report(HostReport("b", {1: 0}, [], [], [1]))
         while time.monotonic() < until and plane.heard == 0:
             broker.turn()
             assert plane.take_notice() is None
@@ -182,7 +179,7 @@ def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, join
     notice = broker.save(3)
     broker.tell(notice)
     taken(plane, broker, lambda: broker.fetches)
-    broker.control.send_multipart([broker.peer, messages.pack("welcome", broker=2)])
+    broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=2))])
     heard = plane.heard or 0
     taken(plane, broker, lambda: (plane.heard or 0) > heard)
     broker.turn()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +12,16 @@ import numpy as np
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.shared_data_plane import SharedDataPlane
-from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import make_store
+from zmqrl.messages import bus
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import ColumnSpec, Notice, Version
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
 
 WAIT_MS = 5000
 
@@ -45,7 +42,7 @@ class Broker:
         return Notice(Version(0, n), saved.key, saved.nbytes, saved.sha256, n)
 
     def publish(self, notice: Notice) -> None:
-        self.publisher.send(messages.pack("notice", notice=to_json(notice)))
+        self.publisher.send(pack(bus.CurrentNotice(notice)))
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
     held = SharedDataPlane(plan, folder.endpoints(), "local")
-    held.report(HostWord({0: 0, 1: 3}, [1], [2], [0, 1]))
+    held.report(HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1]))
     assert broker.control.poll(WAIT_MS)
     yield held
     held.close()
@@ -87,26 +84,22 @@ def take(plane: SharedDataPlane) -> Notice | None:
 
 
 def test_who_lives_reaches_the_broker(plane: SharedDataPlane, broker: Broker) -> None:
-    message = messages.unpack(broker.control.recv_multipart()[-1])
-    assert message.kind == "agent"
-    assert message.fields["host"] == "local"
-    assert {int(k): v for k, v in message.fields["alive"].items()} == {0: 0, 1: 3}
-    assert list(message.fields["ready"]) == [1]
-    assert list(message.fields["given_up"]) == [2]
+    message = unpack(broker.control.recv_multipart()[-1])
+    assert message == HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1])
 
 
 def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane, broker: Broker) -> None:
     sender = broker.control.recv_multipart()[0]
     notice = broker.save(4)
-    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(notice))])
+    broker.control.send_multipart([sender, pack(bus.CurrentNotice(notice))])
     assert take(plane) == notice
     assert plane.current == notice
     read = WeightsReader(plane.fds_of("worker")["weights"]).read()
     assert read is not None
     assert read[0] == notice
-    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(notice))])
+    broker.control.send_multipart([sender, pack(bus.CurrentNotice(notice))])
     assert take(plane) is None, "known already"
-    broker.control.send_multipart([sender, messages.pack("notice", notice=to_json(broker.save(3)))])
+    broker.control.send_multipart([sender, pack(bus.CurrentNotice(broker.save(3)))])
     assert take(plane) is None, "older"
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
 
+from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
 from zmqrl.algorithms.base import OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from driver import CONTINUOUS, DISCRETE, env_spec
 
+from tests.algorithms.driver import CONTINUOUS, DISCRETE, env_spec
 from zmqrl.acting.base import noise_for
 from zmqrl.acting.load import make_policy
 from zmqrl.algorithms.dqn import DQN, DQNConfig

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
 
+from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
 from zmqrl.algorithms.base import OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection, ReplaySection

@@ -11,6 +11,7 @@ import zmqrl.bench
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 
+pytestmark = pytest.mark.whole
 FILES = sorted(Path(zmqrl.bench.__file__).parent.glob("*.yaml"))
 
 

@@ -10,6 +10,7 @@ from zmqrl.errors import TrainingFailed
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
+pytestmark = pytest.mark.whole
 TINY = segment_columns(2, 1, "float32", (4,))
 
 

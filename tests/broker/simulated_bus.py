@@ -7,20 +7,15 @@ by whom, and what each learner was given.
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from simulated_ends import Killed, Sink, Source, Words
-
+from tests.broker.simulated_ends import Killed, Sink, Source, Words
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.orders import TakeUp
 from zmqrl.broker.state import BrokerState

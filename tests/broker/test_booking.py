@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
 from zmqrl.shared_memory.arena import Arena

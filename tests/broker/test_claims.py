@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.broker.state import BrokerState

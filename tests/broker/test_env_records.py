@@ -95,6 +95,6 @@ def test_what_no_request_asks_for_any_more_is_forgotten() -> None:
 
 def test_an_order_names_the_size_of_its_record_alone() -> None:
     packed = PackedRecords()
-    assert packed.order_to_data(StreamOrder(1, 2, 3, STATES)) == [1, 2, 3, len(RECORD)]
-    assert packed.order_to_data(StreamOrder(1, 4, 3, ())) == [1, 4, 3, 0]
-    assert packed.order_to_data(StreamOrder(1, 5, 3, None)) == [1, 5, 3, None]
+    assert packed.row_of(StreamOrder(1, 2, 3, STATES)) == (1, 2, 3, len(RECORD))
+    assert packed.row_of(StreamOrder(1, 4, 3, ())) == (1, 4, 3, 0)
+    assert packed.row_of(StreamOrder(1, 5, 3, None)) == (1, 5, 3, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +14,18 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
-from system_plans import PPO, system_plan
-from system_runs import Run
-
+from benchmarks.fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import Endpoints
+from zmqrl.messages import bus
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import bind
 
+pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 EXPECTED = (
     "descriptors", "fields", "frames", "kind", "member", "no handshake", "not msgpack", "protocol", "segment", "value",
@@ -37,15 +34,15 @@ EXPECTED = (
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    started = Run(system_plan(tmp_path / "run", "sync", 2, PPO, steps=1_000_000_000))
+def run(tmp_path: Path) -> Iterator[PlanRun]:
+    started = PlanRun(system_plan(tmp_path / "run", "sync", 2, PPO, steps=1_000_000_000))
     yield started
     if started.process.poll() is None:
         started.process.kill()
         started.process.communicate()
 
 
-def test_a_run_goes_on_under_hostile_bytes(run: Run) -> None:
+def test_a_run_goes_on_under_hostile_bytes(run: PlanRun) -> None:
     run.wait_for_updates(4)
     broker = child_of(run.process.pid, "broker")
     assert broker is not None
@@ -71,7 +68,7 @@ def test_a_run_goes_on_under_hostile_bytes(run: Run) -> None:
     assert refused["not msgpack"] > 1000, json.dumps(refused)
 
 
-def _newest(run: Run) -> int:
+def _newest(run: PlanRun) -> int:
     return max(int(p.stem.rpartition("-")[2]) for p in Path(run.plan.store_path).glob("v*.safetensors"))
 
 
@@ -83,8 +80,8 @@ class Broker:
         ends = Endpoints(notices=f"ipc://{folder}/n", control=f"ipc://{folder}/c")
         self.notices = bind(self._context, zmq.PUB, ends.notices)
         self.control = bind(self._context, zmq.ROUTER, ends.control)
-        self.link = AgentLink(ends, "local")
-        self.link.report(HostWord({}))
+        self.link = AgentLink(ends)
+        self.link.report(HostReport("local", {}, [], [], []))
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0
@@ -97,7 +94,7 @@ class Broker:
             self.control.send_multipart([self.peer, *lie])
         self._said += 1
         last, found = Version(1, self._said), []
-        self.control.send_multipart([self.peer, messages.pack_notice(Notice(last, "k", 1, "s", 0))])
+        self.control.send_multipart([self.peer, pack(bus.CurrentNotice(Notice(last, "k", 1, "s", 0)))])
         until = time.monotonic() + WAIT_S
         while not any(notice.version == last for notice in found):
             assert time.monotonic() < until, "the last notice was not heard"
@@ -117,7 +114,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made.close()
 
 
-SOUND = messages.pack_notice(Notice(Version(0, 7), "key", 3, "sha", 5))
+SOUND = pack(bus.CurrentNotice(Notice(Version(0, 7), "key", 3, "sha", 5)))
 FRAMES = st.one_of(
     st.binary(max_size=60),
     st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)).map(lambda at: _changed(*at)),

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from simulated_ends import Source
-
+from tests.broker.simulated_ends import Source
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.broker.streams import Streams
 from zmqrl.memory_backends.base import LearnerWord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ENVS, STEPS, bus_plan
-
+from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
 from zmqrl.broker.doors import Doors
@@ -25,9 +22,11 @@ from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages import bus
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack, pack_descriptors, unpack
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire import messages
 from zmqrl.wire.sockets import connect
 
 WAIT_S = 5.0
@@ -83,7 +82,7 @@ class Ear:
             frame = peer.recv()
             if frame == LAST:
                 return kinds
-            kinds.append(messages.unpack(frame).kind)
+            kinds.append(bus.kind_of(unpack(frame)))
         raise AssertionError(f"the last word did not come in {WAIT_S} s, after {kinds}")
 
     def close(self) -> None:
@@ -99,11 +98,11 @@ def ear(tmp_path: Path) -> Iterator[Ear]:
 
 
 def agent(host: str, workers: list[int]) -> bytes:
-    return messages.pack_host_word(host, messages.HostWord({}, workers=workers))
+    return pack(HostReport(host, {}, [], [], workers))
 
 
 def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:
-    said = messages.pack("learner", env_steps=0, updates=7)
+    said = pack(bus.LearnerReport(env_steps=0, updates=7))
     assert ear.hear(ear.near, said) == ev.LearnerIs(7)
     with pytest.raises(WireError, match="not from there: learner from far"):
         ear.hear(ear.far, said)
@@ -125,11 +124,11 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(e
 
 
 @pytest.mark.parametrize(("frames", "reason"), [
-    ((messages.pack("goodbye", index=0, spawn=0), b"more"), "frames"),
-    ((messages.pack("welcome", broker=1),), "kind"),
-    ((messages.pack("beat", role="agent", index=0, spawn=0, progress=0),), "member"),
-    ((messages.pack("beat", role="worker", index=1 << 20, spawn=0, progress=0),), "member"),
-    ((messages.pack("fetch", version=[0, 4]),), "version"),
+    ((pack(bus.Goodbye(index=0, spawn=0)), b"more"), "frames"),
+    ((pack(bus.Welcome(broker=1)),), "kind"),
+    ((pack(bus.Beat(role="agent", index=0, spawn=0, progress=0)),), "value"),
+    ((pack(bus.Beat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),
+    ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
 def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], reason: str) -> None:
     with pytest.raises(WireError) as refused:
@@ -138,29 +137,29 @@ def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], rea
 
 
 def test_what_was_announced_may_be_fetched(ear: Ear) -> None:
-    announced = ear.hear(ear.near, messages.pack("announce", notice=_data(NOTICE), back=None))
+    announced = ear.hear(ear.near, pack(bus.Announce(notice=NOTICE, back=None)))
     assert announced == ev.Announced(NOTICE)
     ear.state.handle(announced)
-    assert ear.hear(ear.far, messages.pack("fetch", version=[0, 4])) is None
+    assert ear.hear(ear.far, pack(bus.Fetch(Version(0, 4)))) is None
     with pytest.raises(WireError, match="has not been announced"):
-        ear.hear(ear.far, messages.pack("fetch", version=[0, 5]))
+        ear.hear(ear.far, pack(bus.Fetch(Version(0, 5))))
 
 
 def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(ear: Ear) -> None:
-    announce = messages.pack("announce", notice=_data(NOTICE), back=None)
+    announce = pack(bus.Announce(notice=NOTICE, back=None))
     heard = ear.hear(ear.near, announce)
     assert ear.told(ear.near) == ["books"]
     assert ear.told(ear.near) == []
     ear.answers.act(ear.state.handle(heard))
-    ear.hear(ear.near, messages.pack("learner", env_steps=0, updates=0))
+    ear.hear(ear.near, pack(bus.LearnerReport(env_steps=0, updates=0)))
     assert ear.told(ear.near) == []
     ear.hear(ear.near, announce)
     assert ear.told(ear.near) == ["books"]
 
 
 def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
-    heard = ear.hear(ear.near, messages.pack("worker", index=0, spawn=2, broker=0, serial=-1, remote=False,
-        leases=[[1, 1]], streams=[[0, 3]], stopped=[0], open=[]))  # fmt: skip
+    heard = ear.hear(ear.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
+        leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[])))  # fmt: skip
     assert heard == ev.WorkerIs(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
     ear.answers.act(ear.state.handle_all((heard, heard)))
     assert ear.told(ear.near) == ["orders"]
@@ -168,20 +167,20 @@ def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
 
 
 def test_descriptors_and_whole_segments_come_by_the_same_door(ear: Ear) -> None:
-    sealed = ear.hear(ear.pusher, messages.pack_descriptors(1, 2, [SlotRef(3, 4)]))
+    sealed = ear.hear(ear.pusher, pack_descriptors(1, 2, [SlotRef(3, 4)]))
     assert sealed == ev.Sealed(1, 2, [SlotRef(3, 4)])
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
     columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
     digest = ear.arena.layout.digest
-    heard = ear.hear(ear.pusher, messages.pack_segment(digest, 1, 2, SlotRef(3, 4), meta), *columns)
+    heard = ear.hear(ear.pusher, pack(bus.Segment(digest, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns)
     assert isinstance(heard, ev.Delivered)
     assert (heard.index, heard.spawn, heard.ref, heard.meta) == (1, 2, SlotRef(3, 4), meta)
     with pytest.raises(WireError, match="not a segment of this run's layout"):
-        ear.hear(ear.pusher, messages.pack_segment(digest + 1, 1, 2, SlotRef(3, 4), meta), *columns)
+        ear.hear(ear.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns)
 
 
 def test_silence_becomes_events_once(ear: Ear) -> None:
-    ear.hear(ear.near, messages.pack("beat", role="worker", index=0, spawn=5, progress=1))
+    ear.hear(ear.near, pack(bus.Beat(role="worker", index=0, spawn=5, progress=1)))
     ear.hear(ear.far, agent("far", [1]))
     later = time.monotonic() + 1000.0
     assert ear.hearing.silence(later) == [ev.Silent(0, 5), ev.HostIs({}, (1,), "far")]
@@ -208,7 +207,3 @@ def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -
         assert ear.hearing.silence(now + wait_s + 1.0) == [], "the first has nobody to wait for"
     finally:
         after.close()
-
-
-def _data(notice: Notice) -> dict[str, Any]:
-    return messages.unpack(messages.pack_notice(notice)).fields["notice"]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.broker.limiter import LeaseLimiter, least_slack
 from zmqrl.config.sections import EnvSection, LimitsSection, ReplaySection
 from zmqrl.replay.limiter import updates_due

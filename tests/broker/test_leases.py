@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.booking import Booking
 from zmqrl.broker.membership import Membership

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.streams import Streams

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import zmq
-from test_hearing import NOTICE, Ear, agent
 
+from tests.broker.test_hearing import NOTICE, Ear, agent
 from zmqrl.broker import events as ev
 from zmqrl.errors import WireError
+from zmqrl.messages import bus
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import pack, pack_descriptors
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire import messages
 
 LOCAL, FAR, LATER = 0, 1, 5
 """Workers: of the learner's host, of host `far`, and one that no host holds yet."""
@@ -27,26 +29,26 @@ def ear(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ear]:
 
 
 def worker(index: int, remote: bool = True, spawn: int = 2) -> bytes:
-    return messages.pack("worker", index=index, spawn=spawn, broker=0, serial=-1, remote=remote,
-        leases=[], streams=[], stopped=[], open=[])  # fmt: skip
+    return pack(bus.WorkerReport(index=index, spawn=spawn, broker=0, serial=-1, remote=remote,
+        leases=[], streams=[], stopped=[], open=[]))  # fmt: skip
 
 
 def goodbye(index: int) -> bytes:
-    return messages.pack("goodbye", index=index, spawn=3)
+    return pack(bus.Goodbye(index=index, spawn=3))
 
 
 def beat(index: int, role: str = "worker") -> bytes:
-    return messages.pack("beat", role=role, index=index, spawn=99, progress=1)
+    return pack(bus.Beat(role=role, index=index, spawn=99, progress=1))
 
 
 def want(index: int) -> bytes:
-    return messages.pack("want", index=index, spawn=3, records=[[0, 0, 0]])
+    return pack(bus.Want(index=index, spawn=3, records=[bus.RecordAt(0, 0, 0)]))
 
 
 def segment(ear: Ear, index: int) -> tuple[bytes, ...]:
     meta = SegmentMeta(SegmentId(index, 0, 0), Version(0, 0), 8)
     columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
-    return messages.pack_segment(ear.arena.layout.digest, index, 3, SlotRef(0, 1), meta), *columns
+    return pack(bus.Segment(ear.arena.layout.digest, index, 3, SlotRef(0, 1), bus.SegmentWords.of(meta))), *columns
 
 
 def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
@@ -78,7 +80,7 @@ def test_a_segment_is_bound_to_the_host_of_its_sender(ear: Ear) -> None:
 
 
 def test_descriptors_come_from_workers_that_see_the_arena_alone(ear: Ear) -> None:
-    frame = messages.pack_descriptors(FAR, 0, [SlotRef(0, 1)])
+    frame = pack_descriptors(FAR, 0, [SlotRef(0, 1)])
     assert refused(ear, ear.far_pusher, frame) == "not from there"
     assert ear.hear(ear.pusher, frame) == ev.Sealed(FAR, 0, [SlotRef(0, 1)])
 
@@ -96,8 +98,9 @@ def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:
 @pytest.mark.parametrize("field", ["alive", "ready", "given_up", "workers"])
 def test_an_agent_names_none_of_another_hosts_workers(ear: Ear, field: str) -> None:
     value: Any = {LOCAL: 7} if field == "alive" else [LOCAL]
-    word = messages.HostWord(**{"alive": {}, field: value})
-    assert refused(ear, ear.far, messages.pack_host_word("far", word)) == "host"
+    nobody: dict[str, Any] = {"alive": {}, "ready": [], "given_up": [], "workers": []}
+    report = HostReport("far", **{**nobody, field: value})
+    assert refused(ear, ear.far, pack(report)) == "host"
 
 
 def test_no_agent_speaks_for_the_learners_host_from_outside(ear: Ear) -> None:
@@ -126,6 +129,6 @@ def test_a_worker_that_came_later_here_is_nobody_elses(ear: Ear) -> None:
 
 def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(ear: Ear) -> None:
     """Its host holds it no more, and lists it as alive."""
-    alive = messages.pack_host_word("far", messages.HostWord({LATER: 2}, workers=[FAR]))
+    alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR]))
     ear.hear(ear.far, alive)
     assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerIs)

@@ -6,14 +6,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from simulated_bus import Bus
-
+from tests.broker.simulated_bus import Bus
 from zmqrl.types import Mode
 
 RUNS = int(os.environ.get("ZMQRL_BUS_RUNS", "5"))

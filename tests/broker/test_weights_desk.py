@@ -8,8 +8,9 @@ import pytest
 
 from zmqrl.broker import weights_desk
 from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.messages.bus import Weights
+from zmqrl.messages.frames import unpack
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
 
 
 class Buffer:
@@ -32,9 +33,10 @@ class Buffer:
 
 
 def content_of(frames: list[bytes]) -> tuple[list[int], bytes]:
-    fields = messages.unpack(frames[0]).fields
-    assert fields["parts"] == len(frames) - 1
-    return list(fields["notice"]["version"]), b"".join(frames[1:])
+    message = unpack(frames[0])
+    assert isinstance(message, Weights)
+    assert message.parts == len(frames) - 1
+    return list(message.notice.version), b"".join(frames[1:])
 
 
 def test_a_version_that_is_not_there_yet_is_served_once_when_it_comes() -> None:

@@ -14,7 +14,9 @@ from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
 RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048")
-ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1")
+IDLE = ("--set", "algorithm.kind=zmqrl.bench.noop:NoUpdate")
+"""Learns nothing and needs no torch: it is there sooner."""
+ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1", *IDLE)
 START_S = 60.0
 END_S = 20.0
 

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from commands import RUN, Command, Ended
-
+from tests.cli.commands import RUN, Command, Ended
 from zmqrl.cli.main import main
 
 

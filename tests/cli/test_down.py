@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import Command, live_run
 
+from tests.cli.commands import Command, live_run
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.agent.run_processes import agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
+
+pytestmark = pytest.mark.whole
 
 
 @dataclass(frozen=True)

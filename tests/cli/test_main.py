@@ -9,8 +9,8 @@ import time
 from importlib.metadata import version
 
 import pytest
-from commands import Command
 
+from tests.cli.commands import Command
 from zmqrl.cli.main import COMMANDS, _started_at
 from zmqrl.cli.train import MODES
 from zmqrl.types import MODES as KNOWN_MODES

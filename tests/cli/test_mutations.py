@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Command
 
+from tests.cli.commands import Command
 from zmqrl.config.codec import to_json
 from zmqrl.launch.configure import load_config
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import Command
+
+from tests.cli.commands import Command
 
 
 def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finished: Path) -> None:

@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import END_S, Command, live_run
 
+from tests.cli.commands import END_S, Command, live_run
+from tests.waiting import until
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, private_folder
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
+
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture
@@ -251,9 +254,8 @@ def test_stop_means_the_whole_series(zmqrl: Command, tmp_path: Path, monkeypatch
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *endless, "--seeds", "3"]
     command += ["--run-dir", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as series, ended_by_then(series):
-        until = time.monotonic() + END_S
-        while not (folder / "seed-1" / "metrics.jsonl").exists() and series.poll() is None:
-            assert time.monotonic() < until
+        begun = folder / "seed-1" / "metrics.jsonl"
+        until(lambda: begun.exists() or series.poll() is not None, "metrics", END_S)
         assert zmqrl("stop", folder / "seed-1").code == 0
         _, errors = series.communicate(timeout=END_S)
     assert series.returncode == 0

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, live_run
 
+from tests.cli.commands import Command, live_run
+from tests.waiting import until
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 
+pytestmark = pytest.mark.whole
 CHANGE_S = 30.0
 
 
@@ -29,18 +30,12 @@ def workers_of(run_id: str) -> set[str]:
 
 
 def await_workers(run_id: str, wanted: set[str]) -> None:
-    until = time.monotonic() + CHANGE_S
-    while (found := workers_of(run_id)) != wanted:
-        assert time.monotonic() < until, f"{found}, not {wanted}"
-        time.sleep(0.05)
+    until(lambda: workers_of(run_id) == wanted, lambda: f"{wanted}; found {workers_of(run_id)}", CHANGE_S)
 
 
 def await_none_left(requests: Path) -> None:
     """Every answer was taken, and the launcher forgets the last request."""
-    until = time.monotonic() + CHANGE_S
-    while left := list(requests.iterdir()):
-        assert time.monotonic() < until, left
-        time.sleep(0.05)
+    until(lambda: not list(requests.iterdir()), lambda: f"the end of {list(requests.iterdir())}", CHANGE_S)
 
 
 def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Command, live: tuple[Path, RunInfo]) -> None:

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import Command
+
+from tests.cli.commands import Command
 
 HOSTS = "hosts: {local: {workers: 1}, away: {manual: true}, node1: {ssh: 127.0.0.1, port: 9, groups: [cpu]}}"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import RUN, Command
 
+from tests.cli.commands import RUN, Command
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import MODES

@@ -178,6 +178,7 @@ def test_a_replaced_file_is_read_again(files: tuple[DirectoryStore, Path]) -> No
     timer.join()
 
 
+@pytest.mark.timed
 def test_a_deleted_file_ends_at_the_deadline_with_its_cause(files: tuple[DirectoryStore, Path]) -> None:
     store, path = files
     saved = store.save(Version(0, 0), WEIGHTS, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -21,18 +20,12 @@ from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import EnvFault
 from zmqrl.types import Mode
 
-ODD = str(Path(__file__).parents[1] / "envs")
 KINDS: dict[str, tuple[EnvSection, Mode, type[VectorEnv]]] = {
     "seeded": (EnvSection(num_envs=3), "sync", SeededVectorEnv),
     "native": (EnvSection(num_envs=3), "async", NativeVectorEnv),
-    "seeded-async": (EnvSection(id="odd_envs:Walker", num_envs=3), "async", SeededVectorEnv),
+    "seeded-async": (EnvSection(id="tests.envs.odd_envs:Walker", num_envs=3), "async", SeededVectorEnv),
     "box": (EnvSection(id="Pendulum-v1", num_envs=3, kwargs={"max_episode_steps": 7}), "sync", SeededVectorEnv),
 }
-
-
-@pytest.fixture(autouse=True)
-def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ODD)
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -115,12 +108,12 @@ def test_same_name_same_bits_and_other_names_other_bits(kind) -> None:
     ],
 )
 def test_a_fault_names_env_slot_seed_episode_and_step(fault: str, words: str) -> None:
-    section = EnvSection(id="odd_envs:Breaking", num_envs=2, kwargs={"fault": fault, "at": 3})
+    section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=2, kwargs={"fault": fault, "at": 3})
     env = make_vector_env(section, probe(section), "sync", 5, 4)
     first = np.array(env.start())
     for _ in range(2):
         env.step(np.zeros(2, np.int64))
-    with pytest.raises(EnvFault, match="odd_envs:Breaking") as caught:
+    with pytest.raises(EnvFault, match=r"tests\.envs\.odd_envs:Breaking") as caught:
         env.step(np.zeros(2, np.int64))
     assert words in str(caught.value)
     detail = caught.value.detail
@@ -131,7 +124,7 @@ def test_a_fault_names_env_slot_seed_episode_and_step(fault: str, words: str) ->
 
 
 def test_a_fault_in_reset() -> None:
-    section = EnvSection(id="odd_envs:Breaking", num_envs=2, kwargs={"fault": "reset"})
+    section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=2, kwargs={"fault": "reset"})
     env = make_vector_env(section, probe(section), "sync", 5, 0)
     with pytest.raises(EnvFault, match="no reset today"):
         env.start()
@@ -151,7 +144,7 @@ def test_a_native_env_that_returns_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("start", [-1, 254])
 def test_the_native_form_adds_the_offset_of_a_discrete_space(start: int) -> None:
     """The env refuses an action outside its space."""
-    section = EnvSection(id="odd_envs:Offset", num_envs=3, kwargs={"start": start})
+    section = EnvSection(id="tests.envs.odd_envs:Offset", num_envs=3, kwargs={"start": start})
     inner = gym.vector.SyncVectorEnv([partial(make_single, section)] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
     env = NativeVectorEnv(probe(section), inner, 3, 5, 0, 0)
     env.start()

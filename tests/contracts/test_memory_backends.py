@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "memory_backends"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import COLUMNS, ROWS, bus_plan
-from real_bus import RealBus, until
-
+from tests.memory_backends.real_bus import RealBus
+from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, SegmentSink, SegmentSource, TakenSegment
 from zmqrl.memory_backends.inproc import InprocStream
 from zmqrl.plugins import load, modules
@@ -145,12 +142,14 @@ def test_what_is_abandoned_never_happened(ends: Ends) -> None:
     assert (ledger.produced, ledger.balanced) == (ROWS, True)
 
 
+@pytest.mark.timed
 def test_taking_nothing_ends_in_time(ends: Ends) -> None:
     begun = time.monotonic()
     assert ends.source.take(0.1) == []
     assert time.monotonic() - begun < 1.0
 
 
+@pytest.mark.timed
 def test_an_announcement_and_a_report_do_not_block(ends: Ends) -> None:
     begun = time.monotonic()
     for n in range(20):

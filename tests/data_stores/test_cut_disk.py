@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cut_disk import CutDisk
 
+from tests.data_stores.cut_disk import CutDisk
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config, EvaluatorSection
 from zmqrl.data_stores import directory, tensors

@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.nfs import MOUNT, Guest, NfsServer
-from lab.skipping import nfs_or_skip
-
+from tests.lab.nfs import MOUNT, Guest, NfsServer
+from tests.lab.skipping import nfs_or_skip
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.types import Version
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 CLIENT = str(Path(__file__).with_name("nfs_client.py"))
 AWAY_S = 5.0
@@ -83,6 +82,7 @@ def test_a_file_that_was_deleted_meanwhile_breaks_nothing(nfs: Lab) -> None:
     assert nfs.read(kept)[1].startswith("read ")
 
 
+@pytest.mark.timed
 def test_a_server_that_is_away_stalls_a_reader_and_breaks_nothing(nfs: Lab) -> None:
     notice = nfs.save(60, 500_000)
     nfs.server.pause()

@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 WAIT_S = 30

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor import env_check
@@ -53,6 +49,7 @@ def test_a_walk_of_an_env_that_waits_in_its_steps_ends(monkeypatch: pytest.Monke
     monkeypatch.setattr(env_check.SeededVectorEnv, "step", counted)
     monkeypatch.setattr(env_check, "_steps_per_s", lambda *_: 1.0)
     clocks(lambda: STEP_S * walked, lambda: 0.0)
-    *_, facts = env_check.look_at_env(EnvSection(id="odd_env:Env", max_episode_steps=100), "sync", 1, LIMIT_S)
+    section = EnvSection(id="tests.doctor.odd_env:Env", max_episode_steps=100)
+    *_, facts = env_check.look_at_env(section, "sync", 1, LIMIT_S)
     assert facts.repeats
     assert 145 <= walked <= 155

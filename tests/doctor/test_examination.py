@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace as edited
 
 from zmqrl.doctor.examination import ECHOES, Examination, Orders, Question
 from zmqrl.doctor.measurement import Failure
-from zmqrl.doctor.messages import (
+from zmqrl.messages.doctor import (
     Clock,
     Echo,
     EnvFacts,
@@ -30,7 +29,7 @@ from zmqrl.doctor.messages import (
     Written,
 )
 
-ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", 1, 5.0)
+ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
 REACH = Reach((), (), "server", "public", "secret")
 HELLO = Hello("n", "rl", "py", {})
 STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
@@ -80,7 +79,7 @@ def test_a_host_waits_until_the_learners_host_listens() -> None:
     assert exam.handle("node07", Examined(), NOW) == []
     assert exam.is_idle("node07")
     ((host, order),) = with_learner(exam)
-    assert host == "node07" and order == replace(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3))
+    assert host == "node07" and order == edited(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3))
     assert not exam.is_idle("node07") and exam.is_idle("gpu1")
 
 
@@ -205,7 +204,7 @@ def test_a_store_that_cannot_be_written_and_a_port_that_is_taken_are_not_tried()
     exam = two()
     begin(exam, "node07")
     begin(exam, "gpu1")
-    exam.handle("gpu1", Folders(STORE.workdir, replace(STORE.store or STORE.workdir, error="full")), NOW)
+    exam.handle("gpu1", Folders(STORE.workdir, edited(STORE.store or STORE.workdir, error="full")), NOW)
     exam.handle("gpu1", Listening((), (), "taken"), NOW)
     exam.handle("gpu1", Examined(), NOW)
     assert kinds(exam.handle("node07", Examined(), NOW)) == [("node07", Finish)]

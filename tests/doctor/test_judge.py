@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as edited
 
 from zmqrl.doctor.endings import why_it_ended
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.judge import judge, judge_all
 from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
-from zmqrl.doctor.messages import (
+from zmqrl.doctor.needs import HostNeed, Needs
+from zmqrl.messages.doctor import (
     Answer,
     Curve,
     EnvFacts,
@@ -25,7 +27,6 @@ from zmqrl.doctor.messages import (
     Machine,
     Reached,
 )
-from zmqrl.doctor.needs import HostNeed, Needs
 
 VERSIONS: Mapping[str, str | None] = {
     "python": "3.11.7",
@@ -34,6 +35,7 @@ VERSIONS: Mapping[str, str | None] = {
     "zmqrl": "0.1.0",
     "pyzmq": "27.3.0",
     "msgpack": "1.2.4",
+    "msgspec": "0.22.0",
     "numpy": "2.4.6",
     "gymnasium": "1.4.0",
     "psutil": "7.2.2",
@@ -105,9 +107,14 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "hosts.node07.workers: 0",
     ),
     "a package missing": (hello(msgpack=None), "packages", "missing in /v/python: msgpack", "zmqrl setup"),
-    "no room": ({"folders": Folders(replace(ROOMY, free_bytes=5_000_000), None)}, "workdir", "has 5 MB left", WORKDIR),
+    "no room": (
+        {"folders": Folders(edited(ROOMY, free_bytes=5_000_000), None)},
+        "workdir",
+        "has 5 MB left",
+        WORKDIR,
+    ),
     "read-only": (
-        {"folders": Folders(replace(ROOMY, error="/d: Read-only file system"), None)},
+        {"folders": Folders(edited(ROOMY, error="/d: Read-only file system"), None)},
         "workdir",
         "Read-only",
         WORKDIR,
@@ -170,18 +177,26 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
-    "little room": ({"folders": Folders(replace(ROOMY, free_bytes=500_000_000), None)}, "workdir", "500 MB left"),
+    "little room": (
+        {"folders": Folders(edited(ROOMY, free_bytes=500_000_000), None)},
+        "workdir",
+        "500 MB left",
+    ),
     "another store": ({"store": StoreFacts(False, None, "/nfs: No such file or directory")}, "store", "No such file"),
     "a slow store": ({"store": StoreFacts(True, 2.5, None)}, "store", "after 2.5 s"),
     "slow encryption": ({"curve": Curve(True, 40.0)}, "CURVE", "40 MB/s"),
     "far away": ({"reached": Reached((Answer("10.0.0.5", PORTS, 180.0),))}, "round trip", "180 ms"),
     "an env that drifts": (
-        {"env": replace(SOUND.env or EnvFacts(), repeats=False, differing="3 of 8 envs")},
+        {"env": edited(SOUND.env or EnvFacts(), repeats=False, differing="3 of 8 envs")},
         "env",
         "3 of 8 envs",
     ),
     "an env that hangs": ({"env": EnvFacts("checker, out of time")}, "env", "checker, out of time"),
-    "the checker": ({"env": replace(SOUND.env or EnvFacts(), checker="no seed in reset")}, "env checker", "no seed"),
+    "the checker": (
+        {"env": edited(SOUND.env or EnvFacts(), checker="no seed in reset")},
+        "env checker",
+        "no seed",
+    ),
 }
 
 
@@ -221,10 +236,10 @@ def test_one_address_of_several_is_enough_and_no_curve_is_no_fault_on_one_machin
 
 def test_envs_are_held_against_that_of_the_learners_host() -> None:
     env = SOUND.env or EnvFacts()
-    wider = replace(SOUND, env=replace(env, spaces="float32 [5] -> discrete 2"))
+    wider = replace(SOUND, env=edited(env, spaces="float32 [5] -> discrete 2"))
     fault = only(judge_all({"gpu1": LEARNER, "node07": wider}, NEEDS))
     assert fault.grave and "on gpu1 float32 [4]" in fault.cause
-    other_bits = replace(SOUND, env=replace(env, digest="d2"))
+    other_bits = replace(SOUND, env=edited(env, digest="d2"))
     assert not only(judge_all({"gpu1": LEARNER, "node07": other_bits}, NEEDS)).grave
     assert judge_all({"gpu1": LEARNER, "node07": other_bits}, replace(NEEDS, mode="async")) == []
 

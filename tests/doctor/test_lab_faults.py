@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
-from lab import Host, Lab, lab_or_skip
 
+from tests.lab import Host, Lab, lab_or_skip
+
+pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PORT = 47100

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import io
+import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
+from tests.waiting import until
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection
 from zmqrl.doctor.check_up import CheckUp
@@ -19,13 +24,34 @@ from zmqrl.doctor.examination import Examination, Question
 from zmqrl.doctor.links import LocalLink
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
-from zmqrl.doctor.messages import Broken, EnvFacts, Examine, Hello, order_line, read_word, word_line
+from zmqrl.doctor.probe import write_word
+from zmqrl.messages.doctor import (
+    Broken,
+    Echo,
+    EnvFacts,
+    Examine,
+    Finish,
+    Folders,
+    Hello,
+    Listen,
+    Reach,
+    order_line,
+    read_word,
+    word_line,
+)
+from zmqrl.messages.frames import PROTOCOL
 from zmqrl.orchestrators.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
-from zmqrl.wire.messages import PROTOCOL
 
+pytestmark = pytest.mark.whole
 HERE = Path(__file__).parent
-ASKED = Examine("/tmp", None, to_json(EnvSection(id="odd_env:Env")), "sync", 1, env_limit_s=10.0)
+
+
+def env_text(**fields: Any) -> str:
+    return json.dumps(to_json(EnvSection(**fields)))
+
+
+ASKED = Examine("/tmp", None, env_text(id="odd_env:Env"), "sync", "1", env_limit_s=10.0)
 WAIT_S = 10.0
 LOADED_S = 60.0
 """Limit of an env check that is held to what it finds and not to its duration."""
@@ -77,9 +103,10 @@ def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str
     assert facts.steps_per_s is None
 
 
+@pytest.mark.timed
 def test_an_env_that_hangs_is_given_up_in_time() -> None:
     begun = time.monotonic()
-    facts = env_of("hang", replace(ASKED, env_limit_s=3.0))
+    facts = env_of("hang", structs.replace(ASKED, env_limit_s=3.0))
     assert time.monotonic() - begun < 10.0
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
@@ -91,7 +118,7 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    asked = replace(ASKED, env=to_json(EnvSection(id=env_id, num_envs=2)), env_limit_s=LOADED_S)
+    asked = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=LOADED_S)
     facts = env_of("", asked)
     assert (facts.error, facts.repeats) == (None, repeats)
 
@@ -99,9 +126,9 @@ def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    asked = replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
+    asked = structs.replace(ASKED, env=env_text(id="mine:Env"))
     assert "no module 'mine'" in (env_of("", asked).error or "")
-    assert env_of("", replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
+    assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
 
 
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
@@ -127,7 +154,7 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     asleep = tmp_path / "asleep"
     (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
-    asked = replace(ASKED, env=to_json(EnvSection(id="napping:Env")), code=code, env_limit_s=60.0)
+    asked = structs.replace(ASKED, env=env_text(id="napping:Env"), code=code, env_limit_s=60.0)
     probe.stdin.write(order_line(asked))
     probe.stdin.flush()
     until(asleep.exists)
@@ -143,20 +170,36 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
-    "line", ["", "Welcome to node07!", 'ZMQRL-PROBE ["Hello", {"node": 1', 'ZMQRL-PROBE ["Pwned", {}]']
+    "line", ["", "Welcome to node07!", '{"word": "Broken", "cause": "c"}', "ZMQRL-PROBER {}", "ZMQRL ZMQRL-PROBE {}"]
 )
 def test_a_shells_greeting_is_no_word(line: str) -> None:
     assert read_word(line) is None
-    facts = EnvFacts("done", advice=("a", "b"))
-    assert read_word(word_line(facts)) == facts
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ('{"word": "Hello", "node": 1', "not JSON"),
+    ('["Pwned", {}]', "not JSON"),
+    ('{"word": "Pwned"}', "unknown word"),
+    ('{"word": "Clock"}', "fields"),
+    ('{"word": "Clock", "time_s": 1.0, "more": 1}', "fields"),
+    ('{"word": "Clock", "time_s": "now"}', "value"),
+])  # fmt: skip
+def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
+    link = LocalLink({})
+    try:
+        words = list(link.words_in(["Welcome!", f"ZMQRL-PROBE {text}", word_line(Broken("c"))]))
+    finally:
+        link.release()
+    assert (words, link.refused) == ([Broken("c")], {reason: 1})
+
+
+def test_the_first_word_of_another_version_is_read() -> None:
+    versions = '{"zmqrl": "0.1.0", "torch": null}'
+    fields = f'"node": "n", "user": "u", "python": "/p", "versions": {versions}'
+    hello = Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None})
+    assert read_word(f'ZMQRL-PROBE ["Hello", {{{fields}}}]') == hello, "0.1"
+    assert read_word(f'ZMQRL-PROBE {{"word": "Hello", {fields}, "later": 1}}') == hello
 
 
 def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> None:
@@ -170,8 +213,56 @@ def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> No
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:
     assert probe.stdin is not None and probe.stdout is not None
-    probe.stdin.write(b'["Examine", {"workdir": 3}]\n')
+    probe.stdin.write(b'{"order": "Examine", "workdir": 3}\n')
     probe.stdin.flush()
     words = [read_word(line.decode().rstrip()) for line in probe.stdout]
-    assert isinstance(words[1], Broken) and words[1].cause.startswith("TypeError: ")
+    assert isinstance(words[1], Broken) and words[1].cause.startswith("WireError: fields: Examine: ")
     assert probe.wait(WAIT_S) == 1
+
+
+def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ImportError('no msgspec here')\n")
+    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
+        assert probe.stdin is not None and probe.stdout is not None
+        probe.stdin.write(order_line(Echo()))
+        probe.stdin.flush()
+        hello, broken = (read_word(line.decode()) for line in probe.stdout)
+        assert probe.wait(WAIT_S) == 1
+    assert isinstance(hello, Hello) and hello.versions["zmqrl"]
+    assert broken == Broken("ImportError: no msgspec here")
+
+
+def test_words_that_the_standard_library_writes_are_read_whatever_they_name() -> None:
+    out = io.StringIO()
+    write_word(out, "Broken", cause="no such file: caf\u00e9 \udce4")
+    line = out.getvalue()
+    assert read_word(line.encode().decode().rstrip()) == Broken("no such file: caf\u00e9 ?")
+
+
+def test_a_probe_in_another_locale_reads_and_writes_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / "caf\u00e9"
+    folder.mkdir()
+    env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
+        assert probe.stdin is not None and probe.stdout is not None
+        probe.stdin.write(order_line(structs.replace(ASKED, workdir=str(folder), env=None)))
+        probe.stdin.write(order_line(Finish()))
+        probe.stdin.flush()
+        words = [read_word(line.decode().rstrip()) for line in probe.stdout]
+    (folders,) = (word for word in words if isinstance(word, Folders))
+    assert (folders.workdir.path, folders.workdir.error) == (str(folder), None)
+
+
+def test_large_integers_of_an_env_reach_it() -> None:
+    asked = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
+    facts = env_of("", asked)
+    assert "more" in (facts.error or "")
+
+
+def test_no_secret_is_shown() -> None:
+    keys = {"server_public": "sp", "public": "p"}
+    shown = repr(Reach(("a",), (1,), secret="hidden", **keys)) + repr(Listen((0,), "sp", "hidden"))
+    assert "hidden" not in shown and "'sp'" in shown

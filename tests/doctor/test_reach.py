@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import zmq
+from msgspec import structs
 
-from zmqrl.doctor.messages import Listen, Reach
 from zmqrl.doctor.reach import Door, reach
+from zmqrl.messages.doctor import Listen, Reach
 
 SERVER, HOST, STRANGER = (tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(3))
 LISTEN = Listen((0, 0, 0), SERVER[0], SERVER[1], {HOST[0]: "node07"})
@@ -25,7 +25,7 @@ def door() -> Iterator[Door]:
 
 def order(door: Door, limit_s: float = 5.0, **changed: object) -> Reach:
     asked = Reach(("127.0.0.1",), door.listening().ports, SERVER[0], HOST[0], HOST[1], limit_s)
-    return replace(asked, **changed)  # type: ignore[arg-type]
+    return structs.replace(asked, **changed)
 
 
 def test_all_ports_answer_who_has_a_key(door: Door) -> None:
@@ -59,7 +59,7 @@ def test_each_port_of_each_address_is_told_apart(door: Door) -> None:
 
 def test_a_port_that_is_taken_is_said_with_its_owner(door: Door) -> None:
     taken = door.listening().ports[0]
-    second = Door(replace(LISTEN, ports=(taken, 0, 0)))
+    second = Door(structs.replace(LISTEN, ports=(taken, 0, 0)))
     try:
         error = second.listening().error
         assert error is not None and error.startswith(f"port {taken}: Address already in use by pid ")

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.doctor.messages import Forget, Watch, Write
 from zmqrl.doctor.store_check import forget, prepare, watch, write
+from zmqrl.messages.doctor import Forget, Watch, Write
 
 
 def order(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:
     return Watch(str(path), up, ".token", "right", limit_s)
 
 
+@pytest.mark.timed
 def test_it_is_seen_when_it_is_written_and_then_gone(tmp_path: Path) -> None:
     assert prepare(order(tmp_path)).error is None
     writer = threading.Timer(0.1, lambda: write(Write(str(tmp_path), ".token", "right")))

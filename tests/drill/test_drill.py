@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from zmqrl.drill.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.whole
 DRILL = (sys.executable, "-m", "zmqrl", "drill")
 START_S = 60.0
 
@@ -75,10 +76,12 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
     """130, and the fixtures find nothing left."""
     folder = tmp_path / "d"
     drill = subprocess.Popen([*DRILL, "--for", "60s", "--run-dir", str(folder)], stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + START_S
-    while not all(list(folder.glob(f"{run}/checkpoints/v0-*")) for run in ("learning", "witness")):
-        assert time.monotonic() < until and drill.poll() is None
-        time.sleep(0.05)
+
+    def both_began() -> bool:
+        assert drill.poll() is None
+        return all(list(folder.glob(f"{run}/checkpoints/v0-*")) for run in ("learning", "witness"))
+
+    until(both_began, "both runs", START_S)
     os.kill(drill.pid, signal.SIGINT)
     _, err = drill.communicate(timeout=START_S)
     assert drill.returncode == 130

@@ -41,6 +41,7 @@ def _state(process: ProcessId) -> str:
     return text[text.rindex(")") + 2]
 
 
+@pytest.mark.timed
 def test_several_processes_are_killed_in_one_loop(sleepers: list[subprocess.Popen[bytes]]) -> None:
     spread_s = signalled(_ids(sleepers), signal.SIGKILL)
     assert spread_s is not None and 0 < spread_s < 0.5

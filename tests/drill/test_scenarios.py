@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from witness_drills import drilled
 
+from tests.drill.witness_drills import drilled
 from zmqrl.drill.report import Report, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
 
+pytestmark = pytest.mark.whole
 FAULTS: dict[str, list[tuple[str, str]]] = {
     "ppo-sync": [("run", "store-away"), ("agent", "kill-end")],
     "dqn-sync": [("worker+broker+learner", "kill"), ("learner", "kill-start"), ("learner", "kill-end")],
@@ -25,6 +26,7 @@ STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", FAULTS)
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:

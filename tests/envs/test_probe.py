@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -9,11 +8,6 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
-
-
-@pytest.fixture(autouse=True)
-def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 def test_what_is_known_of_cartpole() -> None:
@@ -25,7 +19,7 @@ def test_what_is_known_of_cartpole() -> None:
 
 def test_wrappers_kwargs_without_a_vector_form_and_own_classes_are_not_native() -> None:
     assert not probe(EnvSection(wrappers=("gymnasium.wrappers:FlattenObservation",))).native_vector
-    assert not probe(EnvSection(id="odd_envs:Walker")).native_vector
+    assert not probe(EnvSection(id="tests.envs.odd_envs:Walker")).native_vector
 
 
 def test_bounds_of_a_box() -> None:
@@ -37,6 +31,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe(EnvSection(id="gymnasium.envs:CartPole-v1")).action.n == 2
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("section", "words"),
     [
@@ -49,7 +44,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="FrozenLake-v1"), ["Discrete(16)", "FlattenObservation"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
-        (EnvSection(id="odd_envs:Breaking"), ["env.id", "fault"]),
+        (EnvSection(id="tests.envs.odd_envs:Breaking"), ["env.id", "fault"]),
         (EnvSection(id=""), ["env.id"]),
     ],
 )
@@ -72,9 +67,10 @@ def test_an_unsupported_wrapper_free_space_is_mended_by_the_wrapper_it_names() -
 
 def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:
     assert probe(EnvSection()).state is None
-    assert probe(EnvSection(id="odd_envs:Stateful")).state == StateSpec("<f8", (3,))
-    assert probe(EnvSection(id="odd_envs:Stateful", kwargs={"form": "bytes"})).state == StateSpec("bytes", (24,))
-    limited = EnvSection(id="odd_envs:Stateful", max_episode_steps=9)
+    assert probe(EnvSection(id="tests.envs.odd_envs:Stateful")).state == StateSpec("<f8", (3,))
+    in_bytes = EnvSection(id="tests.envs.odd_envs:Stateful", kwargs={"form": "bytes"})
+    assert probe(in_bytes).state == StateSpec("bytes", (24,))
+    limited = EnvSection(id="tests.envs.odd_envs:Stateful", max_episode_steps=9)
     assert probe(limited).state is not None, "counting steps hides nothing"
     with pytest.raises(ConfigError, match="get_state returned dict; return bytes or an array"):
-        probe(EnvSection(id="odd_envs:Stateful", kwargs={"form": "dict"}))
+        probe(EnvSection(id="tests.envs.odd_envs:Stateful", kwargs={"form": "dict"}))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,13 +13,8 @@ from zmqrl.random_streams import episode_seed
 from zmqrl.workers.action_history import ActionHistory
 
 
-@pytest.fixture(autouse=True)
-def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def counting(**kwargs):
-    section = EnvSection(id="odd_envs:Counting", num_envs=2, kwargs=kwargs)
+    section = EnvSection(id="tests.envs.odd_envs:Counting", num_envs=2, kwargs=kwargs)
     return make_vector_env(section, probe(section), "sync", 9, 3)
 
 
@@ -80,7 +73,7 @@ def test_a_successor_goes_on_with_the_same_bits() -> None:
 @pytest.mark.parametrize("start", [-1, 254])
 def test_a_successor_repeats_the_actions_of_a_space_with_an_offset(start: int) -> None:
     """The history keeps small action indices as bytes; the offset is added to whole numbers."""
-    section = EnvSection(id="odd_envs:Offset", num_envs=2, kwargs={"start": start})
+    section = EnvSection(id="tests.envs.odd_envs:Offset", num_envs=2, kwargs={"start": start})
     first, second = (make_vector_env(section, probe(section), "sync", 1, 0) for _ in range(2))
     actions = np.random.default_rng(0).integers(0, 3, (2, 2))
     first.start()
@@ -103,7 +96,7 @@ def test_an_env_that_does_not_reproduce_resets_next() -> None:
 
 
 def test_a_state_of_another_size_is_the_envs_fault() -> None:
-    section = EnvSection(id="odd_envs:Stateful", num_envs=1, kwargs={"form": "grows"})
+    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, kwargs={"form": "grows"})
     env = make_vector_env(section, probe(section), "sync", 1, 0)
     env.start()
     env.states()

@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab import Lab, lab_or_skip
+from tests.lab import Lab, lab_or_skip
+from tests.waiting import until
 
+pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 PING_S = "0.6"
 
@@ -31,13 +33,6 @@ def own_lab() -> Iterator[Lab]:
     """For tests that start hosts anew: what runs in them must be gone after the test."""
     with lab_or_skip(2, isolated=True) as lab:
         yield lab
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def talks(lab: Lab, index: int) -> bool:
@@ -90,6 +85,7 @@ def test_a_partition_is_between_two_hosts_only(lab: Lab) -> None:
     until(lambda: talks(lab, 1))
 
 
+@pytest.mark.timed
 def test_a_slow_wire_delays_both_ways_and_can_be_taken_out(lab: Lab) -> None:
     def round_trip_s() -> float:
         with lab.here(), socket.socket() as probe:
@@ -139,7 +135,7 @@ def test_nothing_of_a_lab_outlives_its_killed_owner(isolated: bool) -> None:
         pass  # says why not, if not
     code = f"""
 import sys, time
-from lab import Lab
+from tests.lab import Lab
 lab = Lab(2, {isolated})
 lab.run_here(["ssh", "-F", str(lab.ssh_config), "h1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null &"]).wait(10)
 print(lab.folder, *(process.pid for host in lab.hosts for process in host.processes()), flush=True)
@@ -150,7 +146,7 @@ sys.stdin.read()
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     with owner:
         assert owner.stdout is not None

@@ -1,14 +1,11 @@
-"""A launcher process over the stand-ins: `python stand_in_launch.py RUN_DIR MODE DETACH key=value...`."""
+"""A launcher process over the stand-ins: `python -m tests.launch.stand_in_launch RUN_DIR MODE DETACH key=value...`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-
-from plans import START, stand_in_plan
-
+from tests.agent.plans import START, stand_in_plan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.launcher import Launcher
 from zmqrl.orchestrators.local import LocalOrchestrator

@@ -8,17 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import Host, Lab, Process, lab_or_skip
 
+from tests.lab import Host, Lab, Process, lab_or_skip
+from tests.waiting import until
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import Config, HostSection, SshSection
 from zmqrl.launch.run_directory import FORMAT_VERSION
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 DOOMED, OTHER = "walker-6a2b", "walker-6a2c"
 START_S = 20.0
@@ -41,9 +42,7 @@ def leave(host: Host, run_id: str, role: str, index: int, stopped: bool = False)
     argv = f"{sys.executable} -m zmqrl.entry zmqrl.{role} {run_id} {index}"
     started = host.run("sh", "-c", f"(sleep 600 | PYTHONPATH={ROOT} {argv}) >/dev/null 2>&1 & echo begun")
     assert started.stdout == "begun\n", started.stderr
-    until = time.monotonic() + START_S
-    while not (found := held(host, run_id)):
-        assert time.monotonic() < until
+    found = until(lambda: held(host, run_id), "the process", START_S)
     if stopped:
         for process in found:
             os.kill(process.pid, signal.SIGSTOP)

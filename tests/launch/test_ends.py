@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.running import Run
+from tests.waiting import until
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
 from zmqrl.orchestrators.base import Orchestrator
@@ -26,43 +23,24 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
 
-LAUNCH = str(Path(__file__).with_name("stand_in_launch.py"))
+pytestmark = pytest.mark.whole
+
 START_S, END_S = 15.0, 5.0
 
 
-class Run:
-    """A launcher process over stand-ins."""
+class StandInRun(Run):
+    """A launcher over stand-ins."""
+
+    run_s = START_S
 
     def __init__(self, run_dir: Path, *behaviour: str, mode: str = "sync", detach: bool = False) -> None:
-        self.run_dir = run_dir
-        arguments = [LAUNCH, str(run_dir), mode, "detach" if detach else "attach", *behaviour]
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        kind = "detach" if detach else "attach"
+        super().__init__(self.start("-m", "tests.launch.stand_in_launch", run_dir, mode, kind, *behaviour), run_dir)
 
     def ready(self) -> list[ProcessId]:
         """Wait until it runs; everything below the launcher: the agent first."""
-        wait_for(lambda: self.status().get("phase") == "running")
+        until(lambda: self.status().get("phase") == "running", "the run", START_S)
         return descendants(self.process.pid)
-
-    def status(self) -> dict[str, Any]:
-        path = self.run_dir / "status.json"
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=START_S)
-        return self.process.returncode, out, err
-
-    def summary(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
-        return loaded
-
-
-def wait_for(condition: Any) -> None:
-    until = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.02)
 
 
 def children(pid: int) -> list[int]:
@@ -93,7 +71,7 @@ def started() -> Iterator[list[Run]]:
 
 
 def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
-    run = Run(run_dir, "train_s=0.3")
+    run = StandInRun(run_dir, "train_s=0.3")
     code, out, err = run.end()
     summary = run.summary()
     assert (code, summary["status"], summary["exit_code"], summary["error"]) == (0, "done", 0, None), err
@@ -117,7 +95,7 @@ def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
 
 
 def test_single_has_a_learner_and_an_evaluator(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "train_s=0.3", mode="single").end()
+    code, out, err = StandInRun(run_dir, "train_s=0.3", mode="single").end()
     assert code == 0, err
     assert "2 processes ended, 0 left" in out
 
@@ -130,7 +108,7 @@ def test_single_has_a_learner_and_an_evaluator(run_dir: Path) -> None:
 def test_one_signal_stops_cleanly(
     run_dir: Path, started: list[Run], number: signal.Signals, status: str, code: int
 ) -> None:
-    run = Run(run_dir)
+    run = StandInRun(run_dir)
     started.append(run)
     processes = run.ready()
     run.process.send_signal(number)
@@ -143,7 +121,7 @@ def test_one_signal_stops_cleanly(
 
 
 def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "worker=deaf")
+    run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
     processes = run.ready()
     run.process.send_signal(signal.SIGINT)
@@ -157,20 +135,20 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
 
 
 def test_deaf_worker_is_killed_and_named(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "worker=deaf", "train_s=2").end()
+    code, out, err = StandInRun(run_dir, "worker=deaf", "train_s=2").end()
     assert code == 0, err
     assert "killed local/worker-0 (pid" in out
     assert "0 left" in out
 
 
 def test_what_an_env_started_does_not_outlive_the_run(run_dir: Path) -> None:
-    code, out, err = Run(run_dir, "worker=litter", "train_s=2").end()
+    code, out, err = StandInRun(run_dir, "worker=litter", "train_s=2").end()
     assert code == 0, err
     assert "local/stray (pid" in out
 
 
 def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "worker=raise")
+    run = StandInRun(run_dir, "worker=raise")
     started.append(run)
     code, _, err = run.end()
     summary = run.summary()
@@ -181,14 +159,15 @@ def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: 
 
 
 def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "learner=raise")
+    run = StandInRun(run_dir, "learner=raise")
     started.append(run)
     assert run.end()[0] == 1
     assert "the loss is NaN" in run.summary()["error"]
 
 
+@pytest.mark.timed
 def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "evaluator=slow", "train_s=0.3")
+    run = StandInRun(run_dir, "evaluator=slow", "train_s=0.3")
     started.append(run)
     code, out, _ = run.end()
     assert code == 0
@@ -198,7 +177,7 @@ def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, starte
 
 
 def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "worker=deaf")
+    run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
     processes = run.ready()
     assert len(processes) == 6
@@ -207,7 +186,7 @@ def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[R
 
 
 def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "worker=deaf")
+    run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
     processes = run.ready()
     os.kill(processes[0].pid, signal.SIGKILL)
@@ -219,7 +198,7 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
 
 
 def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, detach=True)
+    run = StandInRun(run_dir, detach=True)
     started.append(run)
     run.process.stdout.readline()  # type: ignore[union-attr]
     assert run.process.wait(START_S) == 0
@@ -234,9 +213,9 @@ def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: l
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, started: list[Run], closed: bool) -> None:
     """The command is killed before READY, by `timeout` or with its terminal."""
-    run = Run(run_dir, detach=True)
+    run = StandInRun(run_dir, detach=True)
     started.append(run)
-    wait_for((run_dir / "run.json").exists)
+    until((run_dir / "run.json").exists, "the run", START_S)
     run.process.kill()
     if closed:
         for stream in (run.process.stdout, run.process.stderr):
@@ -244,7 +223,8 @@ def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, st
             stream.close()
     info = json.loads((run_dir / "run.json").read_text())
     launcher = ProcessId(info["pid"], info["start_time"])
-    wait_for(lambda: run.status().get("phase") in ("running", "ended") or (run_dir / "summary.json").exists())
+    phases, summary = ("running", "ended"), run_dir / "summary.json"
+    until(lambda: run.status().get("phase") in phases or summary.exists(), "the run", START_S)
     assert is_alive(launcher), run.summary()
     os.kill(launcher.pid, signal.SIGUSR1)
     assert not await_gone([launcher], END_S)
@@ -252,7 +232,7 @@ def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, st
 
 
 def test_a_terminal_that_closes_does_not_end_the_run(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "train_s=2")
+    run = StandInRun(run_dir, "train_s=2")
     started.append(run)
     for stream in (run.process.stdout, run.process.stderr):
         assert stream is not None
@@ -262,10 +242,10 @@ def test_a_terminal_that_closes_does_not_end_the_run(run_dir: Path, started: lis
 
 
 def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir)
+    run = StandInRun(run_dir)
     started.append(run)
     run.ready()
-    second = Run(run_dir)
+    second = StandInRun(run_dir)
     started.append(second)
     code, _, err = second.end()
     assert code != 0
@@ -275,7 +255,7 @@ def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> Non
 
 
 def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
-    run = Run(run_dir, "worker=silent", "start_s=1.0")
+    run = StandInRun(run_dir, "worker=silent", "start_s=1.0")
     started.append(run)
     assert run.end()[0] == 4
     summary = run.summary()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
@@ -20,6 +17,8 @@ from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode, SpaceSpec, StateSpec
+
+WALKER = "tests.envs.odd_envs:Walker"
 
 
 def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
@@ -30,8 +29,8 @@ def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: Mode) -> None:
-    with pytest.raises(ConfigError, match=r"env.recovery: 'exact': env.id 'odd_envs:Walker' has no limit") as refused:
-        planned(tmp_path, mode, env__id="odd_envs:Walker")
+    with pytest.raises(ConfigError, match=rf"env.recovery: 'exact': env.id '{WALKER}' has no limit") as refused:
+        planned(tmp_path, mode, env__id=WALKER)
     sentences = str(refused.value).removesuffix(".").split(". ")
     assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
     for way in ("env.max_episode_steps: N", "get_state and set_state", "env.recovery: restart_episode"):
@@ -46,7 +45,7 @@ def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, m
     ("sync", {"env__recovery": "restart_episode"}),
 ], ids=["async repeats nothing", "a limit", "restart_episode"])  # fmt: skip
 def test_each_way_out_starts(tmp_path: Path, mode: Mode, values: dict[str, Any]) -> None:
-    plan = planned(tmp_path, mode, env__id="odd_envs:Walker", **values)
+    plan = planned(tmp_path, mode, env__id=WALKER, **values)
     assert plan.env.max_episode_steps == values.get("env__max_episode_steps")
 
 

@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lab import Lab, lab_or_skip
-from setup_parts import ROOT, parcel
 
+from tests.lab import Lab, lab_or_skip
+from tests.launch.setup_parts import ROOT, parcel
+from tests.waiting import until
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch.setup_hosts import Parcel
@@ -25,6 +26,7 @@ from zmqrl.orchestrators.code_sync import Pack, deliver, pack
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
 
+pytestmark = pytest.mark.whole
 PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
@@ -118,6 +120,7 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, t
     assert ", already there, " in again.stdout
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_path: Path, number: int) -> None:
     """One host never gets its turn, another never answers."""
@@ -129,23 +132,16 @@ def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_pa
     with (lab.hosts[1].tmp / "held" / "venv.setup-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with started(lab, tmp_path, hosts, goods, **PIPES) as running:
-            until(lambda: lab.hosts[1].processes('"step": "install"'))
+            until(lambda: lab.hosts[1].processes('"step": "install"'), deadline_s=20)
             began = time.monotonic()
             running.send_signal(number)
             out, err = running.communicate(timeout=20)
-        until(lambda: not lab.hosts[1].processes('"step": "install"'))
+        until(lambda: not lab.hosts[1].processes('"step": "install"'), deadline_s=20)
     assert (running.returncode, out) == (130, "")
     assert err.endswith("zmqrl: interrupted\n")
     assert time.monotonic() - began < 10
     assert os.listdir(lab.hosts[1].tmp / "zmqrl") == []
     assert os.listdir(lab.hosts[1].tmp / "held") == ["venv.setup-lock"]
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str) -> subprocess.CompletedProcess[str]:

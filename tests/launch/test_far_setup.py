@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from setup_parts import ROOT, parcel, requirements
 
+from tests.launch.setup_parts import ROOT, parcel, requirements
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch import far_setup
 from zmqrl.launch.far_setup import NEWEST, OLDEST, STAMP
 from zmqrl.launch.setup_hosts import Installed, Parcel, _script, _Setup
 from zmqrl.orchestrators.ssh_connection import Connection
+
+pytestmark = pytest.mark.whole
 
 
 @dataclass

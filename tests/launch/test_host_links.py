@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.messages.samples import host_event
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
 from zmqrl.launch.boots import boots
@@ -20,9 +18,10 @@ from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
+from zmqrl.messages.agent import Command, Gone, Hold, Join, Lease
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 
-LISTENING = {"addresses": ["10.0.0.1"], "ports": [1, 2, 3], "token": "t"}
+LISTENING = {"addresses": ["10.0.0.1"], "ports": (1, 2, 3), "token": "t"}
 
 
 class Notebook(Orchestrator):
@@ -30,7 +29,7 @@ class Notebook(Orchestrator):
 
     def __init__(self) -> None:
         self.deployed: list[Mapping[str, Boot]] = []
-        self.told: list[tuple[str | None, Mapping[str, Any]]] = []
+        self.told: list[tuple[str | None, Command]] = []
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self.deployed.append(boots)
@@ -38,14 +37,14 @@ class Notebook(Orchestrator):
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
         return ()
 
-    def command(self, host: str | None, command: Mapping[str, Any]) -> None:
+    def command(self, host: str | None, command: Command) -> None:
         self.told.append((host, command))
 
     def undeploy(self, grace_s: float) -> Teardown:
         return Teardown(0)
 
-    def commands(self, name: str) -> list[tuple[str | None, Mapping[str, Any]]]:
-        return [(host, command) for host, command in self.told if command["command"] == name]
+    def commands(self, kind: type[Command]) -> list[tuple[str | None, Command]]:
+        return [(host, command) for host, command in self.told if isinstance(command, kind)]
 
 
 def plan_of(run_dir: Path, **config: Any) -> RunPlan:
@@ -66,7 +65,7 @@ class Links:
         self.links.deploy()
 
     def tell(self, host: str, name: str, /, **data: Any) -> None:
-        event = HostEvent(host, name, data)
+        event = host_event(host, name, **data)
         self.state.handle(event)
         self.links.take(event)
 
@@ -114,21 +113,22 @@ def test_ports_and_tunnels(tmp_path: Path) -> None:
 def test_both_orders_lead_to_one_join(links: Links, first: str) -> None:
     said = [lambda: links.tell("b", "agent"), lambda: links.tell("local", "listening", **LISTENING)]
     for tell in said if first == "agent" else reversed(said):
-        assert links.orchestrator.commands("join") == []
+        assert links.orchestrator.commands(Join) == []
         tell()
-    join = {"command": "join", "addresses": ["10.0.0.1"], "ports": [1, 2, 3], "token": None}
-    assert links.orchestrator.commands("join") == [("b", join)]
+    join = Join(["10.0.0.1"], (1, 2, 3), None)
+    assert links.orchestrator.commands(Join) == [("b", join)]
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.5, store=False)
     assert (links.state.hosts["b"].state, links.state.hosts["b"].sees_store) == ("ready", False)
     links.tell("local", "listening", **LISTENING)
-    assert len(links.orchestrator.commands("join")) == 1, "the broker was started again; b is in already"
+    assert len(links.orchestrator.commands(Join)) == 1, "the broker was started again; b is in already"
 
 
 def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
     links = Links(plan_of(tmp_path, learner=LearnerSection(address="gpu.lab")))
     links.tell("local", "listening", **LISTENING)
     links.tell("b", "agent")
-    assert links.orchestrator.commands("join")[0][1]["addresses"] == ["gpu.lab"]
+    ((_, join),) = links.orchestrator.commands(Join)
+    assert isinstance(join, Join) and join.addresses == ["gpu.lab"]
 
 
 def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
@@ -136,8 +136,8 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     for index in (1, 2):
         links.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
     links.tell("b", "agent_exit", code=None, introduced=True)
-    gone = {"command": "gone", "host": "b", "workers": [1, 2]}
-    assert links.orchestrator.commands("gone") == [("local", gone)]
+    gone = Gone("b", [1, 2])
+    assert links.orchestrator.commands(Gone) == [("local", gone)]
     assert links.state.hosts["b"].state == "lost"
     (problem,) = links.state.problems
     assert "its agent ended (exit unknown)" in str(problem)
@@ -153,7 +153,7 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
     links: Links, event: str, data: dict[str, Any], state: str, words: tuple[str, ...]
 ) -> None:
     links.tell("b", event, **data)
-    links.tell("local", "host_lost", lost="b")
+    links.tell("local", "host_lost", host="b")
     links.tell("b", "agent_exit", code=0, introduced=True)
     (problem,) = links.state.problems
     assert links.state.hosts["b"].state == state
@@ -171,19 +171,21 @@ def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
 def test_leases_are_renewed_about_every_second(links: Links) -> None:
     for now in (10.0, 10.1, 10.9, 11.0, 11.5):
         links.links.renew(now)
-    assert links.orchestrator.commands("lease") == [(None, {"command": "lease"})] * 2
+    assert links.orchestrator.commands(Lease) == [(None, Lease())] * 2
 
 
 def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     assert "local: 2 workers" in links.serve(tmp_path, '{"scale": {"local": 2}}', 1.0)
-    assert links.orchestrator.commands("hold") == [("local", {"command": "hold", "workers": [0, 3]})]
+    assert links.orchestrator.commands(Hold) == [("local", Hold([0, 3]))]
     assert "there is no host 'x'" in links.serve(tmp_path, '{"scale": {"x": 2}}', 3.0)
     for number, text in enumerate(('{"scale": 7}', '{"scale": {"b": "many"}}', "{}")):
         assert "refused" in links.serve(tmp_path, text, 5.0 + 2 * number)
     assert "leave at the end" in links.serve(tmp_path, '{"scale": {"b": 0}}', 20.0)
     links.tell("b", "agent_exit", code=0, introduced=True)
     assert links.state.hosts["b"].state == "drained"
-    assert links.state.problems == []
+    told = [problem.cause for problem in links.state.problems]
+    assert told == ["refused: 1 x value", "refused: 1 x fields"], "once per reason, and the end of b is no problem"
+    assert links.state.refused_messages == {"value": 2, "fields": 1}
     assert "connected to again" in links.serve(tmp_path, '{"scale": {"b": 1}}', 22.0)
     assert links.orchestrator.deployed[-1]["b"].workers == (4,)
     assert links.state.hosts["b"].state == "connecting"
@@ -195,7 +197,7 @@ def test_a_host_that_took_no_part_is_refused_with_all_that_was_asked(tmp_path: P
     before = status_of(links.state, 0.0)
     answer = links.serve(tmp_path, '{"scale": {"local": 2, "c": 1}}', 1.0)
     assert "refused" in answer and "c=1: c took no part when the run began" in answer
-    assert (len(links.orchestrator.deployed), links.orchestrator.commands("hold")) == (1, [])
+    assert (len(links.orchestrator.deployed), links.orchestrator.commands(Hold)) == (1, [])
     assert "c: it takes no part" in links.serve(tmp_path, '{"scale": {"c": 0}}', 3.0)
     assert status_of(links.state, 0.0) == before
 

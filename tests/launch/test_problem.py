@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.lost_agent import tail_since
 from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 from zmqrl.launch.run_state import RunState
-from zmqrl.orchestrators.base import HostEvent
 
 DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]
 
@@ -58,9 +55,9 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
     state = RunState(stand_in_plan(tmp_path / "run"))
 
     def tell(name: str, **data: Any) -> None:
-        state.handle(HostEvent("local", name, {"role": role, "index": 0, **data}))
+        state.handle(host_event("local", name, role=role, index=0, **data))
 
-    tell("exit", code=code, signal=None, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
+    tell("exit", code=code, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
     tell("gave_up", cause=f"exit code {code}")
     assert said in str(state.problems[-1])
 
@@ -74,12 +71,13 @@ def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, othe
     state = RunState(dataclasses.replace(plan, workers={"local": 2}))
 
     def tell(name: str, index: int, **data: Any) -> None:
-        state.handle(HostEvent("local", name, {"role": "worker", "index": index, **data}))
+        state.handle(host_event("local", name, role="worker", index=index, **data))
 
     for index in (0, 1):
         tell("ready", index)
     state.hosts.expect("local", 1 if other == "exit" else 2)
-    tell(other, 1, code=0, signal=None, expected=True, cause="exit code 0", detail={}, log="", log_tail=[])
+    exited = {"code": 0, "expected": True, "cause": "exit code 0"} if other == "exit" else {}
+    tell(other, 1, **exited)
     tell("gave_up", 0, cause="exit code 1")
     assert said in str(state.problems[-1])
 

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.errors import ConfigError, DeadlineExceeded
+from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, ask
+from zmqrl.messages.files import RequestAnswer, ScaleRequest
 
 WAIT_S = 20.0
 ASK = """
 import sys
 from pathlib import Path
 from zmqrl.launch.requests import ask
-print(ask(Path(sys.argv[1]), {"n": 7}, 20))
+from zmqrl.messages.files import ScaleRequest
+print(ask(Path(sys.argv[1]), ScaleRequest({"a": 7}), 20))
 """
 
 
@@ -28,7 +30,8 @@ def test_another_process_is_answered(tmp_path: Path) -> None:
     while not served:
         assert time.monotonic() < until
         for path, request in requests.waiting():
-            requests.answer(path, "done", f"it is {request['n']}")
+            assert isinstance(request, ScaleRequest)
+            requests.answer(path, RequestAnswer(done=f"it is {request.scale['a']}"))
             served += 1
     assert asker.communicate(timeout=WAIT_S)[0] == "it is 7\n"
     assert list((tmp_path / FOLDER).iterdir()) == []
@@ -39,14 +42,14 @@ def test_a_refusal_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def look(_: float) -> None:
         for path, _request in requests.waiting():
-            requests.answer(path, "refused", "no such host")
+            requests.answer(path, RequestAnswer(refused="no such host"))
 
     monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
     with pytest.raises(ConfigError, match="no such host"):
-        ask(tmp_path, {}, WAIT_S)
+        ask(tmp_path, ScaleRequest({}), WAIT_S)
 
 
-def test_garbage_is_removed_and_not_served(tmp_path: Path) -> None:
+def test_garbage_is_removed_and_has_its_reason(tmp_path: Path) -> None:
     requests, folder = Requests(tmp_path), tmp_path / FOLDER
     assert list(requests.waiting()) == []
     folder.mkdir()
@@ -54,11 +57,45 @@ def test_garbage_is_removed_and_not_served(tmp_path: Path) -> None:
     (folder / "2.json").write_text("[1]")
     (folder / "3.json").write_text('{"a": "' + "x" * MAX_BYTES + '"}')
     (folder / "4.json").write_text('{"a": 1}')
-    assert [(path.name, request) for path, request in requests.waiting()] == [("4.json", {"a": 1})]
+    (folder / "5.json").write_text('{"scale": {"a": -1}}')
+    (folder / "6.json").write_text('{"scale": {"a": 1}}')
+    *wrong, (path, request) = requests.waiting()
+    assert (path.name, request) == ("6.json", ScaleRequest({"a": 1}))
+    reasons = [error.reason if isinstance(error, WireError) else None for _, error in wrong]
+    assert reasons == ["not JSON", "not JSON", "size", "fields", "value"]
     assert list(folder.iterdir()) == []
 
 
 def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"):
-        ask(tmp_path, {"scale": {}}, 0.1)
+        ask(tmp_path, ScaleRequest({}), 0.1)
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_request_that_is_withdrawn_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """It is counted as nothing, and no answer is left for a command that is gone."""
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    folder.mkdir()
+    for name in ("1.json", "2.json"):
+        (folder / name).write_text('{"scale": {"a": 1}}')
+    waiting = requests.waiting()
+    assert next(waiting)[0].name == "1.json"
+    (folder / "2.json").unlink()
+    assert list(waiting) == []
+
+
+def test_a_request_that_was_taken_is_answered_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the launcher has begun is done: the command says so, and its answer is removed."""
+    requests, taken, sleep = Requests(tmp_path), list[Path](), time.sleep
+
+    def look(_: float) -> None:
+        if taken:
+            requests.answer(taken[0], RequestAnswer(done="late"))
+        taken.extend(path for path, _request in requests.waiting())
+        sleep(0.1)
+
+    monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
+    assert ask(tmp_path, ScaleRequest({}), 0.05) == "late"
     assert list((tmp_path / FOLDER).iterdir()) == []

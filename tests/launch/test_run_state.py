@@ -3,15 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch.live_view import picture
@@ -22,7 +20,6 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Summary, summarise
-from zmqrl.orchestrators.base import HostEvent
 
 SUMMARY_KEYS = [
     "status",
@@ -67,7 +64,7 @@ def state(tmp_path: Path) -> RunState:
 
 
 def tell(state: RunState, name: str, **data: Any) -> None:
-    state.handle(HostEvent("local", name, data))
+    state.handle(host_event("local", name, **data))
 
 
 def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> None:
@@ -112,9 +109,9 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
 
 
 def test_the_final_score_is_not_replaced(state: RunState) -> None:
-    tell(state, "score", return_mean=3.0, final=True)
-    tell(state, "score", return_mean=2.0, final=False)
-    assert state.score["return_mean"] == 3.0
+    tell(state, "score", role="evaluator", index=0, return_mean=3.0, final=True)
+    tell(state, "score", role="evaluator", index=0, return_mean=2.0, final=False)
+    assert state.score is not None and state.score.return_mean == 3.0
 
 
 def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:

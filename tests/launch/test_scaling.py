@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError

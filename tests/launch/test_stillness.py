@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stillness import Stillness
-from zmqrl.orchestrators.base import HostEvent
 
 
 @pytest.fixture
@@ -21,7 +18,7 @@ def state(tmp_path: Path) -> RunState:
 
 def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
     values = {"env_steps": env_steps, "updates": updates}
-    state.handle(HostEvent("local", "metrics", {"role": "learner", "index": 0, "values": values}))
+    state.handle(host_event("local", "metrics", role="learner", index=0, values=values))
 
 
 def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
@@ -40,7 +37,7 @@ def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) ->
     told = []
     for second in range(300):
         rows = min(second, 200) // 50 * 64
-        state.handle(HostEvent("local", "usage", {"processes": {}, "leases": 2, "stored": rows}))
+        state.handle(host_event("local", "usage", processes={}, leases=2, stored=rows))
         told += [second] if stillness.look(state, second) else []
     assert told == [260]
 
@@ -58,8 +55,8 @@ def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> Non
 def test_who_is_away_is_named(state: RunState) -> None:
     stillness = Stillness(60.0)
     stored(state, 1_500)
-    state.handle(HostEvent("local", "ready", {"role": "worker", "index": 0}))
-    state.handle(HostEvent("local", "started", {"role": "worker", "index": 1}))
+    state.handle(host_event("local", "ready", role="worker", index=0))
+    state.handle(host_event("local", "started", role="worker", index=1))
     assert stillness.look(state, 0.0) is None
     text = str(stillness.look(state, 60.0))
     assert "no env step was stored for limits.stalled_after_s (60 s), at 1,500" in text
@@ -69,8 +66,8 @@ def test_who_is_away_is_named(state: RunState) -> None:
 def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
     stillness = Stillness(60.0)
     stored(state, 1_500)
-    worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "signal": None, "cause": "exit code 0"}
-    state.handle(HostEvent("local", "exit", {**worker, "expected": True}))
+    worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "cause": "exit code 0"}
+    state.handle(host_event("local", "exit", **worker, expected=True))
     state.hosts["local"].state = "drained"
     assert stillness.look(state, 0.0) is None
     text = str(stillness.look(state, 60.0))
@@ -81,5 +78,5 @@ def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:
     stillness = Stillness(60.0)
     assert not any(stillness.look(state, second) for second in range(100))
     stored(state, 100)
-    state.handle(HostEvent("local", "ended", {"role": "learner", "index": 0, "env_steps": 100}))
+    state.handle(host_event("local", "ended", role="learner", index=0, env_steps=100))
     assert not any(stillness.look(state, second) for second in range(100, 300))

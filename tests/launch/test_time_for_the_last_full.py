@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import time
 from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.view import View
 from zmqrl.metrics.recorder import Recorder
-from zmqrl.orchestrators.base import HostEvent, Orchestrator
+from zmqrl.orchestrators.base import Orchestrator
 
-WRITING = HostEvent("local", "writing", {"role": "learner", "index": 0})
+WRITING = host_event("local", "writing", role="learner", index=0)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch import wheel
 from zmqrl.launch.wheel import Wheel, make_wheel
 
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 
 

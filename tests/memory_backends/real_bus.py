@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ class RealBus:
         self.plan, self.arena = plan, Arena.create(plan)
         names = ("segments", "descriptors", "notices", "control")
         self.endpoints = Endpoints(**{name: f"ipc://{folder}/{name}" for name in names})
-        self.agent = AgentLink(self.endpoints, "local")
+        self.agent = AgentLink(self.endpoints)
         self._ends: list[Any] = [self.agent]
         self._children: list[subprocess.Popen[str]] = []
         self.broker = self.start_broker()
@@ -78,11 +76,3 @@ class RealBus:
                 child.kill()
             child.communicate()
         self.arena.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """The condition's first true value; it should wait a little by itself."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S} s"
-    return found

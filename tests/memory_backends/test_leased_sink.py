@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-
+from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.events import Standing
 from zmqrl.memory_backends._arena_ends import LeasedSink
 from zmqrl.memory_backends._remote_writer import RemoteWriter

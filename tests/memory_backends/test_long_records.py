@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from real_bus import RealBus, until
-
+from tests.memory_backends.real_bus import RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.memory_backends.base import StreamOrder, TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.messages.bus import HostReport
+from zmqrl.messages.frames import MAX_CONTROL_BYTES
 from zmqrl.types import SegmentId, Version
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.02
 VECTOR_ENVS = 2
 STEPS = 6000
@@ -33,7 +31,7 @@ def states(vector_env: int) -> tuple[EnvSlotState, ...]:
 
 
 STATES = {vector_env: states(vector_env) for vector_env in range(VECTOR_ENVS)}
-assert sum(s.actions.nbytes for s in STATES[0] if s.actions is not None) > messages.MAX_CONTROL_BYTES
+assert sum(s.actions.nbytes for s in STATES[0] if s.actions is not None) > MAX_CONTROL_BYTES
 
 
 class LongBus(RealBus):
@@ -44,7 +42,7 @@ class LongBus(RealBus):
         self.learner = self.source()
         self.spawn = 0
         first = self.sink()
-        self.agent.report(HostWord({0: 0}, workers=[0]))
+        self.agent.report(HostReport("local", {0: 0}, [], [], [0]))
         until(lambda: len(first.poll(TURN_S).streams) == VECTOR_ENVS, "orders")
         for vector_env in range(VECTOR_ENVS):
             segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
@@ -53,12 +51,12 @@ class LongBus(RealBus):
         until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "booked")
         self.learner.release([taken.ref for taken in self.learner.take(TURN_S)])
         first._heartbeat.close()
-        self.agent.report(HostWord({}, workers=[0]))
+        self.agent.report(HostReport("local", {}, [], [], [0]))
 
     def successor(self) -> ZmqSink:
         self.spawn += 1
         made = self.sink(spawn=self.spawn)
-        self.agent.report(HostWord({0: self.spawn}, workers=[0]))
+        self.agent.report(HostReport("local", {0: self.spawn}, [], [], [0]))
         return made
 
     def turn(self, sink: ZmqSink) -> tuple[StreamOrder, ...]:
@@ -110,7 +108,7 @@ def test_a_worker_killed_between_two_parts_has_a_successor(bus: LongBus) -> None
     first = bus.successor()
     bus.until_a_part_came(first)
     first._heartbeat.close()
-    bus.agent.report(HostWord({}, workers=[0]))
+    bus.agent.report(HostReport("local", {}, [], [], [0]))
     orders = bus.all_orders(bus.successor())
     check(orders)
     assert 2 in {order.incarnation for order in orders.values()}, "the one whose record was on its way begins anew"
@@ -121,7 +119,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
     bus.until_a_part_came(successor)
     bus.kill(bus.broker)
     bus.broker = bus.start_broker()
-    bus.agent.report(HostWord({0: bus.spawn}, workers=[0]))
+    bus.agent.report(HostReport("local", {0: bus.spawn}, [], [], [0]))
     check(bus.all_orders(successor))
     assert bus.arena.ledger().balanced
 

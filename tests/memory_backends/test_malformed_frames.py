@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-from event_pipe import EventPipe
-
+from tests.memory_backends.event_pipe import EventPipe
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.messages import bus
+from zmqrl.messages.frames import pack, pack_descriptors, unpack
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
-from zmqrl.wire import messages
 
 WAIT_S = 5.0
 ORDERS: dict[str, Any] = {
@@ -35,9 +32,9 @@ ORDERS: dict[str, Any] = {
     "orders": [[0, 0, 0, None], [1, 1, 3, 9]],
     "stop": False,
 }
-RECORD = messages.pack("record", spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]])
-BOOKS = messages.pack("books", broker=1, requests=[[0, 1, 2, 0]], known=[0, 3])
-GARBAGE = [b"", b"\xc1", b"x" * 5000, messages.pack("farewell"), b"\x91" * 3000, messages.pack("orders", **ORDERS)[:40]]
+RECORD = pack(bus.Record(spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]]))
+BOOKS = pack(bus.Books(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
+GARBAGE = [b"", b"\xc1", b"x" * 5000, pack(bus.Farewell()), b"\x91" * 3000, pack(bus.Orders(**ORDERS))[:40]]
 
 
 class HandBroker:
@@ -67,7 +64,7 @@ class HandBroker:
             self.source.take(0.0)
             assert self.sockets["control"].poll(WAIT_S * 1000), f"nobody sent {kind}"
             peer, frame = self.sockets["control"].recv_multipart()
-            if messages.unpack(frame).kind == kind:
+            if bus.kind_of(unpack(frame)) == kind:
                 return peer
 
     def refused(self) -> dict[str, int]:
@@ -96,9 +93,9 @@ def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))
     broker.sockets["control"].send_multipart((peer, b"two", b"frames"))
-    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **{**ORDERS, "leases": [[1 << 40, 1]]})))
-    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **{**ORDERS, "acked": [[99, 0, 0]]})))
-    broker.sockets["control"].send_multipart((peer, messages.pack("orders", **ORDERS)))
+    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**{**ORDERS, "leases": [[1 << 40, 1]]}))))
+    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**{**ORDERS, "acked": [[99, 0, 0]]}))))
+    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**ORDERS))))
     while not broker.sink.poll(WAIT_S).streams:
         pass
     assert broker.sink.open(0) is not None
@@ -111,9 +108,7 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))
         broker.sockets["descriptors"].send(frame)
-    broker.sockets["control"].send_multipart(
-        (peer, messages.pack("books", broker=1, requests=[[99, 1, 2, 0]], known=None))
-    )
+    broker.sockets["control"].send_multipart((peer, pack(bus.Books(broker=1, requests=[[99, 1, 2, 0]], known=None))))
     broker.sockets["control"].send_multipart((peer, BOOKS))
     while not broker.source.take_up_requests():
         broker.source.take(WAIT_S)
@@ -124,10 +119,10 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
 
 
 SOUND = {
-    "orders": messages.pack("orders", **ORDERS),
+    "orders": pack(bus.Orders(**ORDERS)),
     "record": RECORD,
     "books": BOOKS,
-    "descriptors": messages.pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
+    "descriptors": pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
 }
 MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
 

@@ -36,9 +36,9 @@ def test_it_asks_at_once_and_then_ever_more_rarely(fetching: RecordFetching) -> 
 
 
 def test_a_new_part_brings_the_next_request_at_once(fetching: RecordFetching) -> None:
-    assert fetching.due(0.0) == [[0, 1, 0], [1, 1, 0]]
+    assert fetching.due(0.0) == [(0, 1, 0), (1, 1, 0)]
     assert fetching.take([[0, 1, 0, RECORD[:9]]]) == []
-    assert fetching.due(0.1) == [[0, 1, 9], [1, 1, 0]]
+    assert fetching.due(0.1) == [(0, 1, 9), (1, 1, 0)]
     assert fetching.take([[0, 1, 0, RECORD[:9]]]) == []
     assert fetching.due(0.2) == [], "that part was there already"
 
@@ -47,13 +47,13 @@ def test_whole_records_are_orders_to_follow(fetching: RecordFetching) -> None:
     (order,) = fetching.take([[0, 1, 0, RECORD], [1, 1, 0, RECORD[:9]]])
     assert (order.vector_env, order.incarnation, order.next_index) == (0, 1, 7)
     assert order.states is not None and np.array_equal(order.states[0].actions, np.arange(40))  # type: ignore[arg-type]
-    assert fetching.due(0.0) == [[1, 1, 9]]
+    assert fetching.due(0.0) == [(1, 1, 9)]
 
 
 def test_newer_orders_forget_what_is_not_in_them_and_keep_what_came(fetching: RecordFetching) -> None:
     fetching.take([[1, 1, 0, RECORD[:9]]])
     fetching.expect([AWAITED[1], (StreamOrder(0, 2, 8, ()), 5)])
-    assert sorted(fetching.due(0.0)) == [[0, 2, 0], [1, 1, 9]]
+    assert sorted(fetching.due(0.0)) == [(0, 2, 0), (1, 1, 9)]
     assert fetching.take([[0, 1, 0, RECORD]]) == []
 
 
@@ -61,4 +61,4 @@ def test_what_is_no_record_is_asked_for_again(fetching: RecordFetching) -> None:
     REFUSED.clear()
     (order,) = fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)], [1, 1, 0, RECORD]])
     assert (order.vector_env, REFUSED) == (1, ["record"])
-    assert fetching.due(0.0) == [[0, 1, 0]]
+    assert fetching.due(0.0) == [(0, 1, 0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +9,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from event_pipe import EventPipe
-from real_bus import WAIT_S, RealBus, until
-
+from tests.memory_backends.event_pipe import EventPipe
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.config.plan import Boot, Endpoints, Keys, Listen
 from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.messages.bus import HostReport
 from zmqrl.types import SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 TURN_S = 0.05
 
 
@@ -45,7 +43,7 @@ class FarBus(RealBus):
         super().__init__(replace(plan, config=replace(plan.config, limits=limits), workers={"b": 1}), folder)
         self.listen = Listen("127.0.0.1", self._ports())
         self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)
-        self.far_agent = AgentLink(self.far, "b", self.far_keys)
+        self.far_agent = AgentLink(self.far, self.far_keys)
         self._ends.append(self.far_agent)
 
     def boot(self, role: str, index: int = 0, spawn: int = 0, inherit: bool = False) -> Boot:
@@ -68,7 +66,7 @@ class FarBus(RealBus):
 
     def said_lost(self) -> bool:
         events = self._events.read(TURN_S)
-        return any(event.get("state") == "lost" and event["member"] == "worker" for event in events)
+        return any(event.get("state") == "lost" and event["role"] == "worker" for event in events)
 
     def close(self) -> None:
         super().close()
@@ -135,8 +133,8 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
             write(sink, later)
         index += 3
         bus.broker = bus.start_broker()
-        bus.agent.report(HostWord({}))
-        bus.far_agent.report(HostWord({0: 0}, workers=[0]))
+        bus.agent.report(HostReport("local", {}, [], [], []))
+        bus.far_agent.report(HostReport("b", {0: 0}, [], [], [0]))
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()

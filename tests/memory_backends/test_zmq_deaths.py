@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ import msgpack
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import ROWS, bus_plan
-from real_bus import WAIT_S, RealBus, until
-
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
 from zmqrl.memory_backends.base import TakeUp
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.messages.bus import HostReport, LearnerReport
+from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
 from zmqrl.types import SegmentId, Version
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
 
+pytestmark = pytest.mark.whole
 WORKER = str(Path(__file__).parent / "worker_that_waits.py")
 TURN_S = 0.05
 
@@ -69,9 +67,9 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert child.stdout is not None and child.stdout.readline() == "stepping\n"
     (sealed,) = until(lambda: source.take(TURN_S), "the sealed segment")
     assert (sealed.meta.id, sealed.meta.rows) == (SegmentId(0, 0, 0), 8)
-    bus.agent.report(HostWord({0: 0}, workers=[0]))
+    bus.agent.report(HostReport("local", {0: 0}, [], [], [0]))
     bus.kill(child)
-    bus.agent.report(HostWord({}, workers=[0]))
+    bus.agent.report(HostReport("local", {}, [], [], [0]))
     until(lambda: source.take(TURN_S) or bus.arena.ledger().dropped["unsealed"], "the sweep")
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.dropped["unsealed"]) == (13, 8, 5)
@@ -94,10 +92,10 @@ def test_all_slots_of_a_killed_worker_come_back(bus: RealBus) -> None:
     source = bus.source()
     for spawn in range(5):
         sink = bus.sink(spawn=spawn)
-        bus.agent.report(HostWord({0: spawn}, workers=[0]))
+        bus.agent.report(HostReport("local", {0: spawn}, [], [], [0]))
         until(lambda sink=sink: sink.poll(TURN_S) and sink.open(0), "a lease")
         sink._heartbeat.close()
-        bus.agent.report(HostWord({}, workers=[0]))
+        bus.agent.report(HostReport("local", {}, [], [], [0]))
     last = bus.sink(spawn=9)
     until(lambda: last.poll(TURN_S) and last.open(0), "a lease")
     del source
@@ -147,7 +145,7 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(bus: RealBu
             index += 1
         bus.broker = bus.start_broker()
         until(lambda: bus.arena.open_slots() == 0 or sink.poll(TURN_S), "a word")
-        bus.agent.report(HostWord({0: 0}, workers=[0]))
+        bus.agent.report(HostReport("local", {0: 0}, [], [], [0]))
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()
@@ -156,9 +154,9 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(bus: RealBu
 
 
 def garbage() -> list[list[bytes]]:
-    refs = messages.pack_descriptors(0, 0, [])
-    wild = messages.pack_descriptors(0, 0, [(1 << 40, -5), (0, 1 << 60), (-1, 0)])  # type: ignore[list-item]
-    sound = messages.pack("learner", env_steps=1, updates=1)
+    refs = pack_descriptors(0, 0, [])
+    wild = pack_descriptors(0, 0, [(1 << 40, -5), (0, 1 << 60), (-1, 0)])  # type: ignore[list-item]
+    sound = pack(LearnerReport(env_steps=1, updates=1))
     return [
         [b""],
         [b"\x81\x90\x00"],
@@ -166,13 +164,13 @@ def garbage() -> list[list[bytes]]:
         [b"x" * 100_000],
         [refs],
         [wild],
-        [messages.pack_descriptors(1 << 60, -1, [])],
+        [pack_descriptors(1 << 60, -1, [])],
         [sound, sound],
         [b"", b"", b""],
-        [msgpack.packb([messages.PROTOCOL, "goodbye", {"index": 77, "spawn": 0}])],
-        [msgpack.packb([messages.PROTOCOL, "books", {"broker": 1, "requests": [], "known": None}])],
-        [msgpack.packb([messages.PROTOCOL, "answer", {"part": [9, 9, 9, 40, 0, b"12345678"]}])],
-        [msgpack.packb([messages.PROTOCOL + 1, "worker", {}])],
+        [msgpack.packb([PROTOCOL, {"kind": "goodbye", "index": 77, "spawn": 0}])],
+        [msgpack.packb([PROTOCOL, {"kind": "books", "broker": 1, "requests": [], "known": None}])],
+        [msgpack.packb([PROTOCOL, {"kind": "answer", "part": [9, 9, 9, 40, 0, b"12345678"]}])],
+        [msgpack.packb([2, "worker", {}])],
         [b"\x91" * 3000],
     ]
 

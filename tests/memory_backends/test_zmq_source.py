@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 import pytest
 import zmq
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
-from bus_plans import bus_plan
-
+from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.memory_backends.zmq import ZmqSource
+from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import StreamRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire.messages import pack_descriptors
 
 WAIT_S = 5.0
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Host, Lab, Process
-
+from tests.lab import Host, Lab, Process
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.orchestrators.ssh_connection import Connection
@@ -32,13 +27,6 @@ def connected(target: Target, ssh: SshSection = SSH) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def sessions(host: Host) -> list[Process]:

@@ -10,25 +10,32 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.launch.boots import boots
 from zmqrl.launch.run_state import RunState
+from zmqrl.messages.agent import AgentExited, Finished, Handshake, HostUnusable, LinesRefused
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.introduction import SENTINEL
 from zmqrl.orchestrators.local import LocalOrchestrator
 
 WAIT_S = 15.0
-HANDSHAKE = '{"versions": {}, "pid": 1, "time": 1.0}'
+HANDSHAKE = '{"versions": {}, "pid": 1, "time": 1.0, "later": true}'
 BAD = [
     "{",
-    '{"event": "metrics", "role": "learner", "index": 0}',
+    '{"event": "process", "role": "learner", "index": 0, "report": {"event": "metrics"}}',
     '{"event": "agent_exit", "code": 0}',
     "{}",
     '{"a": 1}',
 ]
-FINISHED = {"event": "finished", "peak_pss_mb": {}, "ended": 0, "killed": [], "left": []}
+FINISHED = {
+    "event": "finished",
+    "peak_pss_mb": {},
+    "ended": 0,
+    "killed": [],
+    "left": [],
+    "ledger": None,
+    "final_stopped": False,
+}
 
 Heard = Callable[[list[str]], list[HostEvent]]
 
@@ -44,7 +51,7 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
         orchestrator[0].deploy(boots(stand_in_plan(tmp_path / "run")))
         events: list[HostEvent] = []
         deadline = time.monotonic() + WAIT_S
-        while "agent_exit" not in [event.event for event in events]:
+        while not any(isinstance(event.event, AgentExited) for event in events):
             assert time.monotonic() < deadline, events
             events += orchestrator[0].monitor(0.1)
         return events
@@ -56,9 +63,10 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
 
 def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: Path) -> None:
     events = heard([SENTINEL + HANDSHAKE, *BAD, json.dumps(FINISHED)])
-    names = [event.event for event in events]
-    assert [name for name in names if name != "refused"] == ["agent", "finished", "agent_exit"]
-    counts = [event for event in events if event.event == "refused"][-1].data["counts"]
+    refused = [event.event for event in events if isinstance(event.event, LinesRefused)]
+    kinds = [type(event.event) for event in events if not isinstance(event.event, LinesRefused)]
+    assert kinds == [Handshake, Finished, AgentExited]
+    counts = refused[-1].counts
     assert counts == {"not JSON": 1, "fields": 1, "unknown event": 3}
     state = RunState(stand_in_plan(tmp_path / "run"))
     for event in events:
@@ -72,5 +80,5 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: 
 @pytest.mark.parametrize("handshake", ["{", "[]", "{}", '{"versions": 7, "pid": 1, "time": 1.0}'])
 def test_a_handshake_that_is_none_is_the_hosts_failure(heard: Heard, handshake: str) -> None:
     failed, end = heard([SENTINEL + handshake])
-    assert (failed.event, end.event) == ("host_failed", "agent_exit")
-    assert "is not a handshake" in failed.data["cause"] and failed.data["mend"]
+    assert isinstance(failed.event, HostUnusable) and isinstance(end.event, AgentExited)
+    assert "is not a handshake" in failed.event.cause and failed.event.mend

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agent"))
-from plans import stand_in_plan
-
+from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import Handshake, Lease
 from zmqrl.orchestrators.introduction import versions
 from zmqrl.orchestrators.ssh import Place, SshAgent
 from zmqrl.orchestrators.ssh_connection import Connection
@@ -36,7 +34,7 @@ class Far:
     def write(self, line: bytes) -> None:
         if not self._writes:
             self._writes = True
-            self.agent.send({"command": "lease"})
+            self.agent.send(Lease())
             self._writes = False
         self.lines.append(json.loads(line))
 
@@ -48,7 +46,7 @@ def test_a_far_host_with_another_processor_is_told_nothing(tmp_path: Path) -> No
         Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run")), HostSection(), cast("Connection", far), place
     )
     with pytest.raises(HostFailed, match=r"far: the processor is aarch64, and run\.mode sync needs x86-64"):
-        far.agent.introduced({"versions": {**versions(), "machine": "aarch64"}, "time": time.time()})
+        far.agent.introduced(Handshake({**versions(), "machine": "aarch64"}, 1, time.time()))
     assert far.lines == []
 
 
@@ -57,7 +55,7 @@ def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path:
     place = Place(SshSection(), tmp_path / "log", lambda host, text: None, None)
     boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
     far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
-    far.agent.send({"command": "lease"})
-    far.agent.introduced({"versions": versions(), "time": time.time()})
-    far.agent.send({"command": "lease"})
+    far.agent.send(Lease())
+    far.agent.introduced(Handshake(versions(), 1, time.time()))
+    far.agent.send(Lease())
     assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]

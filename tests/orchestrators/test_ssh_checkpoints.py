@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_channel import Finished
@@ -158,6 +159,7 @@ def test_a_folder_that_is_not_there_yet_is_empty(shell: Shell, far: Path, here: 
     assert names(here) == []
 
 
+@pytest.mark.timed
 def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here: Path) -> None:
     shell.slow_s = 0.1
     write(far, "full-0-1")
@@ -181,9 +183,6 @@ def test_a_failure_is_told_once_and_then_gets_over_it(shell: Shell, far: Path, h
     mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda host, text: told.append(f"{host}: {text}"))
     time.sleep(0.3)  # many tries
     shell.fails = False
-    until = time.monotonic() + 10.0
-    while not here.is_dir() or names(here) != ["full-0-1"]:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: here.is_dir() and names(here) == ["full-0-1"], "the file")
     mirror.close()
     assert len(told) == 1 and told[0].startswith("far: ") and "the connection is lost" in told[0]

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_lab import SSH, WAIT_S, connected, sessions, target_of, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
-
+from tests.lab import Lab, lab_or_skip
+from tests.orchestrators.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
+from tests.waiting import until
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
 
+pytestmark = pytest.mark.whole
 NOISE = 4_000_000
 ECHO = "import sys\nfor line in sys.stdin: print('got', line.strip(), flush=True)"
 
@@ -55,6 +53,7 @@ def test_much_noise_on_both_streams_and_much_input_block_nothing(connection: Con
     assert done.code == 0
 
 
+@pytest.mark.timed
 def test_a_command_that_takes_too_long_is_given_up(connection: Connection) -> None:
     start = time.monotonic()
     with pytest.raises(HostFailed, match=r"h1: `sleep 1` did not end within 0.2 s"):
@@ -108,6 +107,7 @@ def test_the_end_of_lines_tells_of_a_lost_connection(lab: Lab, tmp_path: Path) -
         channel.close()
 
 
+@pytest.mark.timed
 def test_writing_to_a_process_that_does_not_read_never_blocks(connection: Connection, tmp_path: Path) -> None:
     channel = connection.start("sleep 30 & echo $!; wait", tmp_path / "log")
     pid = next(channel.lines())

@@ -17,17 +17,15 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_lab import SSH, WAIT_S, connected, sessions, target_of, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
-
+from tests.lab import Lab, lab_or_skip
+from tests.orchestrators.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
+from tests.waiting import until
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.ssh_config import Target
 from zmqrl.orchestrators.ssh_connection import Connection
 
+pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ACCEPT = SshSection(host_keys="accept-new", connect_timeout_s=5.0)
 AT_ONCE_S = 5.0
 FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"

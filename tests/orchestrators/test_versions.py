@@ -16,6 +16,7 @@ HERE = {
     "torch": "2.13.0",
     "pyzmq": "27.0.1",
     "msgpack": "1.1.0",
+    "msgspec": "0.22.0",
     "gymnasium": "1.2.3",
 }
 

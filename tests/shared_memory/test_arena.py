@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from bus_plans import COLUMNS, ROWS, bus_plan, with_slots
-
+from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan, with_slots
 from zmqrl.config.sections import ReplaySection, StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge
 from zmqrl.shared_memory import memory

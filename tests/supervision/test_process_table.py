@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from zmqrl.supervision.process_table import (
     ProcessId,
     await_gone,
@@ -35,6 +37,7 @@ def test_kill_hits_only_the_one_it_names() -> None:
         assert sleeper.wait(2) == -signal.SIGKILL
 
 
+@pytest.mark.timed
 def test_await_gone_is_bounded_and_a_zombie_is_gone() -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         process = identify(sleeper.pid)

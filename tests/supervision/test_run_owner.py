@@ -100,6 +100,7 @@ needs_hosts = pytest.mark.skipif(
 )
 
 
+@pytest.mark.timed
 def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
     first, second, third = contend("a"), contend("b"), contend("c")
     assert first.ask() == "owner"
@@ -124,6 +125,7 @@ def test_what_was_released_is_free(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / FOLDER) == ["2"]
 
 
+@pytest.mark.timed
 def test_a_record_that_was_never_finished_is_waited_out(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1").touch()
@@ -132,6 +134,7 @@ def test_a_record_that_was_never_finished_is_waited_out(tmp_path: Path) -> None:
     assert time.monotonic() - begun >= TAKE_OVER_S
 
 
+@pytest.mark.timed
 @needs_hosts
 def test_a_live_owner_on_another_host_is_left_alone_and_a_dead_one_replaced(contend: Contend) -> None:
     first, second, third = contend("a", "h1"), contend("b", "h2"), contend("c", "h2")

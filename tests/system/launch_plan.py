@@ -1,4 +1,4 @@
-"""A launcher process: `python launch_plan.py PLAN`, the plan as JSON."""
+"""A launcher process: `python -m tests.system.launch_plan PLAN`, the plan as JSON."""
 
 from __future__ import annotations
 

@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import summary, zmqrl
+from tests.lab import Host, Lab, Process
+from tests.running import ROOT, Run, environment
+from tests.system.command_runs import summary, zmqrl
+from tests.waiting import until
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Host, Lab, Process
-
-ROOT = Path(__file__).parents[2]
-PATHS = f"{ROOT}:{ROOT}/tests/system"
 RUN_S = 110.0
-WAIT_S = 30.0
-LOOK_EVERY_S = 0.05
 
 
-def until(what: Callable[[], Any], text: str, deadline_s: float = WAIT_S) -> Any:
-    """Wait for `what`; its value."""
-    deadline = time.monotonic() + deadline_s
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"waited {deadline_s:g} s for {text}"
-        time.sleep(LOOK_EVERY_S)
-    return found
-
-
-class FarRun:
+class FarRun(Run):
     """A launcher on the lab's laptop."""
 
+    run_s = RUN_S
+
     def __init__(self, lab: Lab, name: str, config: Mapping[str, Any], *options: str) -> None:
-        self.lab, self.run_dir = lab, lab.shared / name
+        self.lab = lab
+        run_dir = lab.shared / name
         file = lab.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
-        self.process = self._zmqrl("launch", str(file), "--plain", "--run-dir", str(self.run_dir), *options)
+        super().__init__(self._zmqrl("launch", str(file), "--plain", "--run-dir", str(run_dir), *options), run_dir)
 
     def _zmqrl(self, *words: str) -> subprocess.Popen[str]:
         return self.lab.run_here(
@@ -52,7 +39,7 @@ class FarRun:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": PATHS},
+            env=environment(),
         )
 
     def command(self, *words: str) -> tuple[int, str, str]:
@@ -60,30 +47,6 @@ class FarRun:
         with self._zmqrl(*words) as process:
             out, err = process.communicate(timeout=RUN_S)
         return process.returncode, out, err
-
-    def end(self) -> tuple[int, str, str]:
-        """Wait for the launcher: exit code, stdout, stderr."""
-        out, err = self.process.communicate(timeout=RUN_S)
-        return self.process.returncode, out, err
-
-    def done(self) -> dict[str, Any]:
-        """Wait for a good end; the summary."""
-        code, out, err = self.end()
-        assert code == 0, f"exit {code}\n{out}\n{err}"
-        return self.summary()
-
-    def summary(self) -> dict[str, Any]:
-        """`summary.json`."""
-        loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
-        return loaded
-
-    def status(self) -> dict[str, Any]:
-        """`status.json`; empty before there is one."""
-        try:
-            loaded: dict[str, Any] = json.loads((self.run_dir / "status.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return loaded
 
     def host(self, name: str) -> dict[str, Any]:
         """A host's row of the status."""

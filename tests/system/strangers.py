@@ -8,7 +8,8 @@ from urllib.parse import urlparse
 
 import zmq
 
-from zmqrl.wire import messages
+from zmqrl.messages import bus
+from zmqrl.messages.frames import pack
 
 WAIT_MS = 1000
 
@@ -20,8 +21,8 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[byt
     if keys is not None:
         dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
     dealer.connect(address)
-    dealer.send(messages.pack("goodbye", index=0, spawn=0))
-    dealer.send(messages.pack_host_word("h1", messages.HostWord({}, given_up=[0, 1, 2, 3])))
+    dealer.send(pack(bus.Goodbye(0, 0)))
+    dealer.send(pack(bus.HostReport("h1", {}, [], [0, 1, 2, 3], [])))
     return dealer
 
 

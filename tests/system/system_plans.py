@@ -22,6 +22,8 @@ from zmqrl.config.sections import (
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import Mode
 
+IDLE: Mapping[str, Any] = {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
+"""PPO that publishes the weights it was given, for runs whose weights nobody looks at; its learner has no torch."""
 PPO: Mapping[str, Any] = {
     "kind": "ppo",
     "learning_rate": 1e-3,

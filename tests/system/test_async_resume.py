@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
-from system_runs import Run, limit_files, newest_n
 
+from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import PlanRun, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full
@@ -23,7 +23,7 @@ from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.metrics.plot import RETURN
 from zmqrl.supervision.process_table import await_gone
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 ENDLESS = 10_000_000
 SCHEDULE_STEPS = 12_000
 MORE_STEPS = 1_500

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import ROOT, FarRun
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Host, Lab, lab_or_skip
+from tests.lab import Host, Lab, lab_or_skip
+from tests.running import ROOT
+from tests.system.ssh_runs import FarRun
 
 GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED = range(5)
 """Which host of the lab has what."""

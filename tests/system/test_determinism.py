@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PENDULUM, PPO, PRIORITISED, system_plan
-from system_runs import Run
 
+from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PENDULUM, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 KINDS = {
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),

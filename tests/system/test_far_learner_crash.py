@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import FarRun, closed_at_the_end, sha256_of_one_process, until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun, closed_at_the_end, sha256_of_one_process
+from tests.waiting import until
 
 STEPS = 24_000
 SCHEDULE = 100_000
@@ -47,7 +44,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
         run = FarRun(lab, name, config)
         runs.append(run)
         run.wait_for_steps(3_000)
-        until(lambda: is_ready(run), "the moment of the crash")
+        until(lambda: is_ready(run), "the moment of the crash", 30.0)
         lab.hosts[1].crash()
         code, _, err = run.end()
         assert code == 1, err

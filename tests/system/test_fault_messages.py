@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from system_plans import DQN, PPO, system_plan
-from system_runs import END_S, LOOK_EVERY_S, RUN_S, Run
-from told_envs import WORDS
 
+from tests.running import END_S, LOOK_EVERY_S, RUN_S
+from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_runs import PlanRun
+from tests.system.told_envs import WORDS
+from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
 from zmqrl.drill.faults import EVERY_PROCESS, SHARES, Action, Kind
@@ -35,7 +37,7 @@ RESTARTED = r"it is started again (?:at once|in \d+(?:\.\d)? s)"
 RESUME = r"\n  resume with: (zmqrl train --resume /\S+)\Z"
 
 
-class Heard(Run):
+class Heard(PlanRun):
     """A run whose stderr is read while it goes on."""
 
     def __init__(self, plan: RunPlan, orders: Path) -> None:
@@ -62,11 +64,7 @@ class Heard(Run):
 
     def wait(self, condition: Callable[[], object], what: object) -> None:
         """Until it is true, also when the run ends over it."""
-        until = time.monotonic() + RUN_S
-        while not condition():
-            if time.monotonic() > until:
-                pytest.fail(f"waited in vain for {what}\n" + "\n".join(self._lines))
-            time.sleep(LOOK_EVERY_S)
+        until(condition, lambda: f"{what}\n" + "\n".join(self._lines), RUN_S, LOOK_EVERY_S)
 
     def process_of(self, place: str) -> ProcessId:
         """Who is there, once somebody is."""
@@ -106,7 +104,7 @@ def hear(tmp_path: Path) -> Iterator[Callable[[RunPlan], Heard]]:
 
 def _plan(tmp_path: Path, name: str, mode: str, workers: int, restart: RestartSection, **run: object) -> RunPlan:
     env = EnvSection(
-        id="told_envs:Told",
+        id="tests.system.told_envs:Told",
         num_envs=2,
         vector_envs=4,
         segment_steps=16,
@@ -164,7 +162,8 @@ CASES = (
     _case(
         "worker",
         KILL,
-        r"EnvFault: env told_envs:Told \(vector env 0, .*seed \d+.*step raised RuntimeError: the wheel came off",
+        r"EnvFault: env tests\.system\.told_envs:Told \(vector env 0, .*seed \d+.*"
+        r"step raised RuntimeError: the wheel came off",
         [r"RuntimeError: the wheel came off\n", r"zmqrl\.errors\.EnvFault"],
         order="raise",
         together=True,

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from system_plans import system_plan
-from system_runs import Run
 
+from tests.system.system_plans import system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.supervision.process_table import pss_mb
 
+pytestmark = pytest.mark.timed
+
 WORKER_MB, RUN_MB, FIRST_STEP_S = 50.0, 500.0, 2.5
 
 
-def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     plan = system_plan(tmp_path / "run", "sync", 2, steps=12_000, evaluator=EvaluatorSection(episodes=2))
     run = begin(plan)
     run.wait_for_updates(30)

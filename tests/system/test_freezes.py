@@ -6,17 +6,21 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from system_plans import PPO, system_plan
-from system_runs import END_S, Run, assert_same
+import pytest
 
+from tests.running import END_S
+from tests.system.references import References
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import await_gone
 
-Begin = Callable[[RunPlan], Run]
+pytestmark = pytest.mark.timed
+
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 12_000
 LOST_S, LEASE_S = 2.0, 3.0
 FROZEN_S = LOST_S + 3.0
@@ -25,7 +29,7 @@ JUDGES = ("broker-0", "agent-0")
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=LOST_S, host_lease_s=LEASE_S)
 
 
-def freeze(run: Run, seconds: float) -> None:
+def freeze(run: PlanRun, seconds: float) -> None:
     """Who judges the others continues first, and has nothing new from them when it looks round."""
     processes = {**run.processes(), "launcher": None}
     pids = {name: run.process.pid if process is None else process.pid for name, process in processes.items()}
@@ -41,7 +45,9 @@ def freeze(run: Run, seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(tmp_path: Path, begin: Begin) -> None:
+def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
     plan = system_plan(tmp_path / "run", "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, limits=LIMITS)
     run = begin(plan)
     run.wait_for_updates(6)
@@ -49,8 +55,7 @@ def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(tmp_pa
     summary = run.done()
     assert summary["restarts"] == 0
     assert not any(summary["ledger"]["dropped"].values())
-    straight = replace(plan, run_dir=str(tmp_path / "straight"), store_path=str(tmp_path / "straight" / "checkpoints"))
-    assert_same(summary, begin(straight).done())
+    assert_same(summary, reference(plan))
 
 
 def test_a_host_whose_launcher_alone_is_frozen_still_ends(tmp_path: Path, begin: Begin) -> None:

@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from system_plans import system_plan
-from system_runs import Run, newest_n
 
+from tests.system.system_plans import IDLE, system_plan
+from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 DISK_MB = 16
 FULL_S = 4.0
-SLOW = EnvSection(id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
+SLOW = EnvSection(id="tests.system.slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def keep_full(run: Run, disk: Path, seconds: float) -> Path:
+def keep_full(run: PlanRun, disk: Path, seconds: float) -> Path:
     """The store deletes old versions: what that frees is taken as well."""
     until = time.monotonic() + seconds
     filler = fill(disk)
@@ -65,7 +65,7 @@ def keep_full(run: Run, disk: Path, seconds: float) -> Path:
 
 
 def plan_on(disk: Path, steps: int) -> RunPlan:
-    return system_plan(disk / "run", "sync", 2, env=SLOW, steps=steps, schedule_steps=steps)
+    return system_plan(disk / "run", "sync", 2, IDLE, SLOW, steps=steps, schedule_steps=steps)
 
 
 def endless_plan_on(disk: Path) -> RunPlan:

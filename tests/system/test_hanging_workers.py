@@ -7,19 +7,22 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from system_plans import PPO, system_plan
-from system_runs import Run
+import pytest
 
+from tests.system.references import References
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 
+pytestmark = pytest.mark.timed
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0)
 
 
-def test_a_worker_that_is_stopped_for_ever(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
-    plans = [system_plan(tmp_path / n, "sync", 2, PPO, steps=8000, limits=LIMITS) for n in ("straight", "stopped")]
-    straight = begin(plans[0]).done()
-    run = begin(plans[1])
+def test_a_worker_that_is_stopped_for_ever(
+    tmp_path: Path, begin: Callable[[RunPlan], PlanRun], reference: References
+) -> None:
+    run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, steps=8000, limits=LIMITS))
     run.wait_for_updates(5)
     before = run.processes()["worker-1"]
     os.kill(before.pid, signal.SIGSTOP)
@@ -30,4 +33,4 @@ def test_a_worker_that_is_stopped_for_ever(tmp_path: Path, begin: Callable[[RunP
     assert "local/worker-1: hangs: silent for limits.lost_after_s (2 s), killed" in out + err
     assert summary["restarts"] == 1
     assert summary["ledger"]["balanced"], summary["ledger"]
-    assert summary["weights_sha256"] == straight["weights_sha256"]
+    assert summary["weights_sha256"] == reference(run.plan)["weights_sha256"]

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from system_plans import ACROBOT, NORMALISED, system_plan
-from system_runs import Run, assert_same
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import PLAIN, summary, zmqrl
-
+from tests.running import Run
+from tests.system.command_runs import PLAIN, summary, zmqrl
+from tests.system.system_plans import ACROBOT, NORMALISED, system_plan
+from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a normalised run on Acrobot."""
-    run = Run(system_plan(tmp_path_factory.mktemp("source") / "run", "single", 1, NORMALISED, ACROBOT, steps=2_000))
+    run = PlanRun(system_plan(tmp_path_factory.mktemp("source") / "run", "single", 1, NORMALISED, ACROBOT, steps=2_000))
     run.done()
     return run.run_dir
 
@@ -39,8 +37,8 @@ def newest(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(plan_of(tmp_path_factory.mktemp("undisturbed") / "run", source))
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> PlanRun:
+    run = PlanRun(plan_of(tmp_path_factory.mktemp("undisturbed") / "run", source))
     run.done()
     return run
 
@@ -55,7 +53,7 @@ def test_version_0_is_the_newest_of_the_other_run(source: Path, undisturbed: Run
 
 
 @pytest.fixture
-def young(tmp_path: Path, begin: Begin, source: Path) -> Run:
+def young(tmp_path: Path, begin: Begin, source: Path) -> PlanRun:
     """A run that has no FULL yet, and whose source is gone: it has its own copy."""
     copy = tmp_path / "source"
     shutil.copytree(source, copy)
@@ -65,7 +63,7 @@ def young(tmp_path: Path, begin: Begin, source: Path) -> Run:
     return run
 
 
-def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(young: Run, undisturbed: Run) -> None:
+def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(young: PlanRun, undisturbed: Run) -> None:
     young.kill("learner-0")
     assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     assert_same(young.done(), undisturbed.summary())
@@ -73,7 +71,7 @@ def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(yo
 
 
 def test_a_run_resumed_before_its_second_full_begins_with_the_same_weights(
-    young: Run, undisturbed: Run, begin: Begin
+    young: PlanRun, undisturbed: Run, begin: Begin
 ) -> None:
     young.cut_short()
     assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}

@@ -8,34 +8,34 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import ACROBOT, NORMALISED, PPO, system_plan
-from system_runs import Run, assert_same, newest_n
 
+from tests.system.references import References
+from tests.system.system_plans import ACROBOT, NORMALISED, PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 16_000
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
-    return run.done()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, reference: References) -> Mapping[str, Any]:
+    return reference(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
 
 
 def _plan(run_dir: Path, **more: Any) -> RunPlan:
     return system_plan(run_dir, "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, schedule_steps=STEPS, **more)
 
 
-def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run, dice = begin(_plan(tmp_path / "run")), random.Random(5)
     for version in (8, 22, 40):
         run.wait_for_updates(version)
@@ -48,7 +48,7 @@ def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: 
     assert_same(summary, undisturbed)
 
 
-def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(15)
     run.kill("learner-0")
@@ -57,7 +57,7 @@ def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str,
     assert_same(summary, undisturbed)
 
 
-def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(15)
     run.kill("broker-0")
@@ -66,7 +66,7 @@ def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, 
     assert_same(summary, undisturbed)
 
 
-def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     """As at a logout: whoever is started afterwards finds the broker all the same, a new broker included."""
     run = begin(_plan(tmp_path / "run"))
     for version, victim in ((8, "worker-0"), (22, "broker-0"), (40, "worker-1")):
@@ -80,7 +80,7 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     assert_same(summary, undisturbed)
 
 
-def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run", evaluator=EvaluatorSection(episodes=2)))
     run.wait_for_updates(15)
     run.kill("evaluator-0")
@@ -90,13 +90,11 @@ def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: dict[st
     assert_same(summary, undisturbed)
 
 
-def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin) -> None:
-    plans = [system_plan(tmp_path / n, "sync", 2, NORMALISED, ACROBOT, steps=8000) for n in ("straight", "killed")]
-    straight = begin(plans[0]).done()
-    run = begin(plans[1])
+def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin, reference: References) -> None:
+    run = begin(system_plan(tmp_path / "run", "sync", 2, NORMALISED, ACROBOT, steps=8000))
     run.wait_for_updates(6)
     run.kill("worker-0")
-    assert_same(run.done(), straight)
+    assert_same(run.done(), reference(run.plan))
 
 
 def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
@@ -115,7 +113,9 @@ def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
 
 def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin) -> None:
     """Without a limit of steps nothing is repeated: the run goes on, its books are right, and the summary says so."""
-    env = EnvSection(id="slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode")
+    env = EnvSection(
+        id="tests.system.slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode"
+    )
     run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, env, steps=STEPS))
     run.wait_for_updates(8)
     before = run.processes()["worker-1"]
@@ -129,7 +129,7 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
 
 
 def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
-    env = EnvSection(id="stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
+    env = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
 
     def plan(name: str, mode: Mode) -> RunPlan:
         return system_plan(tmp_path / name, mode, 2, PPO, env, steps=STEPS, schedule_steps=STEPS)

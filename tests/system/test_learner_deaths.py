@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slow_store
-from system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run
 
+from tests.system import slow_store
+from tests.system.references import References
+from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -21,7 +22,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.types import Mode
 from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 
 
 def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
@@ -32,13 +33,13 @@ def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, e
     return replace(plan, config=replace(plan.config, store=StoreSection(sync_full_max_mb=0.0)))
 
 
-def _versions(run: Run, kind: str) -> list[tuple[int, int]]:
+def _versions(run: PlanRun, kind: str) -> list[tuple[int, int]]:
     names = [path.name for path in Path(run.plan.store_path).glob(f"{kind}[0-9]*-*.safetensors")]
     parts = [name.removeprefix(kind).removesuffix(".safetensors").split("-") for name in names]
     return [(int(incarnation), int(n)) for incarnation, n in parts]
 
 
-def _kill_beyond_full(run: Run, incarnation: int, rounds: int) -> int:
+def _kill_beyond_full(run: PlanRun, incarnation: int, rounds: int) -> int:
     """Once the learner of that incarnation has written FULL and published `rounds` versions after it.
 
     Returns the updates between the last FULL and the last version.
@@ -58,7 +59,7 @@ def _kill_beyond_full(run: Run, incarnation: int, rounds: int) -> int:
     return int(_metadata(run, "v", newest)["updates"]) - int(counters["updates"])
 
 
-def _metadata(run: Run, kind: str, version: tuple[int, int]) -> dict[str, str]:
+def _metadata(run: PlanRun, kind: str, version: tuple[int, int]) -> dict[str, str]:
     name = f"{kind}{version[0]}-{version[1]}.safetensors"
     return tensors.parse((Path(run.plan.store_path) / name).read_bytes())[1]
 
@@ -70,24 +71,24 @@ def _check_ledger(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
-def test_sync_goes_back_and_comes_to_the_same_bits(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
-    straight = begin(_plan(tmp_path / "straight", "sync", algorithm, 14_000)).done()
+def test_sync_goes_back_and_comes_to_the_same_bits(
+    tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
+) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", algorithm, 14_000))
     _kill_beyond_full(run, 0, rounds=3)
     _kill_beyond_full(run, 1, rounds=3)
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
     assert summary["restarts"] == 2
     assert summary["ledger"]["dropped"]["rolled_back"] > 0
 
 
-def test_sync_before_the_first_full(tmp_path: Path, begin: Begin) -> None:
-    straight = begin(_plan(tmp_path / "straight", "sync", DQN, 4_000, every_s=1000.0)).done()
+def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: References) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", DQN, 4_000, every_s=1000.0))
     run.wait_for_updates(5)
     run.kill("learner-0")
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
 
@@ -123,16 +124,20 @@ def test_a_successor_writes_a_full_at_once(tmp_path: Path, begin: Begin) -> None
     assert run.end()[0] == 130
 
 
-def test_sync_survives_a_kill_between_releasing_slots_and_announcing(tmp_path: Path, begin: Begin) -> None:
+def test_sync_survives_a_kill_between_releasing_slots_and_announcing(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
     """In the round after a FULL, when replay has let go of segments that FULL names."""
-    straight = begin(_plan(tmp_path / "straight", "sync", PRIORITISED, 8_000)).done()
     plan = _plan(tmp_path / "killed", "sync", PRIORITISED, 8_000)
     run = begin(
-        replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowVersions")))
+        replace(
+            plan,
+            config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowVersions")),
+        )
     )
     run.wait_for(Path(plan.store_path).with_name(slow_store.WINDOW).exists)
     run.kill("learner-0")
-    summary = run.done()
+    summary, straight = run.done(), reference(run.plan)
     _check_ledger(summary)
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
     assert summary["restarts"] == 1

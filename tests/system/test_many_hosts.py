@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import PPO, system_plan
-from system_runs import END_S, Run, assert_same
 
+from tests.running import END_S
+from tests.system.system_plans import PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.plan_run import plan_run
@@ -22,6 +23,7 @@ from zmqrl.launch.requests import ask
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.types import Mode
 
+pytestmark = pytest.mark.timed
 STEPS = 8_000
 ROOT = Path(__file__).parents[2]
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0)
@@ -29,14 +31,16 @@ SHORT_LEASE = replace(LIMITS, host_lease_s=2.0)
 ANSWER_S = 10.0
 # a run of no less than 8 s however fast the machine is, for what takes its time by the clock
 SLOW: Mapping[str, Any] = {
-    "env": EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32, max_episode_steps=50),
+    "env": EnvSection(
+        id="tests.system.slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=32, max_episode_steps=50
+    ),
     "steps": 16_000,
 }
 ENDLESS = 10_000_000
 MOST_MAPPED = 32 << 20
 
 
-class HostsRun(Run):
+class HostsRun(PlanRun):
     """Its far hosts' folders are below the launcher's working directory."""
 
     def __init__(self, plan: RunPlan) -> None:

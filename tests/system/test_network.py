@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import PATHS, RUN_S, FarRun, here, processes, until
-from system_runs import assert_same
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import RUN_S, FarRun, here, processes
+from tests.system.system_runs import assert_same
+from tests.waiting import until
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(400)]
 
-pytestmark = pytest.mark.timeout(400)
 LEASE_S, LOST_S = 5.0, 1.5
 END_S = 5.0
 """What a host may need beyond its lease."""
@@ -45,8 +42,6 @@ def begin(lab: Lab) -> Iterator[Begin]:
 
     def start(name: str, *far: int, **more: Any) -> FarRun:
         hosts = lab.hosts_yaml(*far, workers=1)
-        for host in hosts.values():
-            host["env"]["PYTHONPATH"] = PATHS
         runs.append(FarRun(lab, name, {**small(), "hosts": hosts, **more}))
         return runs[-1]
 
@@ -71,7 +66,13 @@ def undisturbed(lab: Lab) -> dict[str, Any]:
 def small() -> dict[str, Any]:
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
-        "env": {"id": "slow_envs:Slow", "num_envs": 2, "vector_envs": 4, "segment_steps": 32, "max_episode_steps": 50},
+        "env": {
+            "id": "tests.system.slow_envs:Slow",
+            "num_envs": 2,
+            "vector_envs": 4,
+            "segment_steps": 32,
+            "max_episode_steps": 50,
+        },
         "algorithm": {"minibatch_size": 64, "epochs": 10},
         "evaluator": {"episodes": 0},
         "limits": {"heartbeat_s": 0.2, "host_lease_s": LEASE_S, "lost_after_s": LOST_S},

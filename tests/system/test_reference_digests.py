@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from system_runs import Run
 
+from tests.system.system_runs import PlanRun
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.launch.plan_run import plan_run
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 FIXTURE = json.loads((Path(__file__).parents[1] / "oracles" / "reference_digests.json").read_text())
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the digests are those of x86-64")
 

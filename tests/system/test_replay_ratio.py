@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import CARTPOLE, DQN, REPLAY, system_plan
-from system_runs import Run
 
+from tests.system.system_plans import CARTPOLE, DQN, REPLAY, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 
-SLOW_WORKERS = (DQN, EnvSection(id="slow_envs:Slow", num_envs=2, segment_steps=16, kwargs={"step_s": 0.0005}))
+SLOW = "tests.system.slow_envs:Slow"
+SLOW_WORKERS = (
+    DQN,
+    EnvSection(id=SLOW, num_envs=2, segment_steps=16, kwargs={"step_s": 0.0005}),
+)
 SLOW_LEARNER = ({**DQN, "batch_size": 2000}, EnvSection(num_envs=CARTPOLE.num_envs, segment_steps=16))
 
 
 @pytest.mark.parametrize(("algorithm", "env"), [SLOW_WORKERS, SLOW_LEARNER], ids=["workers", "learner"])
 def test_ratio_is_held_when_one_side_is_slow(
-    tmp_path: Path, begin: Callable[[RunPlan], Run], algorithm: Mapping[str, Any], env: EnvSection
+    tmp_path: Path, begin: Callable[[RunPlan], PlanRun], algorithm: Mapping[str, Any], env: EnvSection
 ) -> None:
     summary = begin(system_plan(tmp_path / "run", "async", 2, algorithm, env, steps=6000)).done()
     assert summary["replay_ratio"] == pytest.approx(0.1, rel=0.1)
@@ -31,7 +35,7 @@ def test_ratio_is_held_when_one_side_is_slow(
     assert summary["ledger"]["balanced"], summary["ledger"]
 
 
-def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
+def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     """An update falls due every 50 env steps, and two leases are 64."""
     env = EnvSection(num_envs=2, vector_envs=4, segment_steps=16)
     plan = system_plan(tmp_path / "run", "async", 1, DQN, env, steps=4000, max_wall_s=30.0)
@@ -41,8 +45,9 @@ def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[Ru
     assert summary["updates"] == pytest.approx(0.02 * (summary["env_steps"] - 500), abs=2)
 
 
-def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], Run]) -> None:
-    env = EnvSection(id="slow_envs:Slow", num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
+@pytest.mark.timed
+def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
+    env = EnvSection(id=SLOW, num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
     run = begin(system_plan(tmp_path / "run", "async", 2, DQN, env, steps=550))
     run.done()
     told = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
-from system_runs import SAME, Run, newest_n
 
 import zmqrl
+from tests.system.references import References
+from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
+from tests.system.system_runs import SAME, PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
 KINDS = {
     "ppo": (PPO, CARTPOLE),
@@ -48,21 +49,19 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("dqn", "single"),
     ("dqn-prioritised", "sync"),
 ])  # fmt: skip
-def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, kind: str, mode: Mode) -> None:
+def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: Mode) -> None:
     algorithm, env = KINDS[kind]
     workers = 2 if mode == "sync" else 1
-    straight = begin(system_plan(tmp_path / "straight", mode, workers, algorithm, env, steps=STEPS))
     plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=STEPS // 2)
     first = begin(plan).done()
     assert first["env_steps"] < STEPS
-    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
-    _check(second, straight.done(), first["env_steps"])
+    leg = _second_leg(plan, f"{plan.run_id}-b")
+    _check(begin(leg).done(), reference(leg), first["env_steps"])
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, reference: References, mode: Mode) -> None:
     """SIGTERM at any moment, then with another number of workers."""
-    straight = begin(system_plan(tmp_path / "straight", mode, 1, steps=40_000, schedule_steps=40_000))
     plan = system_plan(tmp_path / "legs", mode, 1, steps=40_000, schedule_steps=40_000)
     run = begin(plan)
     run.wait_for_updates(20)
@@ -73,32 +72,30 @@ def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, mode:
     assert stopped["ledger"]["balanced"], stopped["ledger"]
     assert stopped["ledger"]["stored"] == stopped["env_steps"]
     second = _second_leg(plan, f"{plan.run_id}-b", 40_000)
-    _check(begin(second).done(), straight.done(), stopped["env_steps"])
+    _check(begin(second).done(), reference(plan), stopped["env_steps"])
 
 
-def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin) -> None:
-    straight = begin(system_plan(tmp_path / "straight", "single", 1, steps=12_000))
+def test_a_learner_that_dies_in_single_goes_on(tmp_path: Path, begin: Begin, reference: References) -> None:
     run = begin(system_plan(tmp_path / "run", "single", 1, steps=12_000))
     run.wait_for_updates(10)
     run.kill("learner-0")
-    summary, expected = run.done(), straight.done()
+    summary, expected = run.done(), reference(run.plan)
     assert {n: summary[n] for n in SAME} == {n: expected[n] for n in SAME}
 
 
 @pytest.mark.parametrize(("mode", "start"), [("single", 254), ("sync", -1)])
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
-    tmp_path: Path, begin: Begin, mode: Mode, start: int
+    tmp_path: Path, begin: Begin, reference: References, mode: Mode, start: int
 ) -> None:
-    env = replace(CARTPOLE, id="offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
-    straight = begin(system_plan(tmp_path / "straight", mode, 1, env=env, steps=STEPS))
+    env = replace(CARTPOLE, id="tests.system.offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
     plan = system_plan(tmp_path / "legs", mode, 1, env=env, steps=STEPS // 2)
     run = begin(plan)
     run.wait_for_updates(5)
     run.kill("worker-0" if mode == "sync" else "learner-0")
     first = run.done()
-    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    leg = _second_leg(plan, f"{plan.run_id}-b")
     assert first["restarts"] == 1
-    _check(second, straight.done(), first["env_steps"])
+    _check(begin(leg).done(), reference(leg), first["env_steps"])
     action = zmqrl.load_policy(plan.run_dir)(np.zeros(2, np.float32))
     assert int(action) - start in range(3)
 
@@ -118,10 +115,11 @@ def test_a_run_whose_last_full_was_all_that_it_left_is_at_its_end(tmp_path: Path
 
 
 @pytest.mark.parametrize(("kind", "full_mb"), [("ppo", 8.0), ("ppo", 0.0), ("dqn-prioritised", 8.0)])
-def test_a_stop_in_a_round_that_does_not_come_together(tmp_path: Path, begin: Begin, kind: str, full_mb: float) -> None:
+def test_a_stop_in_a_round_that_does_not_come_together(
+    tmp_path: Path, begin: Begin, reference: References, kind: str, full_mb: float
+) -> None:
     """FULL is that of the last boundary, whatever the segments are that were taken since."""
     algorithm, env = KINDS[kind]
-    straight = begin(system_plan(tmp_path / "straight", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS))
     limits = LimitsSection(heartbeat_s=0.2, grace_s=1.5)
     plan = system_plan(
         tmp_path / "legs", "sync", 2, algorithm, env, steps=STEPS, schedule_steps=STEPS, limits=limits,
@@ -143,7 +141,7 @@ def test_a_stop_in_a_round_that_does_not_come_together(tmp_path: Path, begin: Be
     assert run.end()[0] == 130
     assert newest_n(store, "full-") == n[-1]
     second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
-    assert {name: second[name] for name in SAME} == {name: straight.done()[name] for name in SAME}
+    assert {name: second[name] for name in SAME} == {name: reference(plan)[name] for name in SAME}
     assert second["ledger"]["balanced"]
     rows = env.num_envs * env.segment_steps * env.vector_envs
     assert second["ledger"]["stored"] <= STEPS - (n[-1] - 2) * rows * 0.8

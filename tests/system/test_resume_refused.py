@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import PLAIN, resume, summary, zmqrl
-
+from tests.system.command_runs import PLAIN, resume, summary, zmqrl
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.supervision.run_owner import FOLDER as OWNERS
 
+pytestmark = pytest.mark.timed
 STEPS = 4_096
 SETS = [word for pair in (f"run.total_env_steps={STEPS}", *PLAIN) for word in ("--set", pair)]
 

@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from system_plans import CARTPOLE, PPO, system_plan
-from system_runs import END_S, Run
 
+from tests.running import END_S
+from tests.system.system_plans import IDLE, PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
 from zmqrl.launch.launcher import launch
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 LONG = 10_000_000
 ONE_RESTART = RestartSection(max=1, backoff_s=0.1)
 FAULTY_PPO = {**PPO, "minibatch_size": 32}
@@ -28,9 +29,10 @@ EVALUATOR = EvaluatorSection(episodes=2, final_limit_s=1.0)
 
 
 def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
-    return system_plan(run_dir, mode, 2 if mode != "single" else 1, steps=LONG, evaluator=EVALUATOR)
+    return system_plan(run_dir, mode, 2 if mode != "single" else 1, IDLE, steps=LONG, evaluator=EVALUATOR)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize(("number", "status", "code"), [
     (signal.SIGINT, "interrupted", 130),
@@ -79,7 +81,7 @@ def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
 ])  # fmt: skip
 def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: Mode, fault: str, said: str) -> None:
     env = EnvSection(
-        id="faulty_envs:Faulty",
+        id="tests.system.faulty_envs:Faulty",
         num_envs=2,
         vector_envs=2,
         segment_steps=16,
@@ -94,7 +96,7 @@ def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: Mode, fault: 
     role = "worker" if mode == "sync" else "learner"
     for text in (summary["error"], err):
         assert said in text
-        assert "env faulty_envs:Faulty" in text
+        assert "env tests.system.faulty_envs:Faulty" in text
         assert "seed" in text
         assert "step" in text
         assert f"local-{role}" in text, "the log"
@@ -154,7 +156,7 @@ def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: Mode) -
 
 
 def test_what_is_done_leaves_nothing(tmp_path: Path, begin: Begin) -> None:
-    run = begin(system_plan(tmp_path / "run", env=CARTPOLE, evaluator=EVALUATOR))
+    run = begin(system_plan(tmp_path / "run", algorithm=IDLE, evaluator=EVALUATOR))
     run.wait_for_updates(1)
     processes = run.processes()
     summary = run.done()

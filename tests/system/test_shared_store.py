@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import PLAIN, resume, summary, zmqrl
-
+from tests.system.command_runs import PLAIN, resume, summary, zmqrl
 from zmqrl.supervision.run_owner import RunOwner
 
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import PLAIN, ROOT, RUN_S, summary, zmqrl
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Host, Lab, lab_or_skip
+from tests.lab import Host, Lab, lab_or_skip
+from tests.system.command_runs import PLAIN, ROOT, RUN_S, summary, zmqrl
 
 
 @pytest.fixture

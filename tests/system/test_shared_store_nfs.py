@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from command_runs import PLAIN, ROOT
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.nfs import MOUNT, Guest
-from lab.skipping import nfs_or_skip
+from tests.lab.nfs import MOUNT, Guest
+from tests.lab.skipping import nfs_or_skip
+from tests.system.command_runs import PLAIN, ROOT
 
 COMMAND_S = 300.0
 """A guest has one slow CPU: a training of 4,000 env steps takes about half a minute in it."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import FarRun
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
-
+pytestmark = pytest.mark.timed
 AGENTS = 40
 DELAY_MS, LOSS = 50.0, 0.01
 """Each way."""

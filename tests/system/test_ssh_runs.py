@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_one_process, until
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_one_process
+from tests.waiting import until
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab import Lab, lab_or_skip
-
+pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000
@@ -198,7 +197,7 @@ def test_strangers_are_refused_and_counted_while_the_run_goes_on(begin: Begin, l
     address = f"tcp://{lab.hosts[0].address}:{PORT + 2}"
     strange = network.run(sys.executable, str(Path(__file__).with_name("strangers.py")), address)
     assert strange.split() == ["0"], "answers that strangers got"
-    refused = until(lambda: run.status().get("refused"), "refusals in the status")
+    refused = until(lambda: run.status().get("refused"), "refusals in the status", 30.0)
     assert {"unknown key", "wrong handshake"} & set(refused), refused
     code, _, err = run.end()
     assert (code, run.summary()["weights_sha256"]) == (0, alone)

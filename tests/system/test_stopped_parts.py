@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import DQN, PPO, system_plan
-from system_runs import SAME, Run
 
+from tests.system.references import References
+from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STOPPED_S = 3.0
 """Many heartbeats, and less than what makes somebody lost."""
 LIMITS = LimitsSection(heartbeat_s=0.1, lost_after_s=30.0, stalled_after_s=60.0, grace_s=5.0)
@@ -34,7 +35,7 @@ def _rss_mb(process: ProcessId) -> float:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def _stop_for_a_while(run: Run, place: str) -> None:
+def _stop_for_a_while(run: PlanRun, place: str) -> None:
     """And look at the memory of the others, while they wait and once everything goes on."""
     processes = run.processes()
     stopped = processes[place]
@@ -54,11 +55,10 @@ def _stop_for_a_while(run: Run, place: str) -> None:
 
 @pytest.mark.parametrize("place", ["learner-0", "broker-0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_that_is_stopped_and_continued(tmp_path: Path, begin: Begin, kind: str, place: str) -> None:
+def test_a_part_that_is_stopped_and_continued(
+    tmp_path: Path, begin: Begin, reference: References, kind: str, place: str
+) -> None:
     mode, algorithm, steps = KINDS[kind]
-    straight = None
-    if mode == "sync" and place == "learner-0":
-        straight = begin(system_plan(tmp_path / "straight", mode, 2, algorithm, steps=steps)).done()
     run = begin(system_plan(tmp_path / "run", mode, 2, algorithm, steps=steps, limits=LIMITS))
     run.wait_for_updates(8)
     _stop_for_a_while(run, place)
@@ -69,5 +69,6 @@ def test_a_part_that_is_stopped_and_continued(tmp_path: Path, begin: Begin, kind
     assert ledger["stored"] == summary["env_steps"]
     assert summary["restarts"] == 0
     assert summary["updates_lost"] == 0
-    if straight is not None:
+    if mode == "sync":
+        straight = reference(run.plan)
         assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}

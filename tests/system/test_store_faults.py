@@ -6,21 +6,22 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_store import FULL_S
-from system_plans import DQN, PPO, system_plan
-from system_runs import Run, assert_same, limit_files, newest_n
 
+from tests.system.references import References
+from tests.system.slow_store import FULL_S
+from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, LimitsSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
 FEW_BYTES = 512
 DISK_BYTES = 4 << 20
@@ -31,8 +32,8 @@ def _plan(run_dir: Path, **more: Any) -> RunPlan:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return Run(_plan(tmp_path_factory.mktemp("undisturbed") / "run")).done()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, reference: References) -> Mapping[str, Any]:
+    return reference(_plan(tmp_path_factory.mktemp("undisturbed") / "run"))
 
 
 @pytest.fixture
@@ -48,30 +49,32 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def _status(run: Run) -> dict[str, Any]:
+def _status(run: PlanRun) -> dict[str, Any]:
     status: dict[str, Any] = json.loads((run.run_dir / "status.json").read_text())
     return status
 
 
-def _problems(run: Run) -> str:
+def _problems(run: PlanRun) -> str:
     try:
         return "\n".join(_status(run)["problems"])
     except (OSError, ValueError):
         return ""
 
 
-def _ended_well(run: Run) -> tuple[dict[str, Any], str]:
+def _ended_well(run: PlanRun) -> tuple[dict[str, Any], str]:
     code, out, err = run.end()
     assert code == 0, f"exit {code}\n{out}\n{err}"
     return run.summary(), out + err
 
 
-def _newest(run: Run, kind: str) -> list[Path]:
+def _newest(run: PlanRun, kind: str) -> list[Path]:
     paths = Path(run.plan.store_path).glob(f"{kind}0-*.safetensors")
     return sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
-def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_disk_that_is_full_for_a_while(
+    tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
+) -> None:
     plan = replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints"))
     run = begin(plan)
     run.wait_for_updates(4)
@@ -90,7 +93,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path, begin: Begi
 
 
 def test_a_store_that_is_read_only_for_a_while(
-    tmp_path: Path, disk: Path, begin: Begin, undisturbed: dict[str, Any]
+    tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     run = begin(replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints")))
     run.wait_for_updates(4)
@@ -107,7 +110,7 @@ def test_a_store_that_is_read_only_for_a_while(
     assert_same(summary, undisturbed)
 
 
-def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     learner = run.processes()["learner-0"]
@@ -120,7 +123,7 @@ def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undist
 
 
 def test_a_full_that_cannot_be_written_does_not_stop_the_run(
-    tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]
+    tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
@@ -150,7 +153,7 @@ def test_a_store_that_stays_full_fails_the_run_in_the_end(tmp_path: Path, begin:
     assert run.summary()["ledger"]["balanced"]
 
 
-def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(6)
     learner = run.processes()["learner-0"]
@@ -232,7 +235,7 @@ def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
     assert "no FULL can be loaded" in err and all(full.name in err for full in fulls)
 
 
-def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     agent = run.processes()["agent-0"]
@@ -272,7 +275,9 @@ def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -
     """It is written less often, which status and summary show; the last one is written to its end."""
     limits = LimitsSection(heartbeat_s=0.2, grace_s=2.5)
     plan = system_plan(tmp_path / "run", "sync", 2, DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
-    plan = replace(plan, config=replace(plan.config, store=replace(plan.config.store, kind="slow_store:SlowFulls")))
+    plan = replace(
+        plan, config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowFulls"))
+    )
     run = begin(plan)
     run.wait_for(lambda: "more than a fifth of run.checkpoint_every_s (2 s)" in _problems(run))
     run.wait_for(lambda: _status(run)["metrics"]["checkpoint_interval_s"] >= 5 * FULL_S)

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from system_plans import system_plan
-from system_runs import Run, newest_n
 
+from tests.system.system_plans import IDLE, system_plan
+from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.supervision.process_table import await_gone
 
-Begin = Callable[[RunPlan], Run]
+Begin = Callable[[RunPlan], PlanRun]
 ELSEWHERE = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
-SLOW = EnvSection(id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
+SLOW = EnvSection(id="tests.system.slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
 TAKE_OVER = """
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ RunOwner.acquire(Path(sys.argv[1]), "another")
 )
 @pytest.mark.parametrize("frozen", ["launcher", "all"])
 def test_a_frozen_run_that_was_taken_over(tmp_path: Path, begin: Begin, frozen: str) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, env=SLOW, steps=1_000_000))
+    run = begin(system_plan(tmp_path / "run", "sync", 2, IDLE, SLOW, steps=1_000_000))
     run.wait_for_updates(5)
     processes = run.processes()
     victims = [run.process.pid, *(process.pid for process in processes.values() if frozen == "all")]

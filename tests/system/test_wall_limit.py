@@ -9,18 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_plans import CARTPOLE, DQN, PPO, system_plan
-from system_runs import Run
 
+from tests.system.system_plans import CARTPOLE, DQN, PPO, system_plan
+from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.types import Mode
 
-Begin = Callable[[RunPlan], Run]
+pytestmark = pytest.mark.timed
+
+Begin = Callable[[RunPlan], PlanRun]
 WALL_S, GRACE_S, TEARDOWN_S = 5.0, 2.0, 2.0
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=GRACE_S)
 SLOW = EnvSection(
-    id="slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32, kwargs={"step_s": 0.2}
+    id="tests.system.slow_envs:Slow",
+    max_episode_steps=500,
+    num_envs=2,
+    vector_envs=4,
+    segment_steps=32,
+    kwargs={"step_s": 0.2},
 )
 LONG = 10_000_000
 KINDS: Mapping[str, tuple[Mode, Mapping[str, Any]]] = {
@@ -32,12 +39,12 @@ KINDS: Mapping[str, tuple[Mode, Mapping[str, Any]]] = {
 }
 
 
-def _begin(begin: Begin, run_dir: Path, kind: str, env: EnvSection = CARTPOLE) -> Run:
+def _begin(begin: Begin, run_dir: Path, kind: str, env: EnvSection = CARTPOLE) -> PlanRun:
     mode, algorithm = KINDS[kind]
     return begin(system_plan(run_dir, mode, 1, algorithm, env, steps=LONG, limits=LIMITS, max_wall_s=WALL_S))
 
 
-def _done_within(run: Run, limit_s: float) -> dict[str, Any]:
+def _done_within(run: PlanRun, limit_s: float) -> dict[str, Any]:
     summary = run.done()
     assert (summary["status"], summary["exit_code"], summary["error"]) == ("done", 0, None)
     assert WALL_S <= summary["wall_s"] <= limit_s

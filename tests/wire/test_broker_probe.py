@@ -14,7 +14,8 @@ import zmq
 from zmqrl.broker.doors import Doors
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import DeadlineExceeded
-from zmqrl.wire import messages
+from zmqrl.messages import bus
+from zmqrl.messages.frames import pack, unpack
 from zmqrl.wire.probe import first_answering
 
 WAIT_S = 5.0
@@ -49,8 +50,8 @@ def port(tmp_path: Path) -> Iterator[int]:
             doors.guard()
             while doors.control.poll(0):
                 peer, said = doors.control.recv_multipart()
-                assert messages.unpack(said).fields["host"] == "b"
-                doors.control.send_multipart([peer, messages.pack("welcome", broker=1)])
+                assert unpack(said) == bus.HostReport("b", {}, [], [], [])
+                doors.control.send_multipart([peer, pack(bus.Welcome(broker=1))])
         doors.close()
 
     thread = threading.Thread(target=serve)

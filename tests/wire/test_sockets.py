@@ -32,12 +32,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
     context.destroy(linger=0)
 
 
+@pytest.mark.timed
 def test_sending_to_nobody_is_false_and_at_once(make: Make) -> None:
     begun = time.monotonic()
     assert not send(make(bind, zmq.PUSH), b"x")
     assert time.monotonic() - begun < 0.5
 
 
+@pytest.mark.timed
 def test_a_binding_end_that_is_away_for_a_while_is_found_at_once_on_this_host(make: Make) -> None:
     """A broker that is started again is away for about as long."""
     push = make(connect, zmq.PUSH)

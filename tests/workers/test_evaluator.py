@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import call, create_autospec
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, EvaluatorSection
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
+from zmqrl.logs.events import EventPipe, Refusals
+from zmqrl.messages.agent import Refused
 from zmqrl.types import Notice, Version
 from zmqrl.workers.evaluation import evaluate
+from zmqrl.workers.evaluator import Inbox
 
 ROOT = Path(__file__).parents[2]
 SECTION = EnvSection()
@@ -86,16 +90,20 @@ def publish(store: DirectoryStore, n: int, scale: float) -> dict[str, Any]:
     return to_json(Notice(Version(0, n), saved.key, saved.nbytes, saved.sha256, env_steps=n * 10))
 
 
+def task(notice: dict[str, Any], final: bool = False) -> dict[str, Any]:
+    return {"command": "evaluate", "notice": notice, "final": final}
+
+
 def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.event()["event"] == "ready"
-    process.say({"notice": publish(store, 1, 1.0)})
+    process.say(task(publish(store, 1, 1.0)))
     first = process.event()
     assert (first["event"], first["version"], first["env_steps"], first["best"]) == ("score", [0, 1], 10, True)
     assert (first["return_mean"], first["return_std"], first["episodes"]) == (500.0, 0.0, 3)
     gone = publish(store, 2, 1.0)
     (tmp_path / "store" / gone["key"]).unlink()
-    process.say({"notice": gone}, {"final": publish(store, 3, -1.0)})
+    process.say(task(gone), task(publish(store, 3, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [(e["version"], e["final"], e["best"]) for e in rest] == [([0, 3], True, False)]
@@ -107,12 +115,25 @@ def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> Non
 def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path, episodes=200)
     process.event()
-    process.say({"notice": publish(store, 1, 1.0)})
+    process.say(task(publish(store, 1, 1.0)))
     time.sleep(0.3)  # not synchronisation: the older score may or may not be under way
-    process.say({"final": publish(store, 2, -1.0)})
+    process.say(task(publish(store, 2, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [e["version"] for e in rest] == [[0, 2]]
+
+
+def test_a_malformed_line_is_counted_and_the_next_one_is_scored(store: DirectoryStore, tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    assert process.event()["event"] == "ready"
+    process.say({"notice": 3}, [], task({**publish(store, 1, 1.0), "nbytes": -1}))
+    counts: dict[str, int] = {}
+    while sum(counts.values()) < 3:
+        counts = process.event()["counts"]
+    assert counts == {"unknown command": 1, "not JSON": 1, "value": 1}
+    process.say(task(publish(store, 2, 1.0), final=True))
+    code, rest = process.end()
+    assert (code, [e["version"] for e in rest]) == (0, [[0, 2]])
 
 
 def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) -> None:
@@ -128,3 +149,18 @@ def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) 
 def test_a_notice_survives_json() -> None:
     notice = Notice(Version(1, 2), "k", 3, "s", 4, 5, {"epsilon": 0.5})
     assert from_json(Notice, json.loads(json.dumps(to_json(notice)))) == notice
+
+
+def test_refused_lines_are_reported_once_per_heartbeat_and_at_the_end() -> None:
+    """It polls at each env step: lines that keep coming would fill the pipe of events."""
+    events = create_autospec(EventPipe, instance=True)
+    read, write = os.pipe()
+    inbox = Inbox(read, Refusals(events), 3600.0)
+    for _ in range(5):
+        os.write(write, b"no task\n")
+        inbox.poll(0.0)
+    assert events.send.call_args_list == [call(Refused({"not JSON": 1}))]
+    inbox.report()
+    assert events.send.call_args_list[1:] == [call(Refused({"not JSON": 5}))]
+    os.close(read)
+    os.close(write)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared_memory"))
 
 from zmqrl.broker.events import Announced, LearnerIs
 from zmqrl.config.plan import Boot, RunPlan

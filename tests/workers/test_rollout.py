@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,11 +16,6 @@ from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.rollout import Rollout
 
 T, N, SEED = 5, 3, 4
-
-
-@pytest.fixture(autouse=True)
-def odd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
 
 
 class Collector:
@@ -71,7 +64,7 @@ class Collector:
 
 
 def test_next_step_rows() -> None:
-    collector = Collector("odd_envs:Counting", length=3)
+    collector = Collector("tests.envs.odd_envs:Counting", length=3)
     columns, rows = collector.collect(0)
     assert columns["obs"][:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1]
     assert columns["terminated"][:, 0].tolist() == [False, False, True, False, False]
@@ -82,7 +75,7 @@ def test_next_step_rows() -> None:
 
 
 def test_an_end_on_the_last_row_makes_the_next_segments_first_row_invalid() -> None:
-    collector = Collector("odd_envs:Counting", length=5)
+    collector = Collector("tests.envs.odd_envs:Counting", length=5)
     first, rows = collector.collect(0)
     assert first["terminated"][4].all()
     assert rows == 15
@@ -104,9 +97,9 @@ def test_a_segments_bits_depend_on_its_name_alone() -> None:
     ("env_id", "form"),
     [
         ("CartPole-v1", None),
-        ("odd_envs:Walker", None),
-        ("odd_envs:Stateful", "array"),
-        ("odd_envs:Stateful", "bytes"),
+        ("tests.envs.odd_envs:Walker", None),
+        ("tests.envs.odd_envs:Stateful", "array"),
+        ("tests.envs.odd_envs:Stateful", "bytes"),
     ],
 )
 @pytest.mark.parametrize("steps", [1, 5, 16])
@@ -135,7 +128,7 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
 
 
 def test_the_limit_of_steps_goes_on_where_it_was() -> None:
-    section = EnvSection(id="odd_envs:Stateful", num_envs=1, max_episode_steps=4)
+    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, max_episode_steps=4)
     env = make_vector_env(section, probe(section), "sync", SEED, 0)
     obs = env.start()[0].copy()
     stored = np.frombuffer(np.array([5.0, 2.0, 0.5]).tobytes(), np.uint8)
@@ -145,7 +138,7 @@ def test_the_limit_of_steps_goes_on_where_it_was() -> None:
 
 
 def test_box_actions_are_stored_unclipped() -> None:
-    columns, _ = Collector("odd_envs:Walker").collect(0)  # the env asserts that what it gets is in its space
+    columns, _ = Collector("tests.envs.odd_envs:Walker").collect(0)  # the env asserts that what it gets is in its space
     assert np.abs(columns["action"]).max() > 1
 
 

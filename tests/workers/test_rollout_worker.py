@@ -170,7 +170,6 @@ def test_peak_pss_of_what_a_worker_imports_and_runs() -> None:
     """At most 50 MB for CartPole, sockets included; no torch, no pydantic."""
     code = """
 import sys, zmq, msgpack
-sys.path.insert(0, "tests/workers")
 import zmqrl.workers.rollout_worker
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState

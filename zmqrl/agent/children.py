@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Keys
 from zmqrl.errors import WireError
-from zmqrl.logs.lines import CHILD_EVENTS, event_of
 from zmqrl.logs.tail import tail_of
+from zmqrl.messages.agent import ChildEvent, Evaluate, Fault
+from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import Place
 
@@ -56,13 +57,13 @@ class Child:
     told_to_end: bool = False
     ready: bool = False
     """It said so: from then on its silence means something."""
-    last_fault: Mapping[str, Any] = field(default_factory=dict)
+    last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are no events, by reason."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
-    def read_events(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[ChildEvent]:
         """Events that the process wrote since the last call; lines that are none are counted in `refused`."""
         events = []
         while True:
@@ -80,16 +81,14 @@ class Child:
             self.refused["size"] += 1
         for line in lines:
             try:
-                name, event = event_of(line, CHILD_EVENTS)
+                events.append(child_event(line))
             except WireError as error:
                 self.refused[error.reason] += 1
-                continue
-            events.append({**event, "event": name})
         return events
 
-    def write_line(self, data: Mapping[str, Any]) -> None:
-        """Write a JSON line to its stdin without blocking; of what does not fit only the newest is kept."""
-        self._unwritten = json.dumps(data, separators=(",", ":")).encode() + b"\n"
+    def write_line(self, message: Evaluate) -> None:
+        """Write a line to its stdin without blocking; of what does not fit only the newest is kept."""
+        self._unwritten = line_of(message)
         self.flush()
 
     @property
@@ -140,8 +139,8 @@ class Child:
 
     def cause_of_end(self) -> str:
         """The fault that it reported, else its exit code or signal."""
-        if self.last_fault:
-            return str(self.last_fault.get("error", "fault"))
+        if self.last_fault is not None:
+            return self.last_fault.error
         return cause_of(self.process.returncode)
 
     def log_tail(self) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from zmqrl.errors import WireError
-from zmqrl.logs.lines import command_of
+from zmqrl.messages.agent import Command
+from zmqrl.messages.lines import command
 
 READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
@@ -26,7 +25,7 @@ class Commands:
         self._unread = b""
         os.set_blocking(fd, False)
 
-    def read(self) -> list[Mapping[str, Any]]:
+    def read(self) -> list[Command]:
         """Commands that came since the last call; lines that are none are counted in `refused`."""
         try:
             chunk = os.read(self.fd, READ_BYTES)
@@ -34,12 +33,11 @@ class Commands:
             return []
         self.ended = not chunk or len(self._unread) > MOST_UNREAD_BYTES
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        return [command for line in lines if (command := self._parsed(line)) is not None]
+        return [found for line in lines if (found := self._parsed(line)) is not None]
 
-    def _parsed(self, line: bytes) -> Mapping[str, Any] | None:
+    def _parsed(self, line: bytes) -> Command | None:
         try:
-            name, command = command_of(line)
+            return command(line)
         except WireError as error:
             self.refused[error.reason] += 1
             return None
-        return {**command, "command": name}

@@ -5,24 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zmqrl.config.plan import Endpoints
+from zmqrl.messages.agent import Join
+from zmqrl.messages.bus import HostReport
 from zmqrl.types import Ledger, Notice
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.probe import Reached
-
-
-@dataclass(frozen=True)
-class Join:
-    """Where the broker is, as the launcher tells the agents of other hosts."""
-
-    addresses: tuple[str, ...]
-    """Of the learner's host; which one leads there is found out by asking."""
-    ports: tuple[int, ...]
-    token: str | None = None
-    """What is to be seen in the store."""
 
 
 class DataPlane(ABC):
@@ -71,7 +60,7 @@ class DataPlane(ABC):
         """The shared descriptors that a process of `role` inherits."""
 
     @abstractmethod
-    def report(self, word: HostWord) -> None:
+    def report(self, report: HostReport) -> None:
         """Tell the broker who lives, and whom this host holds."""
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
@@ -106,7 +95,7 @@ class NoDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {}
 
-    def report(self, word: HostWord) -> None:
+    def report(self, report: HostReport) -> None:
         return
 
     def ledger(self) -> Ledger | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from zmqrl.agent.children import Child
-from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
+from zmqrl.messages.agent import Evaluate
 from zmqrl.supervision.ending import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
 from zmqrl.supervision.process_table import kill, session_members
 from zmqrl.supervision.restarts import Place
@@ -17,6 +17,18 @@ from zmqrl.types import Notice
 
 HURRIED_GRACE_S = 2.5
 """With stdin at its end nobody waits for us: all is over within 3 s."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the processes of a host have ended."""
+
+    ended: int
+    """By themselves."""
+    killed: list[str]
+    left: list[str]
+    final_stopped: bool
+    """The evaluator was ended before it had scored the final version."""
 
 
 class End:
@@ -27,7 +39,7 @@ class End:
         self._ending: Ending | None = None
         self._ended = 0
         self._killed: list[str] = []
-        self.final_notice: Any = None
+        self.final_notice: Notice | None = None
         """What the learner published last, as it said at its end."""
 
     @property
@@ -71,23 +83,23 @@ class End:
         else:
             self._ended += 1
 
-    def report(self) -> dict[str, Any]:
-        """Once it is over: who ended, who had to be killed, who is left."""
+    def report(self) -> Outcome:
+        """Once it is over."""
         killed = [*self._killed, *self._kill_strays()]
         left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
         stopped = self._ending is not None and self._ending.final_stopped
-        return {"ended": self._ended, "killed": killed, "left": left, "final_stopped": stopped}
+        return Outcome(self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
         return {place.role for place in self._children}
 
     def _score_final(self, current: Notice | None) -> None:
-        notice = self.final_notice or (to_json(current) if current is not None else None)
+        notice = self.final_notice or current
         evaluator = self._children.get(Place("evaluator", 0))
         if notice is None:
             self._close_evaluator()
         elif evaluator is not None and evaluator.stdin_fd >= 0:
-            evaluator.write_line({"final": notice})
+            evaluator.write_line(Evaluate(notice, final=True))
             evaluator.told_to_end = True
 
     def _close_evaluator(self) -> None:

@@ -15,7 +15,7 @@ import zmq
 
 from zmqrl.agent.children import Nursery
 from zmqrl.agent.commands import Commands
-from zmqrl.agent.data_plane import DataPlane, Join
+from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.lease import HostLease
 from zmqrl.agent.log_stream import LogStream
@@ -24,6 +24,7 @@ from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.usage import SAMPLE_EVERY_S
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError
+from zmqrl.messages import agent
 from zmqrl.supervision.ending import Manner
 from zmqrl.wire.active_clock import ActiveClock
 
@@ -131,7 +132,7 @@ class HostAgent:
         counts = self._commands.refused + self._processes.refused + self._data_plane.refused
         if counts != self._refused:
             self._refused = counts
-            self._output.send("refused", counts=dict(counts))
+            self._output.send(agent.Refused(dict(counts)))
 
     def _check_lease(self, now: float) -> None:
         heard = self._data_plane.heard
@@ -142,7 +143,7 @@ class HostAgent:
         if silent is not None and not self._processes.ending:
             lease_s = self._limits.host_lease_s
             LOG.error("the %s has been silent for limits.host_lease_s (%g s): this host ends", silent, lease_s)
-            self._output.send("lease_lost", source=silent)
+            self._output.send(agent.LeaseLost(silent))
             self._processes.end(Manner.HURRIED)
 
     def _take_notices(self) -> None:
@@ -160,29 +161,29 @@ class HostAgent:
     def _read_commands(self) -> None:
         for command in self._commands.read():
             self._lease.renew("launcher", self._active.now())
-            name = command.get("command")
-            if name == "stop":
-                self._processes.end(Manner.CLEAN)
-            elif name == "kill":
-                self._processes.end(Manner.KILL)
-            elif name == "join" and self._data_plane.endpoints is None and not self._processes.ending:
-                self._join(Join(tuple(command["addresses"]), tuple(command["ports"]), command.get("token")))
-            elif name == "hold" and not self._processes.ending:
-                self._processes.hold(tuple(command["workers"]))
-            elif name == "gone":
-                self._data_plane.host_gone(command["host"], command["workers"])
+            match command:
+                case agent.Stop():
+                    self._processes.end(Manner.CLEAN)
+                case agent.Kill():
+                    self._processes.end(Manner.KILL)
+                case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
+                    self._join(command)
+                case agent.Hold() if not self._processes.ending:
+                    self._processes.hold(tuple(command.workers))
+                case agent.Gone():
+                    self._data_plane.host_gone(command.host, command.workers)
         if self._commands.ended:
             self._processes.end(Manner.HURRIED)
 
-    def _join(self, join: Join) -> None:
+    def _join(self, join: agent.Join) -> None:
         try:
             reached = self._data_plane.join(join)
         except DeadlineExceeded as error:
-            self._output.send("unreachable", cause=str(error))
+            self._output.send(agent.Unreachable(str(error)))
             self._processes.end(Manner.KILL)
             return
         if reached is not None:
-            found = {"address": reached.address, "milliseconds": round(reached.milliseconds, 1)}
-            self._output.send("joined", **found, store=self._data_plane.sees_store)
+            milliseconds = round(reached.milliseconds, 1)
+            self._output.send(agent.Joined(reached.address, milliseconds, self._data_plane.sees_store))
         self._processes.report()
         self._processes.begin()

@@ -9,21 +9,20 @@ import math
 import signal
 import time
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from dataclasses import replace
-from typing import Any
 
 from zmqrl.agent.addresses import own_addresses
 from zmqrl.agent.children import Child, Nursery
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.end import End
 from zmqrl.agent.process_events import ProcessEvents
-from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Listen
+from zmqrl.messages import agent
+from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.ending import Manner
 from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
-from zmqrl.types import Notice
-from zmqrl.wire.messages import HostWord
+from zmqrl.types import Ledger, Notice
 
 ENDING_TICK_S = 0.05
 DUMP_S = 0.5
@@ -45,7 +44,7 @@ class HostProcesses:
         self._workers = tuple(boot.workers)
         self._kill_at: dict[Place, tuple[int, float]] = {}
         self._end = End(boot, self._children)
-        self._learner_ledger: Any = None
+        self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are no events, by reason."""
         self.failed = False
@@ -121,7 +120,7 @@ class HostProcesses:
         """There are new weights."""
         for child in self._children.values():
             child.wake()
-        self._tell_evaluator({"notice": to_json(notice)})
+        self._tell_evaluator(notice)
 
     def report(self) -> None:
         """Tell the broker who lives; it takes leases back only from processes that were reaped."""
@@ -130,7 +129,9 @@ class HostProcesses:
         ready = [index for index, child in children.items() if child.ready]
         given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
         held = [index for index in self._workers if index not in given_up]
-        self._data_plane.report(HostWord(alive, ready, given_up, () if self.ending and not alive else held))
+        self._data_plane.report(
+            HostReport(self._boot.host, alive, ready, given_up, [] if self.ending and not alive else held)
+        )
 
     def measure(self) -> None:
         """Tell what the processes use, and keep their logs from growing without end."""
@@ -160,7 +161,7 @@ class HostProcesses:
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and tell how all of it ended."""
         ledger = self._data_plane.ledger()
-        self._events.finished(self._learner_ledger if ledger is None else to_json(ledger), self._end.report())
+        self._events.finished(self._learner_ledger if ledger is None else ledger, self._end.report())
 
     def _end_when_drained(self) -> None:
         """A host that holds nothing any more has no part in the run."""
@@ -176,13 +177,13 @@ class HostProcesses:
         self._children[place] = child
         self._events.started(child)
         if place == EVALUATOR and self._data_plane.current is not None:
-            child.write_line({"notice": to_json(self._data_plane.current)})
+            child.write_line(agent.Evaluate(self._data_plane.current, final=False))
         self.report()
 
-    def _tell_evaluator(self, line: Mapping[str, Any]) -> None:
+    def _tell_evaluator(self, notice: Notice) -> None:
         evaluator = self._children.get(EVALUATOR)
         if evaluator is not None and evaluator.stdin_fd >= 0:
-            evaluator.write_line(line)
+            evaluator.write_line(agent.Evaluate(notice, final=False))
 
     def _take_events(self, child: Child) -> None:
         events = child.read_events()
@@ -190,33 +191,36 @@ class HostProcesses:
             self.refused.update(child.refused)
             child.refused.clear()
         for event in events:
-            name = event.pop("event")
-            if name == "notice":
-                self._data_plane.current = from_json(Notice, event["notice"])
-                self._tell_evaluator({"notice": event["notice"]})
-                continue
-            self._note(child, name, event)
-            self._events.said(child, name, event)
+            if isinstance(event, agent.NewVersion):
+                self._data_plane.current = event.notice
+                self._tell_evaluator(event.notice)
+            elif isinstance(event, agent.Listening):
+                self._listening(event.ports)
+            else:
+                self._note(child, event)
+                self._events.said(child, event)
 
-    def _note(self, child: Child, name: str, event: dict[str, Any]) -> None:
-        if name == "worker_state":
-            self._judged(Place(event["member"], event["place"]), event["spawn"], event["state"])
-        elif name == "listening" and self._boot.listen is not None:
+    def _listening(self, ports: tuple[int, int, int]) -> None:
+        if self._boot.listen is not None:
             # a broker that is started again has to be where everybody looks for it
-            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, tuple(event["ports"])))
-            event |= {"addresses": own_addresses(), "token": self._data_plane.token}
-        elif name == "ready":
-            child.ready = True
-        elif name == "writing":
-            self._end.extend(child.place.role, time.monotonic())
-        elif name == "left":
-            child.told_to_end = True
-        elif name == "fault":
-            child.last_fault = event
-        elif name == "ended":
-            self._end.final_notice = event.get("notice")
-            self._learner_ledger = event.get("ledger")
-            self._events.sample(self._children.values())
+            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, ports))
+            self._events.listening(agent.BrokerAddresses(ports, own_addresses(), self._data_plane.token))
+
+    def _note(self, child: Child, event: agent.Report) -> None:
+        match event:
+            case agent.WorkerState():
+                self._judged(Place(event.role, event.index), event.spawn, event.state)
+            case agent.Ready():
+                child.ready = True
+            case agent.Writing():
+                self._end.extend(child.place.role, time.monotonic())
+            case agent.Left():
+                child.told_to_end = True
+            case agent.Fault():
+                child.last_fault = event
+            case agent.Ended():
+                self._end.final_notice, self._learner_ledger = event.notice, event.ledger
+                self._events.sample(self._children.values())
 
     def _judged(self, place: Place, spawn: int, state: str) -> None:
         """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
@@ -233,7 +237,7 @@ class HostProcesses:
             why = f"hangs: silent for limits.lost_after_s ({limits.lost_after_s:g} s)"
         else:
             return
-        child.last_fault = {"error": f"{why}, killed"}
+        child.last_fault = agent.Fault(f"{why}, killed", {}, [])
         child.process.send_signal(signal.SIGUSR2)
         self._kill_at[place] = (spawn, kill_at)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from zmqrl.agent.output import AgentOutput
+from zmqrl.messages.agent import LogText
 
 MOST_BYTES = 65_536
 """Of one log at one look."""
@@ -27,7 +28,7 @@ class LogStream:
                 return
             text = self._new(self._folder / f"{name}.log")
             if text:
-                self._output.send("log", name=name, text=text.decode(errors="replace"))
+                self._output.send(LogText(name, text.decode(errors="replace")))
 
     def _new(self, path: Path) -> bytes:
         try:

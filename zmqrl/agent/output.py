@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import time
-from typing import Any
+
+from zmqrl.messages.agent import AgentEvent, Metrics, ProcessReport, Score, Usage, WorkerRates
+from zmqrl.messages.lines import line_of
 
 PENDING_LIMIT_BYTES = 4_000_000
-DROPPABLE = frozenset({"metrics", "worker", "usage", "score"})
+DROPPABLE = (Metrics, WorkerRates, Usage, Score)
 """Events that may be left out when the launcher does not read."""
 
 
@@ -32,11 +33,12 @@ class AgentOutput:
         """Whether something waits for the descriptor to be writable."""
         return bool(self._pending) and not self._gone
 
-    def send(self, event: str, /, **data: Any) -> None:
+    def send(self, event: AgentEvent) -> None:
         """One event line. Measurements are dropped while `PENDING_LIMIT_BYTES` wait; what counts never is."""
-        if event in DROPPABLE and len(self._pending) > PENDING_LIMIT_BYTES:
+        what = event.report if isinstance(event, ProcessReport) else event
+        if isinstance(what, DROPPABLE) and len(self._pending) > PENDING_LIMIT_BYTES:
             return
-        self._write(json.dumps({"event": event, **data}, separators=(",", ":")).encode() + b"\n")
+        self._write(line_of(event))
 
     def flush(self) -> None:
         """Write what can be written now. A reader that is gone is no error: stdin tells."""

@@ -23,6 +23,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.versions import processor_refusal
 
 
@@ -38,7 +39,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     if boot.remote:
         boot = _at_home(boot)
     launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
-    with registered(boot, launched_from, lambda text: output.send("warning", text=text)):
+    with registered(boot, launched_from, lambda text: output.send(Warned(text))):
         return _hold_part(boot, output, command)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from zmqrl.agent.children import Child
+from zmqrl.agent.end import Outcome
 from zmqrl.agent.log_stream import LogStream
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.usage import Usage
-from zmqrl.supervision.restarts import Action, FailRun, GiveUp, RestartAfter
+from zmqrl.messages import agent
+from zmqrl.supervision.restarts import Action, FailRun, GiveUp, Place, RestartAfter
+from zmqrl.types import Ledger
 
 
 class ProcessEvents:
@@ -24,61 +26,66 @@ class ProcessEvents:
     def started(self, child: Child) -> None:
         """It was started; from now on its log is followed."""
         self._log_names.add(child.log.stem)
-        self._send(
-            "started",
-            child,
-            pid=child.identity.pid,
-            start_time=child.identity.start_time,
-            spawn=child.spawn,
-        )
+        self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
-    def said(self, child: Child, name: str, event: Mapping[str, Any]) -> None:
+    def said(self, child: Child, report: agent.Report) -> None:
         """Pass on what it says of itself."""
-        self._send(name, child, **event)
+        self._send(child.place, report)
+
+    def listening(self, addresses: agent.BrokerAddresses) -> None:
+        """Where other hosts reach the broker."""
+        self._output.send(addresses)
 
     def exited(self, child: Child, expected: bool) -> None:
         """It was reaped; what it still wrote to its log goes first."""
         self.send_logs()
-        code = child.process.returncode
-        self._send(
-            "exit",
-            child,
+        code, fault = child.process.returncode, child.last_fault
+        exited = agent.Exited(
             pid=child.identity.pid,
             code=code if code >= 0 else None,
             expected=expected,
             cause=child.cause_of_end(),
-            detail=dict(child.last_fault.get("detail", {})),
+            detail={} if fault is None else fault.detail,
             log=str(child.log),
-            log_tail=child.log_tail(),
+            log_tail=list(child.log_tail()),
         )
+        self._send(child.place, exited)
 
     def decided(self, action: Action) -> None:
         """What supervision does about a death; a start is told of when it has happened."""
         if isinstance(action, RestartAfter):
-            self._output.send("restart", role=action.place.role, index=action.place.index, in_s=action.delay_s)
+            self._send(action.place, agent.Restarting(action.delay_s))
         elif isinstance(action, GiveUp):
-            self._output.send("gave_up", role=action.place.role, index=action.place.index, cause=action.cause)
+            self._send(action.place, agent.GaveUp(action.cause))
         elif isinstance(action, FailRun):
-            self._output.send("failed", cause=action.cause)
+            self._output.send(agent.RunFailed(action.cause))
 
-    def sample(self, children: Collection[Child]) -> dict[str, dict[str, float]]:
+    def sample(self, children: Collection[Child]) -> dict[str, agent.ProcessUsage]:
         """Measure without telling: those who are about to end count in the peaks."""
         return self._usage.sample(children)
 
     def usage(self, children: Collection[Child], leases: int | None, stored: int | None) -> None:
         """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the broker's books."""
-        self._output.send("usage", processes=self.sample(children), leases=leases, stored=stored)
+        self._output.send(agent.Usage(self.sample(children), leases, stored))
 
     def send_logs(self) -> None:
         """What is new in the logs, also of those who have ended."""
         if self._logs is not None:
             self._logs.follow(sorted(self._log_names))
 
-    def finished(self, ledger: Any, report: Mapping[str, Any]) -> None:
-        """The last event. `report`: who ended, who was killed, who is left."""
+    def finished(self, ledger: Ledger | None, outcome: Outcome) -> None:
+        """The last event."""
         self.send_logs()
         peaks = {role: round(mb, 1) for role, mb in self._usage.peak_pss_mb.items()}
-        self._output.send("finished", ledger=ledger, peak_pss_mb=peaks, **report)
+        finished = agent.Finished(
+            ledger=ledger,
+            peak_pss_mb=peaks,
+            ended=outcome.ended,
+            killed=outcome.killed,
+            left=outcome.left,
+            final_stopped=outcome.final_stopped,
+        )
+        self._output.send(finished)
 
-    def _send(self, name: str, child: Child, /, **data: Any) -> None:
-        self._output.send(name, **{**data, "role": child.place.role, "index": child.place.index})
+    def _send(self, place: Place, report: agent.Report) -> None:
+        self._output.send(agent.ProcessReport(place.role, place.index, report))

@@ -6,7 +6,6 @@ It may be called as often as one likes: what is gone is not mentioned.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -19,8 +18,9 @@ from pathlib import Path
 from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.agent.run_processes import AGENT, STRAY, processes_of
-from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Reaped
+from zmqrl.messages.lines import line_of
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send
 
 LOG = logging.getLogger(__name__)
@@ -31,15 +31,6 @@ KILL_WAIT_S = 5.0
 ROUNDS = 3
 """What an agent started while we looked is found by looking again."""
 RUN_ID = re.compile(r"[^/\0]+")
-
-
-@dataclass(frozen=True)
-class Reaped:
-    """What became of the processes of a run: `role-index (pid n)`."""
-
-    ended: tuple[str, ...] = ()
-    killed: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
 
 
 @dataclass
@@ -109,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(json.dumps(to_json(reaped)))
+    print(line_of(reaped).decode(), end="")
     return 3 if reaped.left else 0
 
 

@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zmqrl.agent.data_plane import DataPlane, Join
+from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.fetching import Fetching
 from zmqrl.agent.store_token import sees_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
+from zmqrl.messages.agent import Join
+from zmqrl.messages.bus import HostReport
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.probe import Reached, first_answering
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class RemoteDataPlane(DataPlane):
     def join(self, join: Join) -> Reached | None:
         reached = first_answering(join.addresses, join.ports, self._host, self._keys, PROBE_S)
         self.endpoints = Endpoints.tcp(reached.address, join.ports)
-        self._link = AgentLink(self.endpoints, self._host, self._keys)
+        self._link = AgentLink(self.endpoints, self._keys)
         store = Path(self._plan.store_path)
         self.sees_store = join.token is not None and sees_token(store, self._plan.run_id, join.token)
         if self.sees_store:
@@ -105,10 +106,10 @@ class RemoteDataPlane(DataPlane):
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {"weights": self._relay.fd} if role == "worker" else {}
 
-    def report(self, word: HostWord) -> None:
+    def report(self, report: HostReport) -> None:
         if self._link is None:
             return
-        self._link.report(word)
+        self._link.report(report)
         self._ask_when_due(self._link)
 
     def ledger(self) -> Ledger | None:

@@ -12,10 +12,10 @@ from zmqrl.agent.store_token import remove_token, write_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, RunPlan
 from zmqrl.data_stores.make import make_store
+from zmqrl.messages.bus import HostReport
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.messages import HostWord
 
 
 class SharedDataPlane(DataPlane):
@@ -28,7 +28,7 @@ class SharedDataPlane(DataPlane):
         self.token = write_token(self._store, self._run_id) if shared else None
         self._arena = Arena.create(plan)
         self._relay = WeightsRelay(make_store(plan))
-        self._link = AgentLink(endpoints, host)
+        self._link = AgentLink(endpoints)
 
     @property
     def sockets(self) -> Sequence[Any]:
@@ -52,11 +52,11 @@ class SharedDataPlane(DataPlane):
             fds["weights"] = self._relay.fd
         return fds
 
-    def report(self, word: HostWord) -> None:
-        self._link.report(word)
+    def report(self, report: HostReport) -> None:
+        self._link.report(report)
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        self._link.speak_for(host, HostWord({}, given_up=workers))
+        self._link.report(HostReport(host, {}, [], list(workers), []))
 
     def ledger(self) -> Ledger | None:
         return self._arena.ledger()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zmqrl.agent.children import Child
+from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
 
 SAMPLE_EVERY_S = 5.0
@@ -16,14 +17,14 @@ class Usage:
     def __init__(self) -> None:
         self.peak_pss_mb: dict[str, float] = {}
 
-    def sample(self, children: Iterable[Child]) -> dict[str, dict[str, float]]:
-        """`{role-index: {pss_mb, cpu}}`; `cpu` is seconds so far."""
-        usage: dict[str, dict[str, float]] = {}
+    def sample(self, children: Iterable[Child]) -> dict[str, ProcessUsage]:
+        """By `role-index`."""
+        usage: dict[str, ProcessUsage] = {}
         for child in children:
             pss, cpu = pss_mb(child.identity.pid), cpu_seconds(child.identity.pid)
             if pss is None or cpu is None:
                 continue
             role = child.place.role
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), pss)
-            usage[str(child.place)] = {"pss_mb": round(pss, 1), "cpu": round(cpu, 2)}
+            usage[str(child.place)] = ProcessUsage(round(pss, 1), round(cpu, 2))
         return usage

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any, ClassVar
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
+from zmqrl.errors import ConfigError
 from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import Array, EnvSpec, Mode, Version, Weights
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, Mode, Version, Weights
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Algorithm(ABC):
         return {}
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
-        """Values that workers need with a version, such as `epsilon`."""
+        """Values that workers need with a version, such as `epsilon`: finite numbers by name. See `schedule_of`."""
         del progress
         return {}
 
@@ -108,6 +110,35 @@ class Algorithm(ABC):
     @abstractmethod
     def learner(self, weights: Weights, device: str) -> OnPolicyLearner | OffPolicyLearner:
         """Import torch and build the learner, starting from `weights` (network and statistics)."""
+
+
+def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
+    """What `algorithm.schedule` gives, as messages carry it: numbers of numpy and torch are plain floats.
+
+    Raises:
+        ConfigError: A receiver would refuse it: a value is not a finite number, or a name is no text or too long.
+    """
+    given = algorithm.schedule(progress)
+    return {_checked_name(algorithm, name): _checked_value(algorithm, name, value) for name, value in given.items()}
+
+
+def _checked_name(algorithm: Algorithm, name: Any) -> str:
+    if isinstance(name, str) and len(name) <= LONGEST_NAME:
+        return name
+    raise ConfigError(
+        f"{type(algorithm).__qualname__}.schedule: {name!r:.80}: "
+        f"a name must be text of at most {LONGEST_NAME} characters"
+    )
+
+
+def _checked_value(algorithm: Algorithm, name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if abs(number) <= LARGEST_FINITE:  # no comparison with NaN holds
+        return number
+    raise ConfigError(f"{type(algorithm).__qualname__}.schedule: {name}: {value!r:.80}: must be a finite number")
 
 
 class BaseLearner(ABC):

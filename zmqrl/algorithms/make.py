@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.config.codec import from_json
+from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError
 from zmqrl.plugins import load
 from zmqrl.types import EnvSpec
 
 
 def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     """The algorithm of `config.algorithm["kind"]`; `ConfigError` when its settings do not go together."""
-    kind = load(config.algorithm["kind"], "zmqrl.algorithms", Algorithm)
-    options = {name: value for name, value in config.algorithm.items() if name != "kind"}
+    name = config.algorithm["kind"]
+    kind = load(name, "zmqrl.algorithms", Algorithm)
+    options = {key: value for key, value in config.algorithm.items() if key != "kind"}
+    try:
+        own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"algorithm: the fields of {name} are not those of its Config: {error}") from error
     section = config.env
-    algorithm: Algorithm = kind(
-        from_json(kind.Config, options), config.network, env, section.segment_steps, section.num_envs
-    )
+    algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
     return algorithm
+
+
+def _from_checked(cls: type[Any], options: Mapping[str, Any]) -> Any:
+    """A user's own `Config` may have types that msgspec does not build, such as a union of dataclasses.
+
+    It is built as the launcher checked it (`config/validate.py`), so it means the same in both processes.
+    """
+    from pydantic import TypeAdapter  # 0.1 s that a learner of a built-in algorithm does not wait
+
+    checked = TypeAdapter(cls).validate_json(json.dumps(to_json(options)), strict=True)
+    if cls.__dataclass_params__.init:
+        return checked
+    return cls(**{name: getattr(checked, name) for name in cls.__dataclass_fields__})  # its own `__init__` sets more

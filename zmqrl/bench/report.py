@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium", "stable-baselines3")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "stable-baselines3")
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import zmq
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.doors import Doors
+from zmqrl.broker.drop_log import DropLog
 from zmqrl.broker.env_records import PART_BYTES, PackedRecords, TakeUpParts
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.errors import TrainingFailed
+from zmqrl.messages import bus, frames
 from zmqrl.types import SlotRef
-from zmqrl.wire import messages
 from zmqrl.wire.sockets import send
 
 MOST_DESCRIPTORS = 10_000
@@ -33,12 +33,13 @@ class Answers:
         """Of other hosts."""
         self._forward: list[SlotRef] = []
         self._owed: set[int] = set()
-        self._wanted: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
+        self._wanted: dict[int, tuple[int, Sequence[bus.RecordAt]]] = {}
         """By worker: its spawn, and the parts of records that it requested last."""
         self._packed = PackedRecords()
         self.take_up_parts = TakeUpParts()
         """The learner's answers, as far as they have come."""
         self._ask = False
+        self.drops = DropLog()
 
     def worker_at(self, index: int, peer: bytes) -> None:
         """Where worker `index` spoke from last."""
@@ -53,19 +54,19 @@ class Answers:
         self._ask = self._ask or answer or peer != self._learner
         self._learner = peer
 
-    def want(self, index: int, spawn: int, records: Sequence[Sequence[int]]) -> None:
-        """A worker lacks these `[vector env, incarnation, offset]` of its orders' records."""
+    def want(self, index: int, spawn: int, records: Sequence[bus.RecordAt]) -> None:
+        """A worker lacks these parts of its orders' records."""
         self._wanted[index] = (spawn, records)
 
     def welcome(self, peer: bytes) -> None:
         """To an agent, at once: this broker is there, and so is this version."""
-        self._to(peer, messages.pack("welcome", broker=self._state.incarnation))
+        self._to(peer, frames.pack(bus.Welcome(self._state.incarnation)))
         if self._state.notice is not None:
-            self._to(peer, messages.pack_notice(self._state.notice))
+            self._to(peer, frames.pack(bus.CurrentNotice(self._state.notice)))
 
     def farewell(self, peer: bytes) -> None:
         """To an agent, at once: its workers are to end."""
-        self._to(peer, messages.pack("farewell"))
+        self._to(peer, frames.pack(bus.Farewell()))
 
     def end_remote(self) -> None:
         """The run ends for the other hosts."""
@@ -76,24 +77,27 @@ class Answers:
     def act(self, actions: Iterable[ev.Action]) -> None:
         """Publish at once, owe the rest. TrainingFailed when the run cannot go on."""
         for action in actions:
-            if isinstance(action, ev.Forward):
-                self._forward += action.refs
-            elif isinstance(action, ev.Reply):
-                self._owed.add(action.index)
-            elif isinstance(action, ev.Ask):
-                self._ask = True
-            elif isinstance(action, ev.Publish):
-                send(self._doors.notices, messages.pack_notice(action.notice))
-            elif isinstance(action, ev.Refuse):
-                self._refused[action.reason] += 1
-            else:
-                raise TrainingFailed(action.cause)
+            match action:
+                case ev.Forward():
+                    self._forward += action.refs
+                case ev.Reply():
+                    self._owed.add(action.index)
+                case ev.Ask():
+                    self._ask = True
+                case ev.Publish():
+                    send(self._doors.notices, frames.pack(bus.CurrentNotice(action.notice)))
+                case ev.Refuse():
+                    self._refused[action.reason] += 1
+                case ev.Dropped():
+                    self.drops.add(action)
+                case ev.Fail():
+                    raise TrainingFailed(action.cause)
 
     def give(self) -> None:
         """All that is owed."""
         if self._forward:
             refs = self._forward[:MOST_DESCRIPTORS]
-            if send(self._doors.descriptors, messages.pack_descriptors(self._state.incarnation, 0, refs)):
+            if send(self._doors.descriptors, frames.pack_descriptors(self._state.incarnation, 0, refs)):
                 self._forward = self._forward[MOST_DESCRIPTORS:]
         for index in self._owed:
             standing = self._state.standing(index)
@@ -109,38 +113,39 @@ class Answers:
 
     def _give_records(self) -> None:
         for index, (spawn, records) in self._wanted.items():
-            parts: list[list[Any]] = []
+            parts: list[bus.RecordPart] = []
             left = PART_BYTES
             for vector_env, incarnation, offset in records:
                 order = self._state.unbegun(vector_env, incarnation)
                 if order is not None and left and self._state.holds(index, spawn, vector_env):
-                    parts.append([vector_env, incarnation, offset, self._packed.of(order)[offset : offset + left]])
-                    left -= len(parts[-1][3])
+                    content = self._packed.of(order)[offset : offset + left]
+                    parts.append(bus.RecordPart(vector_env, incarnation, offset, content))
+                    left -= len(content)
             if parts and index in self._workers:
-                self._to(self._workers[index], messages.pack("record", spawn=spawn, parts=parts))
+                self._to(self._workers[index], frames.pack(bus.Record(spawn, parts)))
         self._wanted.clear()
         self._packed.keep(lambda key: self._state.unbegun(*key) is not None)
 
     def _books(self) -> bytes:
         state, offset = self._state, self.take_up_parts.offset
-        requests = [[r.vector_env, r.incarnation, r.next_index, offset(r)] for r in state.requests]
-        known = None if state.notice is None else list(state.notice.version)
-        return messages.pack("books", broker=state.incarnation, requests=requests, known=known)
+        requests = [bus.BookRequest(r.vector_env, r.incarnation, r.next_index, offset(r)) for r in state.requests]
+        known = None if state.notice is None else state.notice.version
+        return frames.pack(bus.Books(state.incarnation, requests, known))
 
     def _orders(self, standing: ev.Standing) -> bytes:
-        return messages.pack(
-            "orders",
+        orders = bus.Orders(
             spawn=standing.spawn,
             broker=self._state.incarnation,
-            leases=[list(ref) for ref in standing.leases],
-            acked=[[v, *at] for v, at in standing.acked.items()],
+            leases=list(standing.leases),
+            acked=[bus.Acked(v, *at) for v, at in standing.acked.items()],
             serial=standing.serial,
-            orders=None if standing.orders is None else [self._packed.order_to_data(o) for o in standing.orders],
+            orders=None if standing.orders is None else [self._packed.row_of(o) for o in standing.orders],
             stop=standing.stop,
         )
+        return frames.pack(orders)
 
-    def _to(self, peer: bytes, *frames: bytes) -> None:
+    def _to(self, peer: bytes, *parts: bytes) -> None:
         try:
-            self._doors.control.send_multipart((peer, *frames), zmq.NOBLOCK)
+            self._doors.control.send_multipart((peer, *parts), zmq.NOBLOCK)
         except zmq.Again:
             self._refused["no room to answer"] += 1

@@ -42,11 +42,15 @@ class Doors:
             self._gate.watch(socket)
         self.guards: Sequence[zmq.Socket[Any]] = self._gate.sockets
         """To poll beside the others; readable means `guard`."""
-        self.ports: tuple[int, ...] = ()
+        self.ports: tuple[int, int, int] | None = None
         if listen is not None:
             try:
-                pairs = zip(inbound, listen.ports, strict=True)
-                self.ports = tuple(self._open(socket, listen, port) for socket, port in pairs)
+                segments, notices, control = listen.ports
+                self.ports = (
+                    self._open(self.segments, listen, segments),
+                    self._open(self.notices, listen, notices),
+                    self._open(self.control, listen, control),
+                )
             except BaseException:
                 self.close()
                 raise

@@ -16,6 +16,7 @@ import numpy as np
 from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
+from zmqrl.messages import bus
 from zmqrl.types import Array
 
 PART_BYTES = 1 << 19
@@ -86,7 +87,7 @@ class TakeUpParts:
         """Which part is missing."""
         return self._partial[request][1].offset if request in self._partial else 0
 
-    def take(self, part: Sequence[Any], requests: Iterable[TakeUpRequest]) -> TakeUp | None:
+    def take(self, part: bus.AnswerPart, requests: Iterable[TakeUpRequest]) -> TakeUp | None:
         """Take in one part of an answer to one of `requests`; the take-up once it is whole."""
         vector_env, incarnation, next_index, nbytes, offset, content = part
         by_key = {(r.vector_env, r.incarnation): r for r in requests}
@@ -120,10 +121,10 @@ class PackedRecords:
             self._packed[key] = pack_record(order.states or ())
         return self._packed[key]
 
-    def order_to_data(self, order: StreamOrder) -> list[int | None]:
-        """An order as msgpack data: vector env, incarnation, next index, bytes of its record (nil: begin fresh)."""
+    def row_of(self, order: StreamOrder) -> bus.Order:
+        """An order as it is sent."""
         nbytes = None if order.states is None else len(self.of(order))
-        return [order.vector_env, order.incarnation, order.next_index, nbytes]
+        return bus.Order(order.vector_env, order.incarnation, order.next_index, nbytes)
 
     def keep(self, is_needed: Callable[[Key], bool]) -> None:
         """Forget the rest."""

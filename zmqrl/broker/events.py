@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zmqrl.broker.orders import StreamOrder, TakeUp
-from zmqrl.types import Array, Notice, SegmentMeta, SlotRef
+from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotRef
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,17 @@ class Fail:
     cause: str
 
 
-Action = Forward | Reply | Ask | Publish | Refuse | Fail
+@dataclass(frozen=True)
+class Dropped:
+    """Produced rows were not stored, and have been counted so: for the log."""
+
+    id: SegmentId
+    """Of rows that no segment has (`unsealed`, `rolled_back`, `unknown`): the first index that they may be of."""
+    rows: int
+    reason: DropReason
+
+
+Action = Forward | Reply | Ask | Publish | Refuse | Fail | Dropped
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -15,12 +14,12 @@ from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.senders import Senders
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
-from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
-from zmqrl.types import Notice, SlotRef, Version
-from zmqrl.wire import messages
+from zmqrl.messages import agent, bus
+from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
+from zmqrl.types import Version
 from zmqrl.wire.gate import user_of
 
 CLAIM_S = 3.0
@@ -28,7 +27,6 @@ CLAIM_S = 3.0
 
 Longer when `limits.lost_after_s` is: who comes back later than that would have been lost under one broker too.
 """
-ROLES = ("worker", "learner")
 
 
 class Hearing:
@@ -68,56 +66,63 @@ class Hearing:
             return self._delivered(frames, user)
         if user is not None:
             raise WireError("not from there", f"descriptors from {user}")
-        index, spawn, refs = messages.unpack_descriptors(frames[0].bytes)
+        index, spawn, refs = unpack_descriptors(frames[0].bytes)
         return ev.Sealed(index, spawn, refs)
 
     def _user_of(self, frame: zmq.Frame) -> str | None:
         return user_of(frame) if self._guarded else None
 
     def _delivered(self, frames: Sequence[zmq.Frame], user: str | None) -> ev.Delivered | None:
-        message = messages.unpack(frames[0].bytes)
-        f = message.fields
-        if message.kind != "segment" or f["layout"] != self._layout:
+        message = unpack(frames[0].bytes)
+        if not isinstance(message, bus.Segment) or message.layout != self._layout:
             raise WireError("segment", "not a segment of this run's layout")
-        if not self._senders.admit(user, "segment", f):
+        if not self._senders.admit(user, message):
             return None
-        columns = messages.unpack_columns([frame.buffer for frame in frames[1:]], self._columns)
-        meta = messages.segment_meta(f["meta"])
-        return ev.Delivered(f["index"], f["spawn"], SlotRef(*f["ref"]), meta, columns)
+        columns = unpack_columns([frame.buffer for frame in frames[1:]], self._columns)
+        return ev.Delivered(message.index, message.spawn, message.ref, message.meta.meta(), columns)
 
     def said(self, frames: Sequence[zmq.Frame]) -> ev.Event | None:
         """A message on control; None when the state has nothing to decide. WireError when it is refused."""
         if len(frames) != 2:
             raise WireError("frames", f"{len(frames)} frames on control")
-        peer, message = frames[0].bytes, messages.unpack(frames[1].bytes)
-        kind, f = message.kind, message.fields
+        peer, message = frames[0].bytes, unpack(frames[1].bytes)
         user = self._user_of(frames[1])
-        if not self._senders.admit(user, kind, f):
+        if not self._senders.admit(user, message):
             return None
-        if kind == "worker":
-            if self._state.may_be(f["index"]):
-                self._answers.worker_at(f["index"], peer)
-            return _worker_is(f)
-        if kind == "goodbye":
-            self._liveness.forget(Member("worker", f["index"]))
-            return ev.Goodbye(f["index"], f["spawn"])
-        if kind == "agent":
-            return self._agent(peer, f, user)
-        if kind == "beat":
-            self._beat(f)
-        elif kind == "want":
-            self._answers.want(f["index"], f["spawn"], f["records"])
-        elif kind == "fetch":
-            self._fetch(peer, Version(*f["version"]))
-        else:
-            return self._learner(peer, kind, f)
+        match message:
+            case bus.WorkerReport():
+                if self._state.may_be(message.index):
+                    self._answers.worker_at(message.index, peer)
+                return _worker_is(message)
+            case bus.Beat():
+                self._beat(message)
+            case bus.LearnerReport():
+                self._answers.learner_at(peer, bool(self._state.requests))
+                return ev.LearnerIs(message.updates)
+            case bus.HostReport():
+                return self._agent(peer, message, user)
+            case bus.Goodbye():
+                self._liveness.forget(Member("worker", message.index))
+                return ev.Goodbye(message.index, message.spawn)
+            case bus.Want():
+                self._answers.want(message.index, message.spawn, message.records)
+            case bus.Fetch():
+                self._fetch(peer, message.version)
+            case bus.Announce():
+                repeated = self._knows(message.notice.version)
+                self._answers.learner_at(peer, bool(self._state.requests) or repeated)
+                return ev.Announced(message.notice, message.back)
+            case bus.Answer():
+                return self._answered(peer, message)
+            case _:
+                raise WireError("kind", bus.kind_of(message))
         return None
 
-    def _beat(self, f: Mapping[str, Any]) -> None:
-        member = Member(f["role"], f["index"])
-        if member.role not in ROLES or not self._state.may_be(member.index):
+    def _beat(self, beat: bus.Beat) -> None:
+        member = Member(beat.role, beat.index)
+        if not self._state.may_be(member.index):
             raise WireError("member", str(member))
-        self._liveness.hear(Beat(member, f["spawn"], f["progress"]), self._clock())
+        self._liveness.hear(Beat(member, beat.spawn, beat.progress), self._clock())
 
     def _fetch(self, peer: bytes, version: Version) -> None:
         """Only what has been announced can be on its way."""
@@ -125,57 +130,46 @@ class Hearing:
             raise WireError("version", f"{version} has not been announced")
         self._desk.ask(peer, version)
 
-    def _agent(self, peer: bytes, f: Mapping[str, Any], user: str | None) -> ev.HostIs | None:
+    def _agent(self, peer: bytes, report: bus.HostReport, user: str | None) -> ev.HostIs | None:
         """Always answered: it is how an agent knows that this broker lives."""
-        if user is not None and self._state.gave_up(f["workers"]):
+        if user is not None and self._state.gave_up(report.workers):
             self._answers.farewell(peer)  # it was silent for too long: others have its vector envs
             return None
-        for index, spawn in f["alive"].items():
+        for index, spawn in report.alive.items():
             if self._state.may_be(index):
-                self._liveness.expect(Member("worker", index), spawn, index in f["ready"], self._clock())
-        self._senders.learn(f["host"], filter(self._state.may_be, (*f["workers"], *f["alive"])))
-        if f["workers"]:
+                self._liveness.expect(Member("worker", index), spawn, index in report.ready, self._clock())
+        self._senders.learn(report.host, filter(self._state.may_be, (*report.workers, *report.alive)))
+        if report.workers:
             if user is not None:
-                self._answers.agent_at(f["host"], peer)
-            if self._hosts.hear(f["host"], f["workers"], self._clock()):
-                self._events.send("host_here", here=f["host"], workers=f["workers"])
+                self._answers.agent_at(report.host, peer)
+            if self._hosts.hear(report.host, report.workers, self._clock()):
+                self._events.send(agent.HostHere(report.host, report.workers))
         else:
-            self._hosts.forget(f["host"])
+            self._hosts.forget(report.host)
         self._answers.welcome(peer)
-        return ev.HostIs(f["alive"], f["given_up"], f["host"], f["workers"])
+        return ev.HostIs(report.alive, report.given_up, report.host, report.workers)
 
-    def _learner(self, peer: bytes, kind: str, f: Mapping[str, Any]) -> ev.Event | None:
-        if kind not in ("learner", "announce", "answer"):
-            raise WireError("kind", kind)
-        if kind == "answer":
-            return self._answered(peer, f)
-        repeated = kind == "announce" and self._knows(f["notice"]["version"])
-        self._answers.learner_at(peer, bool(self._state.requests) or repeated)
-        if kind == "learner":
-            return ev.LearnerIs(f["updates"])
-        return ev.Announced(from_json(Notice, f["notice"]), f["back"])
-
-    def _answered(self, peer: bytes, f: Mapping[str, Any]) -> ev.Answered | None:
+    def _answered(self, peer: bytes, answer: bus.Answer) -> ev.Answered | None:
         """A part that was there already is not answered: each answer brings the next one."""
         parts = self._answers.take_up_parts
-        take_up = parts.take(f["part"], self._state.requests)
+        take_up = parts.take(answer.part, self._state.requests)
         self._answers.learner_at(peer, parts.progressed)
         return None if take_up is None else ev.Answered(take_up)
 
-    def _knows(self, version: Sequence[int]) -> bool:
+    def _knows(self, version: Version) -> bool:
         """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""
-        return self._state.notice is not None and self._state.notice.version == tuple(version)
+        return self._state.notice is not None and self._state.notice.version == version
 
     def silence(self, now: float) -> list[ev.Event]:
         """Who has not been heard for too long, or has come back. The agent is told: what is done is not for us."""
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._has_work, now):
             role, index = judged.member.role, judged.member.index
-            self._events.send("worker_state", member=role, place=index, spawn=judged.spawn, state=judged.state)
+            self._events.send(agent.WorkerState(role, index, judged.spawn, judged.state))
             if role == "worker" and judged.state == "lost":
                 found.append(ev.Silent(index, judged.spawn))
         for host, workers in self._hosts.lost(now):
-            self._events.send("host_lost", lost=host)
+            self._events.send(agent.HostLost(host))
             found.append(ev.HostIs({}, workers, host))
         if self._claims_until is not None and now >= self._claims_until:
             self._claims_until = None
@@ -186,15 +180,15 @@ class Hearing:
         return member.role == "worker" and self._state.has_work(member.index)
 
 
-def _worker_is(f: Mapping[str, Any]) -> ev.WorkerIs:
+def _worker_is(report: bus.WorkerReport) -> ev.WorkerIs:
     return ev.WorkerIs(
-        f["index"],
-        f["spawn"],
-        [SlotRef(*ref) for ref in f["leases"]],
-        dict(f["streams"]),
-        f["broker"],
-        f["serial"],
-        f["remote"],
-        [(v, index, rows) for v, index, rows in f["open"]],
-        f["stopped"],
+        report.index,
+        report.spawn,
+        report.leases,
+        dict(report.streams),
+        report.broker,
+        report.serial,
+        report.remote,
+        report.open,
+        report.stopped,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zmqrl.config.sections import LimitsSection
+from zmqrl.types import JudgedRole
 
 SLOW_HEARTBEATS = 20
 """A process that has work and makes no progress for so many heartbeats is slow, until it is stalled."""
@@ -21,7 +22,7 @@ State = Literal["well", "slow", "stalled", "lost"]
 class Member:
     """A process that sends heartbeats."""
 
-    role: str
+    role: JudgedRole
     index: int
 
 

@@ -20,6 +20,7 @@ from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages import agent
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.wire.active_clock import POLL_S, ActiveClock
@@ -56,7 +57,7 @@ class Broker:
         self._refused: Counter[str] = Counter()
         self._told_refused = 0
         self._answers = Answers(self._doors, self._state, self._desk, self._refused)
-        digest, guarded = arena.layout.digest, bool(self._doors.ports)
+        digest, guarded = arena.layout.digest, self._doors.ports is not None
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
         self._clock = ActiveClock(self._heartbeat_s)
         parts = (self._state, self._answers, self._desk, self._events)
@@ -74,9 +75,9 @@ class Broker:
 
     def run(self) -> None:
         """One round after the other: drain everything, decide, answer each peer once."""
-        if self._doors.ports:
-            self._events.send("listening", ports=self._doors.ports)
-        self._events.send("ready")
+        if self._doors.ports is not None:
+            self._events.send(agent.Listening(self._doors.ports))
+        self._events.send(agent.Ready())
         while not self._stopping:
             ready = self._poller.poll(FETCH_POLL_MS if self._desk.waiting else POLL_MS)
             if any(source in self._doors.guards for source, _ in ready):
@@ -84,6 +85,8 @@ class Broker:
             self._round()
         self._see_off()
         self._state.accept_all_sealed()
+        for dropped in self._state.pop_dropped():
+            self._answers.drops.add(dropped)
 
     def _see_off(self) -> None:
         """Workers of other hosts have segments of their own: they are told to end, and may hand them over."""
@@ -97,6 +100,7 @@ class Broker:
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""
+        self._answers.drops.close()
         refused = self._refused + self._doors.guard()
         if refused:
             print(f"messages refused: {dict(refused)}", file=sys.stderr, flush=True)
@@ -141,11 +145,11 @@ class Broker:
         except (OSError, ConfigError, zmq.ZMQError) as error:
             if not self._unbound:
                 cause = f"the files of the broker's sockets were removed and cannot be made again: {error}"
-                self._events.send("problem", cause=cause, done="processes that start now cannot connect; tried again")
+                self._problem(cause, "processes that start now cannot connect; tried again")
             self._unbound = True
             return
         if again:
-            self._events.send("problem", cause="the files of the broker's sockets were removed", done="bound again")
+            self._problem("the files of the broker's sockets were removed", "bound again")
         self._unbound = False
 
     def _tell_refused(self) -> None:
@@ -153,4 +157,7 @@ class Broker:
         counts = self._refused + self._doors.guard()
         if counts.total() != self._told_refused:
             self._told_refused = counts.total()
-            self._events.send("refused", counts=dict(counts))
+            self._events.send(agent.Refused(dict(counts)))
+
+    def _problem(self, cause: str, done: str) -> None:
+        self._events.send(agent.ProblemReport(cause, done))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.errors import WireError
+from zmqrl.messages import bus
 from zmqrl.wire.gate import UNNAMED
-
-FROM_OTHER_HOSTS = frozenset({"worker", "want", "beat", "goodbye", "agent", "fetch", "segment"})
-"""Kinds of message that another host may send: the learner is on the broker's host."""
 
 
 class Senders:
@@ -20,7 +17,7 @@ class Senders:
         self._learner_host = plan.config.learner.host
         self._host_of = {index: host for host, held in worker_indexes(plan.workers).items() for index in held}
 
-    def admit(self, user: str | None, kind: str, f: Mapping[str, Any]) -> bool:
+    def admit(self, user: str | None, message: bus.Message) -> bool:
         """Whether the message counts; `user` is the sender's host as the gate knows it (`gate.user_of`).
 
         Returns:
@@ -32,25 +29,28 @@ class Senders:
         """
         if user is None:  # the folder of the ipc sockets is open to this user alone
             return True
-        if kind not in FROM_OTHER_HOSTS or (kind == "beat" and f["role"] != "worker"):
-            raise WireError("not from there", f"{kind} from {_name(user)}")
-        if kind == "agent":
-            self._check_agent(user, f)
-            return True
-        if kind == "worker" and not f["remote"]:
-            raise WireError("not remote", f"worker {f['index']} of {_name(user)} cannot see the arena")
-        return kind == "fetch" or self._holds(user, f["index"])
+        match message:
+            case bus.WorkerReport(remote=False):
+                raise WireError("not remote", f"worker {message.index} of {_name(user)} cannot see the arena")
+            case bus.WorkerReport() | bus.Want() | bus.Goodbye() | bus.Segment() | bus.Beat(role="worker"):
+                return self._holds(user, message.index)
+            case bus.HostReport():
+                self._check_agent(user, message)
+                return True
+            case bus.Fetch():
+                return True
+        raise WireError("not from there", f"{bus.kind_of(message)} from {_name(user)}")  # the learner is on our host
 
     def learn(self, host: str, workers: Iterable[int]) -> None:
         """An agent that was admitted holds these workers."""
         for index in workers:
             self._host_of.setdefault(index, host)
 
-    def _check_agent(self, user: str, f: Mapping[str, Any]) -> None:
-        host = f["host"]
+    def _check_agent(self, user: str, report: bus.HostReport) -> None:
+        host = report.host
         if host != user if user != UNNAMED else host == self._learner_host:
             raise WireError("host", f"{_name(user)} speaks for {host}")
-        for index in (*f["alive"], *f["ready"], *f["given_up"], *f["workers"]):
+        for index in (*report.alive, *report.ready, *report.given_up, *report.workers):
             if self._host_of.get(index, host) != host:
                 raise WireError("host", f"{host} names worker {index} of {self._host_of[index]}")
 

@@ -36,9 +36,9 @@ class BrokerState:
 
     def __init__(self, plan: RunPlan, arena: Arena) -> None:
         env, sync = plan.config.env, plan.config.run.mode != "async"
-        streams = Streams(arena, env.num_envs * env.segment_steps)
-        streams.mend()
         self._actions: list[ev.Action] = []
+        streams = Streams(arena, env.num_envs * env.segment_steps, self._actions)
+        streams.mend()
         self._membership = Membership(sync, env.vector_envs if sync else plan.streams)
         self._placement = Placement(plan, streams, self._membership, self._actions)
         self._booking = Booking(plan, arena, streams, self._placement, self._actions)
@@ -62,6 +62,9 @@ class BrokerState:
         if self._booking.is_open:
             self._placement.place()
             self._booking.lease_out(self._membership.members)
+        return self._pop_actions()
+
+    def _pop_actions(self) -> list[ev.Action]:
         actions = self._actions[:]
         self._actions.clear()
         return actions
@@ -141,6 +144,10 @@ class BrokerState:
         Who beats and has not said which leases it has owes that word: a new broker leases nothing to anybody before.
         """
         return index not in self._workers or (bool(self._booking.leases(index)) and self._placement.due(index) > 0)
+
+    def pop_dropped(self) -> list[ev.Dropped]:
+        """What was dropped since the last round, when there is no round any more."""
+        return [action for action in self._pop_actions() if isinstance(action, ev.Dropped)]
 
     def accept_all_sealed(self) -> list[SlotRef]:
         """The broker ends: book whatever is sealed, in order, and count what workers of other hosts did not deliver."""

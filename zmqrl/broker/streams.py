@@ -5,9 +5,10 @@ Every step can be taken again: the broker may be killed between any two stores, 
 
 from __future__ import annotations
 
+from zmqrl.broker import events as ev
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
 from zmqrl.shared_memory.stream_table import MAX_INDEX, NOBODY, StreamRecord
-from zmqrl.types import DROP_REASONS, SegmentMeta, SlotRef
+from zmqrl.types import DROP_REASONS, DropReason, SegmentId, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
 ROLLED_BACK, UNKNOWN = DROP_REASONS.index("rolled_back"), DROP_REASONS.index("unknown")
@@ -19,9 +20,10 @@ class Streams:
     Rows are counted as produced from what a worker wrote, or sent, alone: what was stored or dropped never adds to it.
     """
 
-    def __init__(self, arena: Arena, segment_rows: int) -> None:
-        """`segment_rows`: the most valid rows of a segment, N * T."""
+    def __init__(self, arena: Arena, segment_rows: int, actions: list[ev.Action] | None = None) -> None:
+        """`segment_rows`: the most valid rows of a segment, N * T. `actions`: where it puts what was dropped."""
         self._arena, self._segment_rows = arena, segment_rows
+        self._actions = [] if actions is None else actions
         self.records: list[StreamRecord] = [arena.streams.read(v) for v in range(arena.streams.streams)]
         self.stored = sum(record.stored for record in self.records)
 
@@ -54,10 +56,11 @@ class Streams:
         if here > expected or not (counted or complete):
             return None
         if here < expected:
-            self._refuse(record, meta, counted)
+            new = self._refuse(record, meta, counted)
             record.refused = ref
             self._arena.streams.write(meta.id.vector_env, record)
             self._arena.lease(ref.slot)
+            self._dropped(meta.id, meta.rows if new else 0, "superseded")
             return False
         record.next_index += 1
         record.stored += meta.rows
@@ -75,24 +78,28 @@ class Streams:
 
     def refuse_late(self, meta: SegmentMeta) -> None:
         """Account for a late segment of a worker without an arena; it needs no slot."""
-        self._refuse(self.records[meta.id.vector_env], meta, False)
+        new = self._refuse(self.records[meta.id.vector_env], meta, False)
         self._arena.streams.write(meta.id.vector_env, self.records[meta.id.vector_env])
+        self._dropped(meta.id, meta.rows if new else 0, "superseded")
 
-    def _refuse(self, record: StreamRecord, meta: SegmentMeta, counted: bool) -> None:
-        """`counted`: as produced, by its worker. Else its rows are among the unsealed ones as far as it reported them.
+    def _refuse(self, record: StreamRecord, meta: SegmentMeta, counted: bool) -> bool:
+        """Whether its rows are dropped by it; False for a duplicate.
 
-        Of incarnations before the one that was swept last only these reports count.
+        `counted`: as produced, by its worker. Else its rows are among the unsealed ones as far as it reported them. Of
+        incarnations before the one that was swept last only these reports count.
         """
         if counted:
             record.dropped[SUPERSEDED] += meta.rows
-        elif meta.id.incarnation != record.swept or meta.id.index < record.late_index:
+            return True
+        if meta.id.incarnation != record.swept or meta.id.index < record.late_index:
             record.duplicates_refused += 1
-        else:
-            reported = min(meta.rows, record.late_rows)
-            record.dropped[UNSEALED] -= reported
-            record.dropped[SUPERSEDED] += meta.rows
-            record.completed += meta.rows - reported
-            record.late_index, record.late_rows = meta.id.index + 1, record.late_rows - reported
+            return False
+        reported = min(meta.rows, record.late_rows)
+        record.dropped[UNSEALED] -= reported
+        record.dropped[SUPERSEDED] += meta.rows
+        record.completed += meta.rows - reported
+        record.late_index, record.late_rows = meta.id.index + 1, record.late_rows - reported
+        return True
 
     def _is_counted(self, meta: SegmentMeta) -> bool:
         """Whether the record of a worker on this host has the segment: its last store but the descriptor."""
@@ -129,13 +136,17 @@ class Streams:
             producer, first = table.read_producer(vector_env), record.next_index
             if producer.incarnation == record.incarnation:
                 first = max(first, producer.sealed_index + 1)
-            rows = sum(min(rows, self._segment_rows) for rows in table.read_open(vector_env, first).values())
+            stepped = {i: min(rows, self._segment_rows) for i, rows in table.read_open(vector_env, first).items()}
+            rows = sum(stepped.values())
             record.dropped[UNSEALED] += rows
             record.completed += rows
             record.swept, record.late_index, record.late_rows = record.incarnation, record.next_index, rows
             unknown = producer.produced + record.completed - record.stored - sum(record.dropped)
             record.dropped[UNKNOWN] += max(0, unknown)
             table.write(vector_env, record)
+            for index, of_one in sorted(stepped.items()):
+                self._dropped(SegmentId(vector_env, record.incarnation, index), of_one, "unsealed")
+            self._dropped(SegmentId(vector_env, record.incarnation, record.next_index), unknown, "unknown")
         table.clear_open(vector_env)
 
     def take_up(self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NOBODY) -> None:
@@ -157,5 +168,12 @@ class Streams:
             return False
         record.stored, self.stored = stored, self.stored - lost
         record.dropped[ROLLED_BACK] += lost
+        first = SegmentId(vector_env, record.incarnation, next_index)
         self.take_up(vector_env, incarnation, next_index)
+        self._dropped(first, lost, "rolled_back")
         return True
+
+    def _dropped(self, first: SegmentId, rows: int, reason: DropReason) -> None:
+        """After the store that counts them: a broker that dies between leaves a count without a line in its log."""
+        if rows > 0:
+            self._actions.append(ev.Dropped(first, rows, reason))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from zmqrl.config.codec import to_json
+from zmqrl.messages import bus, frames
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
 
 PART_BYTES = 16 << 20
 """Of one frame: below the limit that every socket has."""
@@ -61,5 +60,5 @@ class WeightsDesk:
             return
         notice, content = found
         parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
-        self._frames = [messages.pack("weights", notice=to_json(notice), parts=len(parts)), *parts]
+        self._frames = [frames.pack(bus.Weights(notice, len(parts))), *parts]
         self._version = notice.version

@@ -43,8 +43,9 @@ def drain_command(words: tuple[str, ...]) -> None:
 def _ask(run: str | None, workers: dict[str, int]) -> None:
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.requests import ask
+    from zmqrl.messages.files import ScaleRequest
 
     directory, info = find_run(run)
     if info.host == socket.gethostname() and not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
-    click.echo(ask(directory, {"scale": workers}, ANSWER_S))
+    click.echo(ask(directory, ScaleRequest(workers), ANSWER_S))

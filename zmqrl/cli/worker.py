@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from zmqrl.orchestrators.base import HostEvent
 
 LEASE_EVERY_S = 1.0
 LOOK_EVERY_S = 0.2
@@ -17,6 +21,7 @@ GRACE_S = 10.0
 def worker_command(file: Path) -> int:
     """Run this host's workers of a run until it ends; Ctrl-C leaves it."""
     from zmqrl.launch.connection_file import read_connection_file
+    from zmqrl.messages import agent
     from zmqrl.orchestrators.local import LocalOrchestrator
 
     boot, join = read_connection_file(file)
@@ -28,36 +33,43 @@ def worker_command(file: Path) -> int:
         while code is None:
             if time.monotonic() >= lease_at:
                 lease_at = time.monotonic() + LEASE_EVERY_S
-                orchestrator.command(boot.host, {"command": "lease"})
+                orchestrator.command(boot.host, agent.Lease())
             for event in orchestrator.monitor(LOOK_EVERY_S):
-                line = _line(event.event, event.data)
+                line = _line(event)
                 if line:
                     click.echo(f"{boot.host}: {line}")
-                if event.event in ("unreachable", "lease_lost"):
+                if isinstance(event.event, (agent.Unreachable, agent.LeaseLost)):
                     code = 1
-                elif event.event == "agent_exit" and code is None:
-                    code = int(event.data["code"] or 0)
+                elif isinstance(event.event, agent.AgentExited) and code is None:
+                    code = event.event.code or 0
     finally:
         teardown = orchestrator.undeploy(GRACE_S)
         click.echo(f"{boot.host}: {teardown.ended} processes ended, {len(teardown.left)} left")
     return code
 
 
-def _line(name: str, data: object) -> str | None:
+def _line(event: HostEvent) -> str | None:
     """What the user is told of an event."""
-    d = data if isinstance(data, dict) else {}
-    if name == "exit" and not d["expected"]:
-        from zmqrl.launch.problem import last_words
+    from zmqrl.launch.problem import last_words
+    from zmqrl.messages import agent
 
-        tail = [f"\n    {line}" for line in last_words(d["log_tail"])]
-        return f"{d['role']}-{d['index']}: {d['cause']}{''.join(tail)}\n  log: {d['log']}"
-    told = {
-        "joined": "joined at {address}, {milliseconds} ms away",
-        "unreachable": "{cause}",
-        "ready": "{role}-{index} is ready",
-        "restart": "{role}-{index} is started again in {in_s:g} s",
-        "gave_up": "{role}-{index} is given up: {cause}",
-        "lease_lost": "the {source} has been silent too long: leaving the run",
-        "fault": "{error}",
-    }
-    return told[name].format(**d) if name in told else None
+    role, index = event.process
+    match event.event:
+        case agent.Exited(expected=False) as exited:
+            tail = [f"\n    {line}" for line in last_words(exited.log_tail)]
+            return f"{role}-{index}: {exited.cause}{''.join(tail)}\n  log: {exited.log}"
+        case agent.Joined() as joined:
+            return f"joined at {joined.address}, {joined.milliseconds} ms away"
+        case agent.Unreachable() as unreachable:
+            return unreachable.cause
+        case agent.Ready():
+            return f"{role}-{index} is ready"
+        case agent.Restarting() as restart:
+            return f"{role}-{index} is started again in {restart.in_s:g} s"
+        case agent.GaveUp() as gave_up:
+            return f"{role}-{index} is given up: {gave_up.cause}"
+        case agent.LeaseLost() as lost:
+            return f"the {lost.source} has been silent too long: leaving the run"
+        case agent.Fault() as fault:
+            return fault.error
+    return None

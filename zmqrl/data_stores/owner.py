@@ -49,7 +49,7 @@ def read_owner(path: str) -> Lineage | None:
         return from_json(Lineage, json.loads(Path(path, OWNER).read_text()))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(f"{Path(path, OWNER)} cannot be read: {error}; delete it if the run is not live") from error
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import structs
 
 from zmqrl.doctor.endings import why_it_ended
 from zmqrl.doctor.examination import Examination, Orders
 from zmqrl.doctor.links import Link
 from zmqrl.doctor.measurement import Failure, Measurement
-from zmqrl.doctor.messages import Order, Reach, Word
 from zmqrl.errors import HostFailed
+from zmqrl.messages.doctor import Order, Reach, Word
 
 ANSWER_S = 8.0
 """How long one answer may take, if the env check is not given more."""
@@ -31,6 +34,8 @@ class _Ended:
 
     code: int | None
     stderr: str
+    refused: Counter[str]
+    """Lines that were marked as words and are none, by reason."""
 
 
 _Event: TypeAlias = "_Opened | _Ended | Word | HostFailed | None"
@@ -87,7 +92,7 @@ class CheckUp:
             self._put(host, word)
         code, stderr = link.ending()
         link.release()
-        self._put(host, _Ended(code, stderr))
+        self._put(host, _Ended(code, stderr, link.refused))
 
     def _put(self, host: str, event: _Event) -> None:
         self._events.put((host, time.time(), event))
@@ -127,6 +132,8 @@ class CheckUp:
             self._begin(host, event.link)
         elif isinstance(event, _Ended):
             self._late_at.pop(host, None)
+            for reason, count in event.refused.items():
+                self._tell(f"{host}: refused {count} lines of its probe ({reason})")
             if host not in self._examination.over:
                 failure = why_it_ended(event.code, event.stderr)
                 self._send(self._examination.fail(host, failure))
@@ -156,4 +163,4 @@ class CheckUp:
         if not isinstance(order, Reach):
             return order
         addresses, ports = link.carry(order.addresses, order.ports)
-        return replace(order, addresses=addresses, ports=ports)
+        return structs.replace(order, addresses=addresses, ports=ports)

@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from zmqrl.config.plan import Keys
-from zmqrl.doctor.messages import Curve
+from zmqrl.messages.doctor import Curve
 from zmqrl.wire.sockets import connect, make_socket
 
 TEST_S = 0.2

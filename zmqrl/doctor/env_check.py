@@ -7,21 +7,22 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
+from msgspec import structs
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.doctor.messages import EnvFacts
 from zmqrl.envs.base import VectorEnv
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import ZmqrlError
+from zmqrl.messages.doctor import EnvFacts
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, EnvSpec, Mode, SegmentId, SpaceSpec, Version
@@ -64,16 +65,16 @@ def look_at_env(section: EnvSection, mode: Mode, seed: int, limit_s: float) -> I
     yield facts
     try:
         spec = probe(section)
-        facts = replace(facts, stage="steps", spaces=_spaces(spec))
+        facts = structs.replace(facts, stage="steps", spaces=_spaces(spec))
         yield facts
-        facts = replace(facts, stage="repeat", steps_per_s=_steps_per_s(section, spec, mode, seed))
+        facts = structs.replace(facts, stage="repeat", steps_per_s=_steps_per_s(section, spec, mode, seed))
         yield facts
-        facts = replace(_repeats(facts, section, spec, seed, WALK_SHARE * limit_s), stage="checker")
+        facts = structs.replace(_repeats(facts, section, spec, seed, WALK_SHARE * limit_s), stage="checker")
         yield facts
     except ZmqrlError as error:
-        yield replace(facts, error=str(error))
+        yield structs.replace(facts, error=str(error))
         return
-    yield replace(_checked(facts, section), stage="done")
+    yield structs.replace(_checked(facts, section), stage="done")
 
 
 def _spaces(spec: EnvSpec) -> str:
@@ -125,7 +126,7 @@ def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int, wal
     wrong = [slot for slot in range(WALK_ENVS) if any(a[slot].tobytes() != b[slot].tobytes() for a, b in pairs)]
     differing = f"{len(wrong)} of {WALK_ENVS} envs" if wrong else None
     digest = hashlib.sha256(b"".join(obs.tobytes() for obs in walk.seen[:LEAST_STEPS])).hexdigest()
-    return replace(facts, repeats=not wrong, differing=differing, digest=digest[:16])
+    return structs.replace(facts, repeats=not wrong, differing=differing, digest=digest[:16])
 
 
 def _walk_clock(walk_s: float) -> Callable[[], float]:
@@ -165,11 +166,11 @@ def _checked(facts: EnvFacts, section: EnvSection) -> EnvFacts:
             env = make_single(section)
             check_env(env.unwrapped, skip_render_check=True)
         except Exception as error:  # noqa: BLE001 - the checker asserts, and the user's code may raise anything
-            return replace(facts, checker=_first_line(error), advice=_advice(caught))
+            return structs.replace(facts, checker=_first_line(error), advice=_advice(caught))
         finally:
             if env is not None:
                 env.close()
-    return replace(facts, checker="", advice=_advice(caught))
+    return structs.replace(facts, checker="", advice=_advice(caught))
 
 
 def _advice(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:

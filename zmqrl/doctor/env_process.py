@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
-from zmqrl.doctor.messages import EnvFacts, Examine, read_word, word_line
+from msgspec import structs
+
 from zmqrl.entry import PARENT_VARIABLE, THREAD_VARIABLES, die_with_parent
+from zmqrl.errors import WireError
+from zmqrl.messages.doctor import EnvFacts, Examine, order_line, read_order, read_word, word_line
 from zmqrl.supervision.process_table import cause_of
 
 
@@ -30,21 +32,16 @@ class EnvProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env={**os.environ, **here},
         )
         self._reader = threading.Thread(target=self._read, name="env", daemon=True)
         self._reader.start()
         assert self._process.stdin is not None
-        asked = {
-            "env": order.env,
-            "mode": order.mode,
-            "seed": order.seed,
-            "code": str(code) if code else None,
-            "limit_s": order.env_limit_s,
-        }
+        asked = structs.replace(order, listen=None, code=None if code is None else str(code))
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(asked))
+            self._process.stdin.write(order_line(asked).decode())
             self._process.stdin.close()
 
     def result(self) -> EnvFacts:
@@ -59,32 +56,35 @@ class EnvProcess:
         if facts.stage == "done" or facts.error is not None:
             return facts
         if late:
-            return replace(facts, stage=f"{facts.stage}, out of time")
-        return replace(facts, error=f"the process that looked at the env died ({cause_of(code)}) at: {facts.stage}")
+            return structs.replace(facts, stage=f"{facts.stage}, out of time")
+        return structs.replace(
+            facts, error=f"the process that looked at the env died ({cause_of(code)}) at: {facts.stage}"
+        )
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                word = read_word(line)
-                if isinstance(word, EnvFacts):
-                    self._facts = word
+                with contextlib.suppress(WireError):  # the env may print what it likes
+                    word = read_word(line)
+                    self._facts = word if isinstance(word, EnvFacts) else self._facts
 
 
 def main() -> None:
-    """The child: facts on what stdout was; the env's own prints go nowhere."""
+    """The child: facts on what stdout was; the env's own prints go nowhere. `code` of its order is a folder here."""
     die_with_parent()
-    asked = json.load(sys.stdin)
-    out = os.fdopen(os.dup(1), "w")
+    asked = read_order(sys.stdin.buffer.readline())
+    assert isinstance(asked, Examine) and asked.env is not None
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if asked["code"] is not None:
-        sys.path.insert(0, asked["code"])
+    if asked.code is not None:
+        sys.path.insert(0, asked.code)
     from zmqrl.config.codec import from_json
     from zmqrl.config.sections import EnvSection
     from zmqrl.doctor.env_check import look_at_env
 
-    env = from_json(EnvSection, asked["env"])
-    for facts in look_at_env(env, asked["mode"], asked["seed"], asked["limit_s"]):
+    env = from_json(EnvSection, json.loads(asked.env))
+    for facts in look_at_env(env, asked.mode, int(asked.seed), asked.env_limit_s):
         print(word_line(facts), file=out, flush=True)
 
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
-from zmqrl.doctor.messages import (
+from zmqrl.messages.doctor import (
     Broken,
     Clock,
     Curve,
@@ -79,21 +81,23 @@ class Examination:
         """`now`: unix time here when the word arrived."""
         if host in self.over:
             return []
-        if isinstance(word, Hello):
-            return self._begin(host, word, now)
-        if isinstance(word, Clock):
-            return self._clock(host, word, now)
-        if isinstance(word, Broken):
-            return self.fail(host, Failure("probe", word.cause, ""))
-        if isinstance(word, Examined):
-            return self._examined(host)
-        if isinstance(word, (Watching, Written, Seen)):
-            return self._store(host, word)
+        match word:
+            case Hello():
+                return self._begin(host, word, now)
+            case Clock():
+                return self._clock(host, word, now)
+            case Broken():
+                return self.fail(host, Failure("probe", word.cause, ""))
+            case Examined():
+                return self._examined(host)
+            case Watching() | Written() | Seen():
+                return self._store(host, word)
         self._note(host, word)
-        if isinstance(word, Reached):
-            return self._watch(host)
-        if isinstance(word, EnvFacts):
-            return self._end(host)
+        match word:
+            case Reached():
+                return self._watch(host)
+            case EnvFacts():
+                return self._end(host)
         return []
 
     def fail(self, host: str, failure: Failure) -> Orders:
@@ -116,7 +120,9 @@ class Examination:
         return [(host, Echo())]
 
     def _clock(self, host: str, clock: Clock, now: float) -> Orders:
-        sent = self._echoed_at[host]
+        sent = self._echoed_at.get(host)
+        if sent is None:
+            return []  # nobody asked
         self._clocks[host].append((now - sent, clock.time_s - (sent + now) / 2, now))
         if len(self._clocks[host]) < ECHOES:
             self._echoed_at[host] = now
@@ -157,7 +163,7 @@ class Examination:
         if asked is None or listening is None or listening.error is not None or self._is_over_learner():
             return self._watch(host)
         addresses = asked.addresses or listening.addresses
-        return [(host, replace(asked, addresses=addresses, ports=asked.ports or listening.ports))]
+        return [(host, structs.replace(asked, addresses=addresses, ports=asked.ports or listening.ports))]
 
     def _of_learner(self) -> Measurement:
         return self.measurements.get(self._learner, Measurement(self._learner))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from zmqrl.doctor.case import Case
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.measurement import Measurement
-from zmqrl.doctor.messages import Answer
 from zmqrl.doctor.needs import Needs
+from zmqrl.messages.doctor import Answer
 
 SLOW_STORE_S = 1.0
 SLOW_ROUND_TRIP_MS = 100.0

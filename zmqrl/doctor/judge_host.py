@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zmqrl.doctor.case import Case
-from zmqrl.doctor.messages import Lock
+from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import versions
 
 MB = 1e6
@@ -13,7 +13,7 @@ UNKNOWN_KEY = "host key is not known"
 BUSY = 0.5
 """Load per core from which the host is called busy."""
 LITTLE_CURVE_MB_PER_S = 100.0
-NEEDED = ("pyzmq", "msgpack", "numpy", "gymnasium", "psutil")
+NEEDED = ("pyzmq", "msgpack", "msgspec", "numpy", "gymnasium", "psutil")
 
 
 def judge_failure(case: Case) -> None:

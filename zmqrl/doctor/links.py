@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from zmqrl.doctor.messages import Order, Word, order_line, read_word
+from zmqrl.errors import WireError
+from zmqrl.messages.doctor import Order, Word, order_line, read_word
 
 MODULE = "zmqrl.doctor.probe"
 END_S = 2.0
@@ -22,6 +24,21 @@ class Link(ABC):
 
     accepted: tuple[str, ...] = ()
     """What to tell the user: host keys that were new and are now known."""
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        """Lines that were marked as words and are none, by reason."""
+
+    def words_in(self, lines: Iterable[str]) -> Iterator[Word]:
+        """The words among `lines`; a malformed one is counted, what a shell wrote is left out."""
+        for line in lines:
+            try:
+                word = read_word(line)
+            except WireError as error:
+                self.refused[error.reason] += 1
+                continue
+            if word is not None:
+                yield word
 
     @abstractmethod
     def send(self, order: Order) -> None:
@@ -52,6 +69,7 @@ class LocalLink(Link):
     """The probe as a child of this process, with its interpreter."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        super().__init__()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held as long as the process runs
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
@@ -69,10 +87,7 @@ class LocalLink(Link):
 
     def words(self) -> Iterator[Word]:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            word = read_word(line.decode(errors="replace").rstrip("\n"))
-            if word is not None:
-                yield word
+        yield from self.words_in(line.decode(errors="replace").rstrip("\n") for line in self._process.stdout)
 
     def ending(self) -> tuple[int | None, str]:
         try:

@@ -6,7 +6,7 @@ import os
 import time
 
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.doctor.messages import Lock
+from zmqrl.messages.doctor import Lock
 
 
 def held_locks(register: HostLock) -> tuple[Lock, ...]:

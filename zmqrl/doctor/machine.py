@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from zmqrl.doctor.messages import Folder, Machine
+from zmqrl.messages.doctor import Folder, Machine
 from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zmqrl.doctor.messages import Curve, EnvFacts, Folders, Hello, Listening, Locks, Machine, Reached
+from zmqrl.messages.doctor import Curve, EnvFacts, Folders, Hello, Listening, Locks, Machine, Reached
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import getpass
 import io
+import json
 import os
 import queue
 import shutil
@@ -24,32 +25,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zmqrl.doctor.messages import (
-    Broken,
-    Clock,
-    Echo,
-    Examine,
-    Examined,
-    Folders,
-    Forget,
-    Hello,
-    Listen,
-    Locks,
-    Order,
-    Reach,
-    Watch,
-    Word,
-    Write,
-    read_order,
-    word_line,
-)
-
 if TYPE_CHECKING:
     from zmqrl.doctor.env_process import EnvProcess
     from zmqrl.doctor.reach import Door
+    from zmqrl.messages.doctor import Examine, Listen, Order, Word
 
+MARK = "ZMQRL-PROBE"
+"""As in `zmqrl.messages.doctor`."""
 MOST_S = 150
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "gymnasium", "psutil", "torch")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "gymnasium", "psutil", "torch")
 
 
 class Probe:
@@ -62,6 +46,8 @@ class Probe:
 
     def say(self, word: Word) -> None:
         """One line on what stdout was."""
+        from zmqrl.messages.doctor import word_line
+
         self._out.write(word_line(word) + "\n")
         self._out.flush()
 
@@ -70,26 +56,27 @@ class Probe:
         if isinstance(order, Exception):
             raise order
         from zmqrl.doctor import reach, store_check
+        from zmqrl.messages import doctor
 
-        if isinstance(order, Echo):
-            self.say(Clock(time.time()))
-        elif isinstance(order, Examine):
-            self._examine(order)
-        elif isinstance(order, Reach):
-            self.say(reach.reach(order))
-        elif isinstance(order, Watch):
-            watching = store_check.prepare(order)
-            self.say(watching)
-            if watching.error is None:
-                self.say(store_check.watch(order))
-        elif isinstance(order, Write):
-            self.say(store_check.write(order))
-        elif isinstance(order, Forget):
-            store_check.forget(order)
-        else:
-            self._finish()
-            return False
-        return True
+        match order:
+            case doctor.Echo():
+                self.say(doctor.Clock(time.time()))
+            case doctor.Examine():
+                self._examine(order)
+            case doctor.Reach():
+                self.say(reach.reach(order))
+            case doctor.Watch():
+                watching = store_check.prepare(order)
+                self.say(watching)
+                if watching.error is None:
+                    self.say(store_check.watch(order))
+            case doctor.Write():
+                self.say(store_check.write(order))
+            case doctor.Forget():
+                store_check.forget(order)
+            case doctor.Finish():
+                self._finish()
+        return not isinstance(order, doctor.Finish)
 
     def _examine(self, order: Examine) -> None:
         from zmqrl.agent.host_lock import HostLock
@@ -97,6 +84,7 @@ class Probe:
         from zmqrl.doctor.env_process import EnvProcess
         from zmqrl.doctor.locks import held_locks
         from zmqrl.doctor.machine import look_at_folder, look_at_machine
+        from zmqrl.messages.doctor import Examined, Folders, Locks
 
         if order.env is not None:
             code = self._unpack(order.code) if order.code is not None else None
@@ -130,8 +118,18 @@ class Probe:
             self.say(self._env.result())
 
 
-def hello() -> Hello:
-    """Who and what this host is."""
+def write_word(out: io.TextIOBase, name: str, **fields: object) -> None:
+    """A line as `zmqrl.messages.doctor.word_line` writes it, with the standard library alone.
+
+    Text that is not Unicode, such as of a file name, gets question marks: msgspec refuses surrogates.
+    """
+    text = json.dumps({"word": name, **fields}, ensure_ascii=False)
+    out.write(f"{MARK} {text.encode(errors='replace').decode()}\n")
+    out.flush()
+
+
+def say_hello(out: io.TextIOBase) -> None:
+    """Who and what this host is: `zmqrl.messages.doctor.Hello`."""
     versions: dict[str, str | None] = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "byteorder": sys.byteorder,
@@ -142,10 +140,10 @@ def hello() -> Hello:
         except metadata.PackageNotFoundError:
             versions[package] = None
     with contextlib.suppress(ImportError, AttributeError):
-        from zmqrl.wire.messages import PROTOCOL
+        from zmqrl.messages.frames import PROTOCOL
 
         versions["protocol"] = str(PROTOCOL)
-    return Hello(socket.gethostname(), _user(), sys.executable, versions)
+    write_word(out, "Hello", node=socket.gethostname(), user=_user(), python=sys.executable, versions=versions)
 
 
 def _user() -> str:
@@ -156,10 +154,13 @@ def _user() -> str:
 
 
 def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
-    for line in sys.stdin:
+    # UTF-8 in every locale. A file of its own: a thread in `sys.stdin.buffer` makes the interpreter end with an error.
+    for line in os.fdopen(os.dup(0), encoding="utf-8", errors="replace"):
         try:
+            from zmqrl.messages.doctor import read_order
+
             orders.put(read_order(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - also a package that is missing is raised in the main thread
             orders.put(error)
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)  # nobody listens any more; the env process dies with us
@@ -168,19 +169,19 @@ def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
 def main() -> int:
     """Say hello, then answer until `Finish`."""
     signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
-    out = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's print is no word
     orders: queue.Queue[Order | Exception] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:
         probe = Probe(out, Path(scratch))
-        probe.say(hello())
+        say_hello(out)
         threading.Thread(target=_read_orders, args=(orders, scratch), name="stdin", daemon=True).start()
         try:
             while probe.answer(orders.get()):
                 pass
         except Exception as error:  # noqa: BLE001 - the top loop of a process
             with contextlib.suppress(BrokenPipeError):
-                probe.say(Broken(f"{type(error).__name__}: {error}"))
+                write_word(out, "Broken", cause=f"{type(error).__name__}: {error}")
             return 1
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import zmq
@@ -10,7 +11,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.examination import Question
-from zmqrl.doctor.messages import Examine, Listen, Reach
+from zmqrl.messages.doctor import Examine, Listen, Reach
 
 PORTS = 3
 """segments, notices, control."""
@@ -34,9 +35,9 @@ def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str,
         examine = Examine(
             workdir=str(Path.cwd()) if name == LOCAL else str(host.workdir),
             store=config.store.path or (_run_folder(name, host) if name == learner else None),
-            env=to_json(config.env),
+            env=json.dumps(to_json(config.env)),
             mode=config.run.mode,
-            seed=config.run.seed,
+            seed=str(config.run.seed),
             env_limit_s=env_limit_s,
             listen=listen,
             code=None if name == LOCAL else code,

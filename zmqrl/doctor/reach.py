@@ -15,7 +15,7 @@ import zmq
 from zmqrl.agent.addresses import own_addresses
 from zmqrl.config.plan import Keys
 from zmqrl.config.plan import Listen as Bind
-from zmqrl.doctor.messages import Answer, Listen, Listening, Reach, Reached
+from zmqrl.messages.doctor import Answer, Listen, Listening, Reach, Reached
 from zmqrl.wire.gate import Gate
 from zmqrl.wire.sockets import connect, make_socket
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zmqrl.config.sections import HostSection
 from zmqrl.doctor.links import END_S, MODULE, STDERR_TAIL, Link
-from zmqrl.doctor.messages import Order, Word, order_line, read_word
+from zmqrl.messages.doctor import Order, Word, order_line
 from zmqrl.orchestrators.ssh_commands import environment, far
 from zmqrl.orchestrators.ssh_connection import Connection
 
@@ -22,6 +22,7 @@ class SshLink(Link):
 
     def __init__(self, connection: Connection, host: HostSection, learner_is_here: bool) -> None:
         """`host` is filled from the defaults. `learner_is_here`: a tunnel needs no address of this machine."""
+        super().__init__()
         self._connection, self._tunnel, self._learner_is_here = connection, host.tunnel, learner_is_here
         self.accepted = (*connection.jump_accepted, *connection.accepted)
         descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
@@ -37,10 +38,7 @@ class SshLink(Link):
         self._channel.write(order_line(order))
 
     def words(self) -> Iterator[Word]:
-        for line in self._channel.lines():
-            word = read_word(line)
-            if word is not None:
-                yield word
+        yield from self.words_in(self._channel.lines())
 
     def ending(self) -> tuple[int | None, str]:
         code = self._channel.exit_status(END_S)

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from zmqrl.doctor.messages import Forget, Seen, Watch, Watching, Write, Written
+from zmqrl.messages.doctor import Forget, Seen, Watch, Watching, Write, Written
 
 PAUSE_S = 0.005
 

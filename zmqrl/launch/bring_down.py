@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zmqrl.agent.reaper import Reaped, reap
+from zmqrl.agent.reaper import reap
 from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S
+from zmqrl.messages.agent import Reaped
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
 
 GRACE_S = 5.0

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Join
+from zmqrl.messages.files import ConnectionFile
 
-FORMAT = 1
+FORMAT = 2
 
 
-def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> Path:
+def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
     """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path.
 
     The folder and the one that it is in are made when they are not there, private both.
@@ -26,11 +26,11 @@ def write_connection_file(folder: Path, boot: Boot, join: Mapping[str, Any]) -> 
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
-        json.dump({"format": FORMAT, "boot": to_json(boot), "join": dict(join)}, file)
+        json.dump(to_json(ConnectionFile(FORMAT, boot, join)), file)
     return path
 
 
-def read_connection_file(path: Path) -> tuple[Boot, Mapping[str, Any]]:
+def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
@@ -40,6 +40,7 @@ def read_connection_file(path: Path) -> tuple[Boot, Mapping[str, Any]]:
             raise ConfigError(
                 f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the run's version"
             )
-        return from_json(Boot, data["boot"]), dict(data["join"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        found = from_json(ConnectionFile, data)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is no connection file: {error}") from error
+    return found.boot, found.join

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from zmqrl.agent.reaper import KILL_WAIT_S as REAPER_KILL_S
-from zmqrl.agent.reaper import ROUNDS, Reaped
-from zmqrl.config.codec import from_json
+from zmqrl.agent.reaper import ROUNDS
 from zmqrl.config.hosts import filled
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.errors import HostFailed, ZmqrlError
+from zmqrl.errors import HostFailed, WireError, ZmqrlError
 from zmqrl.launch.boots import FAR_RUNS
+from zmqrl.messages.agent import Reaped
+from zmqrl.messages.lines import reaped
 from zmqrl.orchestrators.ssh_commands import far, reaper_command
 from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
@@ -57,15 +57,15 @@ def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_
     try:
         command = reaper_command(section, run_id, host, grace_s)
         done = connection.run(command, START_S + grace_s + ROUNDS * REAPER_KILL_S)
-        reaped = _answer(done.stdout)
-        if reaped is None:
+        found = _answer(done.stdout)
+        if found is None:
             said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
             mend = f"look there: {command}"
             raise HostFailed(host, f"it does not say what is left of the run (exit {done.code}): {said}", mend)
-        if not reaped.left and host != config.learner.host:
+        if not found.left and host != config.learner.host:
             folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
             connection.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
-        return reaped
+        return found
     finally:
         connection.close()
 
@@ -74,6 +74,6 @@ def _answer(stdout: bytes) -> Reaped | None:
     """The last line; before it a login shell may have said things of its own."""
     lines = stdout.decode(errors="replace").strip().splitlines()
     try:
-        return from_json(Reaped, json.loads(lines[-1]))
-    except (IndexError, ValueError, TypeError, KeyError, AttributeError):
+        return reaped(lines[-1])
+    except (IndexError, WireError):
         return None

@@ -42,7 +42,7 @@ except (m.PackageNotFoundError, OSError, AttributeError):
     pass
 print("ZMQRL-PROBE " + json.dumps(found))
 """
-IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, gymnasium, safetensors, psutil"
+IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnasium, safetensors, psutil"
 
 
 class Refused(Exception):

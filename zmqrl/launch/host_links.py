@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import write_connection_file
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.scaling import Scaling
+from zmqrl.messages import agent
+from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
 
 LEASE_EVERY_S = 1.0
@@ -35,6 +37,8 @@ class HostLinks:
         self._boots: Mapping[str, Boot] = {}
         self._manual: Set[str] = set()
         self._lease_at = 0.0
+        self._refused: Counter[str] = Counter()
+        """Request files, by reason."""
 
     def deploy(self) -> None:
         """Begin to start every host's agent."""
@@ -46,9 +50,14 @@ class HostLinks:
         """Every agent's right to live, and requests; `now` in monotonic seconds. OSError: the latter must wait."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
-            self._orchestrator.command(None, {"command": "lease"})
+            self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
-                self._serve(path, request)
+                if isinstance(request, WireError):
+                    self._refused[request.reason] += 1
+                    self._state.count_refused("a request file", self._refused)
+                    self._requests.answer(path, RequestAnswer(refused=str(request)))
+                else:
+                    self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
         """Each host is told where the broker is once both are there; who has gone, the broker is told at once.
@@ -57,19 +66,19 @@ class HostLinks:
             OSError: Of a `log` event alone: it could not be kept.
         """
         state = self._state
-        if event.event == "log":
-            self._keep(event)
+        if isinstance(event.event, agent.LogText):
+            self._keep(event.event)
         elif event.host == self._learner_host:
-            if event.event == "listening":
+            if isinstance(event.event, agent.BrokerAddresses):
                 self._invite()
                 for host in [row.host for row in state.hosts if row.state == "joining"]:
                     self._join(host)
-        elif event.event == "agent" and state.hosts.listening:
+        elif isinstance(event.event, agent.Handshake) and state.hosts.listening is not None:
             self._join(event.host)
-        elif event.event == "agent_exit" and not state.hosts.ending:
+        elif isinstance(event.event, agent.AgentExited) and not state.hosts.ending:
             gone = [worker.index for worker in state.workers.values() if worker.host == event.host]
             self._scaling.forget(event.host)
-            self._orchestrator.command(self._learner_host, {"command": "gone", "host": event.host, "workers": gone})
+            self._orchestrator.command(self._learner_host, agent.Gone(event.host, gone))
 
     def nobody(self) -> str | None:
         """Why the run cannot begin, or go on, for want of hosts; None while it can."""
@@ -98,23 +107,23 @@ class HostLinks:
     def _join(self, host: str) -> None:
         self._orchestrator.command(host, self._join_command(host))
 
-    def _join_command(self, host: str) -> dict[str, Any]:
+    def _join_command(self, host: str) -> agent.Join:
         listening, named = self._state.hosts.listening, self._plan.config.learner.address
-        found = [named] if named else listening["addresses"]
-        addresses, ports = self._orchestrator.reach(host, found, listening["ports"])
-        token = listening["token"] if self._plan.config.store.path else None
-        return {"command": "join", "addresses": addresses, "ports": ports, "token": token}
+        assert listening is not None, "a host joins once the broker is there"
+        found = [named] if named else listening.addresses
+        addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
+        token = listening.token if self._plan.config.store.path else None
+        return agent.Join(addresses, (segments, notices, control), token)
 
-    def _serve(self, path: Path, request: Mapping[str, Any]) -> None:
-        """`{"scale": {host: workers}}`: all of it or nothing."""
+    def _serve(self, path: Path, request: ScaleRequest) -> None:
+        """All of it or nothing."""
         try:
-            wanted = {str(host): int(count) for host, count in dict(request["scale"]).items()}
-            self._scaling.try_all(wanted)
-        except (ConfigError, KeyError, TypeError, ValueError) as error:
-            self._requests.answer(path, "refused", str(error))
+            self._scaling.try_all(request.scale)
+        except ConfigError as error:
+            self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
-            said = [self._scale(host, workers) for host, workers in wanted.items()]
-            self._requests.answer(path, "done", "\n".join(said))
+            said = [self._scale(host, workers) for host, workers in request.scale.items()]
+            self._requests.answer(path, RequestAnswer(done="\n".join(said)))
 
     def _scale(self, host: str, workers: int) -> str:
         if host not in self._boots:
@@ -122,7 +131,7 @@ class HostLinks:
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
         if not row.is_gone:
-            self._orchestrator.command(host, {"command": "hold", "workers": list(indexes)})
+            self._orchestrator.command(host, agent.Hold(list(indexes)))
             return (
                 f"{host}: {workers} workers" if workers else f"{host}: its workers leave at the end of their segments"
             )
@@ -132,10 +141,10 @@ class HostLinks:
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
         return f"{host}: it is connected to again, for {workers} workers"
 
-    def _keep(self, event: HostEvent) -> None:
+    def _keep(self, part: agent.LogText) -> None:
         """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""
-        path = self._logs / f"{Path(str(event.data['name'])).name}.log"
+        path = self._logs / f"{Path(part.name).name}.log"
         with path.open("a") as log:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
-            log.write(str(event.data["text"]))
+            log.write(part.text)

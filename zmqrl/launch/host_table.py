@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import singledispatchmethod
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
 
@@ -56,8 +57,8 @@ class HostTable:
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
         self._faults: dict[str, str] = {}
         self._cpu_at: dict[str, tuple[float, float]] = {}
-        self.listening: dict[str, Any] = {}
-        """Where the broker is, for other hosts: addresses, ports, token."""
+        self.listening: agent.BrokerAddresses | None = None
+        """Where the broker is, for other hosts."""
         self.ending = False
         """An agent's end is no loss from now on."""
 
@@ -102,8 +103,13 @@ class HostTable:
         if row is None:
             return None
         row.heard_at = event.at
-        handler: Callable[[HostRow, HostEvent], Loss | None] | None = getattr(self, f"_on_{event.event}", None)
-        return handler(row, event) if handler is not None else None
+        loss: Loss | None = self._take(event.event, row, event)
+        return loss
+
+    @singledispatchmethod
+    def _take(self, message: object, row: HostRow, event: HostEvent) -> Loss | None:
+        """By the type of `message`, which is `event.event`; the others change nothing here."""
+        return None
 
     def _lose(self, row: HostRow, state: str, loss: Loss) -> Loss | None:
         if row.is_gone:
@@ -111,51 +117,61 @@ class HostTable:
         row.state, row.cause = state, loss.cause
         return loss
 
-    def _on_agent(self, row: HostRow, event: HostEvent) -> None:
+    @_take.register
+    def _on_agent(self, message: agent.Handshake, row: HostRow, event: HostEvent) -> None:
         row.state = "ready" if row is self.learner else "joining"
 
-    def _on_listening(self, row: HostRow, event: HostEvent) -> None:
-        self.listening = dict(event.data)
+    @_take.register
+    def _on_listening(self, message: agent.BrokerAddresses, row: HostRow, event: HostEvent) -> None:
+        self.listening = message
 
-    def _on_joined(self, row: HostRow, event: HostEvent) -> None:
-        row.state, row.milliseconds, row.sees_store = "ready", event.data["milliseconds"], bool(event.data["store"])
+    @_take.register
+    def _on_joined(self, message: agent.Joined, row: HostRow, event: HostEvent) -> None:
+        row.state, row.milliseconds, row.sees_store = "ready", message.milliseconds, message.store
 
-    def _on_fault(self, row: HostRow, event: HostEvent) -> None:
-        if "role" not in event.data:
-            self._faults[row.host] = str(event.data["error"])
+    @_take.register
+    def _on_fault(self, message: agent.Fault, row: HostRow, event: HostEvent) -> None:
+        if event.role is None:
+            self._faults[row.host] = message.error
 
-    def _on_unreachable(self, row: HostRow, event: HostEvent) -> Loss | None:
+    @_take.register
+    def _on_unreachable(self, message: agent.Unreachable, row: HostRow, event: HostEvent) -> Loss | None:
         mend = "open that port there, name another address with learner.address, or give this host `tunnel: true`"
-        cause = f"it does not reach the learner's host: {event.data['cause']}"
+        cause = f"it does not reach the learner's host: {message.cause}"
         return self._lose(row, "failed", Loss(row.host, cause, mend))
 
-    def _on_host_failed(self, row: HostRow, event: HostEvent) -> Loss | None:
-        return self._lose(row, "failed", Loss(row.host, str(event.data["cause"]), str(event.data["mend"])))
+    @_take.register
+    def _on_host_failed(self, message: agent.HostUnusable, row: HostRow, event: HostEvent) -> Loss | None:
+        return self._lose(row, "failed", Loss(row.host, message.cause, message.mend))
 
-    def _on_lease_lost(self, row: HostRow, event: HostEvent) -> Loss | None:
-        cause = f"its agent heard no {event.data['source']} for limits.host_lease_s ({self._lease_s:g} s), and ended"
+    @_take.register
+    def _on_lease_lost(self, message: agent.LeaseLost, row: HostRow, event: HostEvent) -> Loss | None:
+        cause = f"its agent heard no {message.source} for limits.host_lease_s ({self._lease_s:g} s), and ended"
         return self._lose(row, "lost", Loss(row.host, cause))
 
-    def _on_host_lost(self, row: HostRow, event: HostEvent) -> Loss | None:
-        lost = self._rows.get(str(event.data["lost"]))
+    @_take.register
+    def _on_host_lost(self, message: agent.HostLost, row: HostRow, event: HostEvent) -> Loss | None:
+        lost = self._rows.get(message.host)
         cause = f"the broker heard nothing of it for limits.host_lease_s ({self._lease_s:g} s)"
         return None if lost is None else self._lose(lost, "lost", Loss(lost.host, cause))
 
-    def _on_agent_exit(self, row: HostRow, event: HostEvent) -> Loss | None:
-        code = event.data["code"]
+    @_take.register
+    def _on_agent_exit(self, message: agent.AgentExited, row: HostRow, event: HostEvent) -> Loss | None:
+        code = message.code
         if row.is_gone:
             return None
         if self.ending or row is self.learner or (code == 0 and not row.workers):
             row.state = "drained" if not self.ending and row is not self.learner else "ended"
             return None
-        how = "exit unknown" if code in (None, -1) else cause_of(code)  # SSH has -1 for every signal
+        how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
         cause = self._faults.get(row.host) or f"its agent ended ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
 
-    def _on_usage(self, row: HostRow, event: HostEvent) -> None:
-        used = event.data["processes"].values()
-        cpu, before = sum(process["cpu"] for process in used), self._cpu_at.get(row.host)
+    @_take.register
+    def _on_usage(self, message: agent.Usage, row: HostRow, event: HostEvent) -> None:
+        used = message.processes.values()
+        cpu, before = sum(process.cpu for process in used), self._cpu_at.get(row.host)
         if before is not None and event.at > before[0] and cpu >= before[1]:
             row.cpu = (cpu - before[1]) / (event.at - before[0])
         self._cpu_at[row.host] = (event.at, cpu)
-        row.pss_mb = sum(process["pss_mb"] for process in used)
+        row.pss_mb = sum(process.pss_mb for process in used)

@@ -33,6 +33,7 @@ from zmqrl.launch.summary import Status, Summary, summarise
 from zmqrl.launch.view import View, final_lines
 from zmqrl.launch.views import make_view
 from zmqrl.logs.standard_output import lossy_output
+from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -43,7 +44,7 @@ MONITOR_S = 0.1
 STATUS_EVERY_S = 1.0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
-RECORDED = frozenset({"metrics", "score", "worker"})
+RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
 def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
@@ -209,7 +210,7 @@ class Launcher:
             self._state.failure = (
                 f"run directory {directory.path} was taken over by {successor}, since this launcher was silent"
             )
-            self._orchestrator.command(None, {"command": "kill"})
+            self._orchestrator.command(None, agent.Kill())
         return self._taken_over
 
     def _write_status(self, directory: RunDirectory) -> None:
@@ -218,28 +219,32 @@ class Launcher:
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
-        if event.event == "log":
+        if isinstance(event.event, agent.LogText):
             self._files.attempt("a log", self._links.take, event)
         else:
             self._links.take(event)
-        if event.event in RECORDED:
+        if isinstance(event.event, RECORDED):
             self._files.attempt("metrics", self._record, event, recorder)
-        elif event.event == "writing":
+        elif isinstance(event.event, agent.Writing):
             self._give_time()
         if self._on_ready is not None and self._state.all_ready:
             self._on_ready()
             self._on_ready = None
 
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
-        if event.event == "metrics":
-            recorder.record(time.time(), self._state.env_steps, event.data["values"])
-        elif event.event == "score":
-            scores = {f"eval_{name}": event.data.get(name) for name in ("return_mean", "return_std")}
-            recorder.record(float(event.data["wall"]), int(event.data["env_steps"]), scores)
-        elif event.event == "worker":
-            prefix = f"worker_{event.data['index']}_"
-            rates = {prefix + name: event.data.get(name) for name in ("env_steps_per_s", "wait_fraction")}
-            recorder.record(time.time(), self._state.env_steps, rates)
+        match event.event:
+            case agent.Metrics() as metrics:
+                recorder.record(time.time(), self._state.env_steps, metrics.values)
+            case agent.Score() as score:
+                scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
+                recorder.record(score.wall, score.env_steps, scores)
+            case agent.WorkerRates() as worker:
+                rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
+                recorder.record(
+                    time.time(),
+                    self._state.env_steps,
+                    {f"worker_{event.index}_{name}": rate for name, rate in rates.items()},
+                )
 
     def _take_last(self, event: HostEvent, recorder: Recorder) -> None:
         """As `_take`; after a failure only what the summary needs."""
@@ -261,7 +266,7 @@ class Launcher:
         self._deadlines.sent = request
         if request is Request.KILL:
             view.message("killing every process of the run")
-            self._orchestrator.command(None, {"command": "kill"})
+            self._orchestrator.command(None, agent.Kill())
             self._deadlines.end_by = now + KILL_GRACE_S
         elif first:
             if request is Request.INTERRUPT:
@@ -271,7 +276,7 @@ class Launcher:
     def _stop(self, now: float) -> None:
         self._state.hosts.ending = True
         # the learner's host first: its learner needs the others' workers to reach a version boundary
-        self._orchestrator.command(self._plan.config.learner.host, {"command": "stop"})
+        self._orchestrator.command(self._plan.config.learner.host, agent.Stop())
         self._deadlines.end_by = self._clean_end_by(now)
 
     def _give_time(self) -> None:
@@ -330,7 +335,7 @@ class Launcher:
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())
         print(final_lines(self._summary), flush=True)
-        if self._state.finished.get("final_stopped"):
+        if self._state.finished is not None and self._state.finished.final_stopped:
             teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
             limit_s = self._plan.config.evaluator.final_limit_s
             cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
@@ -370,7 +375,7 @@ class Launcher:
             return "failed", TOO_FEW, f"{ready} were ready within limits.start_s ({limits.start_s:g} s)"
         if request in (Request.INTERRUPT, Request.KILL):
             return "interrupted", INTERRUPTED, None
-        stopped = request is Request.STOP or state.ended.get("reason") == "stop"
+        stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == "stop")
         return ("stopped" if stopped else "done"), DONE, None
 
     def _lost_agent(self, request: Request) -> str | None:

@@ -14,7 +14,7 @@ from zmqrl.supervision.process_table import cause_of
 
 def lost_agent(state: RunState) -> Problem | None:
     """None while it runs, and when it ended in good order or said by itself what was wrong."""
-    if state.agent_exit is None or state.finished or state.agent_fault is not None:
+    if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"

@@ -58,7 +58,7 @@ def _learner_line(status: Mapping[str, Any]) -> Text:
     if "train_return_mean_100" in m:
         text.append(f"return {m['train_return_mean_100']:.1f} ", style="bold green")
         text.append(sparkline(status.get("returns", [])[-30:]) + "  ", style="green")
-    if status["score"]:
+    if status["score"] and status["score"]["return_mean"] is not None:
         text.append(f"evaluated {status['score']['return_mean']:.1f}  ")
     text.append(f"{m.get('env_steps_per_s', 0.0):,.0f} env steps/s  {m.get('updates_per_s', 0.0):,.0f} updates/s  ")
     text.append(f"lag {m.get('policy_lag_mean', 0.0):.1f} (max {m.get('policy_lag_max', 0):.0f})  ")

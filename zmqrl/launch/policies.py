@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.load import make_policy
-from zmqrl.algorithms.base import Progress
+from zmqrl.algorithms.base import Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
@@ -25,7 +25,7 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may ask for its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
-    schedule = algorithm.schedule(Progress(config.run.seed, horizon, 0, horizon))
+    schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
     policy.load(tensors.parse(content)[0], schedule)
     return version, policy
 

@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from zmqrl.errors import ConfigError, DeadlineExceeded
+from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
+from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
+from zmqrl.messages.lines import line_of
 
 FOLDER = "requests"
 LOOK_EVERY_S = 0.05
 MAX_BYTES = 65_536
+TAKEN_S = 5.0
+"""A request that the launcher has removed is answered at once: so much longer is waited, and no answer is left."""
 
 
-def ask(run_dir: Path, request: Mapping[str, Any], deadline_s: float) -> str:
+def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     """Put a request and wait for its answer.
 
     Raises:
         ConfigError: The launcher refuses it; the message is its own.
         DeadlineExceeded: It does not answer.
+        WireError: Its answer is none.
     """
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
     name = secrets.token_hex(6)
     asked, answered = folder / f"{name}.json", folder / f"{name}.answer"
     _write(asked, request)
-    until = time.monotonic() + deadline_s
-    while not answered.exists():
-        if time.monotonic() > until:
-            asked.unlink(missing_ok=True)
-            raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
-        time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
-    answer = json.loads(answered.read_text())
+    if not _appears(answered, deadline_s) and (_removed(asked) or not _appears(answered, TAKEN_S)):
+        raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
+    answer = decode(RequestAnswer, answered.read_bytes())
     answered.unlink()
-    if "refused" in answer:
-        raise ConfigError(str(answer["refused"]))
-    return str(answer["done"])
+    if answer.refused is not None:
+        raise ConfigError(answer.refused)
+    return answer.done or ""
+
+
+def _appears(path: Path, deadline_s: float) -> bool:
+    until = time.monotonic() + deadline_s
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
+    return True
+
+
+def _removed(path: Path) -> bool:
+    """Remove a request. False: the other end was faster: the launcher answers, or the command has given up."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class Requests:
@@ -48,23 +65,34 @@ class Requests:
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
 
-    def waiting(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Requests that are there, each with the name to answer under. OSError: the folder cannot be used now."""
+    def waiting(self) -> Iterator[tuple[Path, ScaleRequest | WireError]]:
+        """Requests that are there, or why one is none, each with the name to answer under.
+
+        Raises:
+            OSError: The folder cannot be used now.
+        """
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
-            try:
-                request = json.loads(path.read_text()) if path.stat().st_size < MAX_BYTES else None
-            except (OSError, ValueError):
-                request = None
-            path.unlink(missing_ok=True)  # first: what cannot be removed would be served for ever
-            if isinstance(request, dict):
+            request = _read(path)
+            if _removed(path):  # first: what cannot be removed would be served for ever
                 yield path, request
 
-    def answer(self, path: Path, key: str, text: str) -> None:
-        """`key`: done or refused."""
-        _write(path.with_suffix(".answer"), {key: text})
+    def answer(self, path: Path, answer: RequestAnswer) -> None:
+        """What became of the request."""
+        _write(path.with_suffix(".answer"), answer)
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
+def _read(path: Path) -> ScaleRequest | WireError:
+    try:
+        if path.stat().st_size >= MAX_BYTES:
+            return WireError("size", f"a request of more than {MAX_BYTES} bytes")
+        return decode(ScaleRequest, path.read_bytes())
+    except OSError as error:
+        return WireError("unreadable", str(error))
+    except WireError as error:
+        return error
+
+
+def _write(path: Path, message: ScaleRequest | RequestAnswer) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data))
+    temporary.write_bytes(line_of(message))
     temporary.replace(path)

@@ -9,9 +9,10 @@ import shlex
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.hosts import shortened
@@ -19,8 +20,9 @@ from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
-from zmqrl.errors import ConfigError, FolderOfRuns
+from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.undo import Undo
+from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner
 
@@ -30,21 +32,8 @@ SUMMARY_BYTES = 65_536
 RUNS_NAMED = 5
 
 
-@dataclass(frozen=True)
-class RunInfo:
+class RunInfo(RunRecord, frozen=True):
     """`run.json`: which process drives the run; what `status` and `stop` find it by."""
-
-    run_id: str
-    pid: int
-    start_time: int
-    host: str
-    started_at: float
-    preset: str | None
-    ended_at: float | None = None
-    """Unix time; a run of `zmqrl.train` ends before its process does."""
-    lineage: str | None = None
-    """Id of the lineage, which all attempts share; None: the last attempt was of zmqrl 0.1."""
-    attempt: int = 1
 
     @property
     def live(self) -> bool:
@@ -136,8 +125,16 @@ class RunDirectory:
         me = identify(os.getpid())
         assert me is not None
         preset = plan.config.run.preset
-        run = RunInfo(plan.run_id, me.pid, me.start_time, socket.gethostname(), plan.started_at, preset)
-        run = replace(run, lineage=plan.lineage.id, attempt=plan.lineage.attempt)
+        run = RunInfo(
+            plan.run_id,
+            me.pid,
+            me.start_time,
+            socket.gethostname(),
+            plan.started_at,
+            preset,
+            lineage=plan.lineage.id,
+            attempt=plan.lineage.attempt,
+        )
         self.reserve_summary()
         if initial is not None:
             self._write(INITIAL, initial, durable=True)
@@ -186,7 +183,7 @@ class RunDirectory:
         """The summary is written: whoever looks for a live run passes by, and another may go on here."""
         info = read_info(self.path)
         if info is not None:
-            self.write("run.json", to_json(replace(info, ended_at=now)), durable=True)
+            self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
         """Nothing was started after all: the directory is as it was before, or gone where this attempt made it.
@@ -210,8 +207,8 @@ def _text(data: Mapping[str, Any]) -> str:
 def read_info(run_dir: Path) -> RunInfo | None:
     """`run.json` of a run directory; None when there is none or it cannot be read."""
     try:
-        return from_json(RunInfo, json.loads((run_dir / "run.json").read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
+        return decode(RunInfo, (run_dir / "run.json").read_bytes())
+    except (OSError, WireError):
         return None
 
 
@@ -243,7 +240,7 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         if data["format_version"] != FORMAT_VERSION:
             raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
         return from_json(Config, data["config"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 

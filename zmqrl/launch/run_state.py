@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.launch.problem import Problem
+from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 
@@ -42,11 +47,12 @@ class RunState:
     plan: RunPlan
     workers: dict[int, WorkerRow] = field(default_factory=dict)
     ready: set[tuple[str, int]] = field(default_factory=set)
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
-    score: dict[str, Any] = field(default_factory=dict)
-    ended: dict[str, Any] = field(default_factory=dict)
-    finished: dict[str, Any] = field(default_factory=dict)
+    score: agent.Score | None = None
+    ended: agent.Ended | None = None
+    finished: agent.Finished | None = None
+    """Of the learner's host."""
     first_step_at: float | None = None
     restarts: int = 0
     peak_pss_mb: dict[str, float] = field(default_factory=dict)
@@ -63,33 +69,40 @@ class RunState:
     """Rows in the books of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
     """Of a resume: how far the attempts before this one came by the run's records."""
-    resumed_from: dict[str, Any] = field(default_factory=dict)
-    """The FULL that the learner resumed from: version, env_steps, written_at."""
+    resumed_from: agent.Resumed | None = None
+    """The FULL that the learner resumed from."""
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
-    _last_exit: dict[tuple[str, int], HostEvent] = field(default_factory=dict)
+    _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
-    """By host, role and index: unix times within the window."""
+    """Unix times within the window, by host, role and index."""
 
     def __post_init__(self) -> None:
         self.hosts = HostTable(self.plan)
 
     def handle(self, event: HostEvent) -> None:
-        """Take one event in; an unknown one changes nothing."""
-        self.hosts.ending = self.hosts.ending or bool(self.ended)
+        """Take one event in."""
+        self.hosts.ending = self.hosts.ending or self.ended is not None
         loss = self.hosts.handle(event)
         if loss is not None:
             self._lose(loss)
-        handler = getattr(self, f"_on_{event.event}", None)
-        if handler is not None:
-            handler(event)
+        self._take(event.event, event)
+
+    @singledispatchmethod
+    def _take(self, message: object, event: HostEvent) -> None:
+        """By the type of `message`, which is `event.event`; the others change nothing here."""
 
     @property
     def env_steps(self) -> int:
         """Stored so far, as last heard."""
-        known = {**self.resumed_from, **self.metrics, **self.ended}
-        return int(known.get("env_steps", 0))
+        resumed = 0 if self.resumed_from is None else self.resumed_from.env_steps
+        return int(self.figures.get("env_steps", resumed))
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """What the learner reported last, by name: its metrics, and over them what it said at its end."""
+        return {**self.metrics, **({} if self.ended is None else msgspec.structs.asdict(self.ended))}
 
     @property
     def ready_workers(self) -> int:
@@ -112,7 +125,7 @@ class RunState:
     @property
     def bottleneck(self) -> Bottleneck | None:
         """Who the others wait for, from their wait fractions; None while nobody measured."""
-        known = {**self.metrics, **self.ended}
+        known = self.figures
         learner_waits = known.get("wait_fraction")
         if learner_waits is None:
             return None
@@ -125,101 +138,110 @@ class RunState:
         return "workers" if learner_waits >= workers_wait else "learner"
 
     def _row(self, event: HostEvent) -> WorkerRow | None:
-        if event.data.get("role") != "worker":
+        if event.role != "worker" or event.index is None:
             return None
-        index = int(event.data["index"])
-        return self.workers.setdefault(index, WorkerRow(event.host, index))
+        return self.workers.setdefault(event.index, WorkerRow(event.host, event.index))
 
-    def _on_started(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_started(self, message: agent.Started, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
             row.state = "starting"
 
-    def _on_ready(self, event: HostEvent) -> None:
-        self.ready.add((event.data["role"], event.data["index"]))
+    @_take.register
+    def _on_ready(self, message: agent.Ready, event: HostEvent) -> None:
+        self.ready.add(event.process)
         row = self._row(event)
         if row is not None:
             row.state = "ready"
 
-    def _on_first_step(self, event: HostEvent) -> None:
-        wall = float(event.data["wall"])
-        self.first_step_at = wall if self.first_step_at is None else min(wall, self.first_step_at)
+    @_take.register
+    def _on_first_step(self, message: agent.FirstStep, event: HostEvent) -> None:
+        self.first_step_at = message.wall if self.first_step_at is None else min(message.wall, self.first_step_at)
 
-    def _on_worker(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_worker(self, message: agent.WorkerRates, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
-            for name in ("env_steps", "env_steps_per_s", "wait_fraction", "episodes"):
-                setattr(row, name, event.data.get(name, getattr(row, name)))
+            row.env_steps, row.env_steps_per_s = message.env_steps, message.env_steps_per_s
+            row.wait_fraction, row.episodes = message.wait_fraction, message.episodes
 
-    def _on_metrics(self, event: HostEvent) -> None:
-        self.metrics.update(event.data["values"])
-        mean = event.data["values"].get("train_return_mean_100")
+    @_take.register
+    def _on_metrics(self, message: agent.Metrics, event: HostEvent) -> None:
+        self.metrics.update(message.values)
+        mean = message.values.get("train_return_mean_100")
         if mean is not None:
             self.returns.append(float(mean))
 
-    def _on_score(self, event: HostEvent) -> None:
-        if not self.score.get("final"):
-            self.score = dict(event.data)
+    @_take.register
+    def _on_score(self, message: agent.Score, event: HostEvent) -> None:
+        if self.score is None or not self.score.final:
+            self.score = message
 
-    def _on_resumed(self, event: HostEvent) -> None:
-        self.resumed_from = {name: event.data[name] for name in ("version", "env_steps", "written_at")}
+    @_take.register
+    def _on_resumed(self, message: agent.Resumed, event: HostEvent) -> None:
+        self.resumed_from = message
 
-    def _on_ended(self, event: HostEvent) -> None:
-        self.ended = dict(event.data)
+    @_take.register
+    def _on_ended(self, message: agent.Ended, event: HostEvent) -> None:
+        self.ended = message
 
-    def _on_usage(self, event: HostEvent) -> None:
-        for name, used in event.data["processes"].items():
+    @_take.register
+    def _on_usage(self, message: agent.Usage, event: HostEvent) -> None:
+        for name, used in message.processes.items():
             role = name.rpartition("-")[0]
-            self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used["pss_mb"])
-        if event.data.get("leases") is not None:
-            self.metrics["leases"] = event.data["leases"]
-        if event.data.get("stored") is not None:
-            self.stored = event.data["stored"]
+            self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used.pss_mb)
+        if message.leases is not None:
+            self.metrics["leases"] = message.leases
+        if message.stored is not None:
+            self.stored = message.stored
 
-    def _on_exit(self, event: HostEvent) -> None:
-        place = (event.data["role"], event.data["index"])
+    @_take.register
+    def _on_exit(self, message: agent.Exited, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
-            row.state = "ended" if event.data["expected"] else "down"
-            if not self.ended:
-                self.ready.discard(place)
-        crashed = event.data["role"] == "learner" and event.data["code"] not in (0, None)
-        if event.data["expected"] and not crashed:
+            row.state = "ended" if message.expected else "down"
+            if self.ended is None:
+                self.ready.discard(event.process)
+        crashed = event.role == "learner" and message.code not in (0, None)
+        if message.expected and not crashed:
             return
-        self.ready.discard(place)
-        self._last_exit[place] = event
-        if event.data["code"] == BAD_CONFIGURATION and not (self.ended or self.metrics.get("env_steps")):
-            self.refused = self.refused or str(event.data["cause"])
-        if event.data["expected"]:
+        self.ready.discard(event.process)
+        self._last_exit[event.process] = message
+        if message.code == BAD_CONFIGURATION and not (self.ended or self.metrics.get("env_steps")):
+            self.refused = self.refused or message.cause
+        if message.expected:
             self._note(event, "the run ends without its last checkpoint")
-            self.failure = self.failure or self._cause(event)
+            self.failure = self.failure or f"{event.where}: {message.cause}"
 
-    def _on_restart(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_restart(self, message: agent.Restarting, event: HostEvent) -> None:
         self.restarts += 1
         row = self._row(event)
         if row is not None:
             row.restarts += 1
-        when = f"in {event.data['in_s']:g} s" if event.data["in_s"] else "at once"
+        when = f"in {message.in_s:g} s" if message.in_s else "at once"
         self._note(event, f"it is started again {when}{self._how_often(event)}")
 
-    def _on_gave_up(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_gave_up(self, message: agent.GaveUp, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
             row.state = "given up"
-        self._note(event, f"{self._why_given_up(event)}; {self._without(event.data['role'])}")
+        self._note(event, f"{self._why_given_up(event)}; {self._without(event.process[0])}", message.cause)
 
     def _how_often(self, event: HostEvent) -> str:
         """From the second restart on: how many it has left, as its agent counts them."""
         restart = self.plan.config.restart
-        times = self._restarted_at.setdefault((event.host, event.data["role"], event.data["index"]), [])
+        times = self._restarted_at.setdefault((event.host, *event.process), [])
         times[:] = [at for at in times if event.at - at < restart.window_s] + [event.at]
         if len(times) >= restart.max:
             return f", for the last time within {restart.window_s:g} s (restart.max {restart.max})"
         return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
 
     def _why_given_up(self, event: HostEvent) -> str:
-        died = self._last_exit.get((event.data["role"], event.data["index"]), event)
-        if died.data.get("code") == BAD_CONFIGURATION:
+        died = self._last_exit.get(event.process)
+        if died is not None and died.code == BAD_CONFIGURATION:
             return f"it is given up: exit code {BAD_CONFIGURATION} is bad configuration, which no restart mends"
         restart = self.plan.config.restart
         return f"it is given up after {restart.max} restarts within {restart.window_s:g} s"
@@ -243,34 +265,40 @@ class RunState:
         """What the launcher found by itself."""
         self.problems.append(problem)
 
-    def _on_agent(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
         """A new agent counts restarts from none."""
         self._restarted_at = {place: times for place, times in self._restarted_at.items() if place[0] != event.host}
 
-    def _on_problem(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
         """Something failed that killed nobody."""
-        where = f"{event.host}/{event.data['role']}-{event.data['index']}"
-        log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{event.data['role']}-{event.data['index']}.log"
-        self.problems.append(Problem(where, str(event.data["cause"]), str(event.data["done"]), log=str(log)))
+        role, index = event.process
+        log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log"
+        self.problems.append(Problem(event.where, message.cause, message.done, log=str(log)))
 
-    def _on_failed(self, event: HostEvent) -> None:
-        self.failure = self.failure or str(event.data["cause"])
+    @_take.register
+    def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
+        self.failure = self.failure or message.cause
         if self.problems:
-            self.failure = f"{event.data['cause']}\n{self.problems[-1]}"
+            self.failure = f"{message.cause}\n{self.problems[-1]}"
 
-    def _on_fault(self, event: HostEvent) -> None:
-        if "role" not in event.data and event.host == self.plan.config.learner.host:
-            self.agent_fault = str(event.data["error"])
+    @_take.register
+    def _on_fault(self, message: agent.Fault, event: HostEvent) -> None:
+        if event.role is None and event.host == self.plan.config.learner.host:
+            self.agent_fault = message.error
 
-    def _on_finished(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_finished(self, message: agent.Finished, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:
-            self.finished = dict(event.data)
-        for role, peak in event.data["peak_pss_mb"].items():
+            self.finished = message
+        for role, peak in message.peak_pss_mb.items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
 
-    def _on_joined(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_joined(self, message: agent.Joined, event: HostEvent) -> None:
         path = self.plan.config.store.path
-        if path is not None and not event.data["store"]:
+        if path is not None and not message.store:
             cause = f"it does not see store.path {path} as the learner's host does"
             mend = "weights come through the broker instead; mount it there, or leave it at that"
             self.problems.append(Problem(event.host, cause, mend))
@@ -279,25 +307,31 @@ class RunState:
         """A host that is waited for, and what its user has to do."""
         self.problems.append(Problem(host, "it joins by hand", text))
 
-    def _on_host_here(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
         """The broker's word for hosts whose events do not come to this launcher."""
-        row = self.hosts.greet(str(event.data["here"]), len(event.data["workers"]))
+        row = self.hosts.greet(message.host, len(message.workers))
         if row is None:
             return
-        for index in event.data["workers"]:
+        for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))
 
-    def _on_warning(self, event: HostEvent) -> None:
-        self.problems.append(Problem(event.host, str(event.data["text"]), "the run goes on with it"))
+    @_take.register
+    def _on_warning(self, message: agent.Warned, event: HostEvent) -> None:
+        self.problems.append(Problem(event.host, message.text, "the run goes on with it"))
 
-    def _on_refused(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_refused(self, message: agent.Refused, event: HostEvent) -> None:
+        self.count_refused(event.where, message.counts)
+
+    @_take.register
+    def _on_lines_refused(self, message: agent.LinesRefused, event: HostEvent) -> None:
+        self.count_refused(f"the launcher, of what {event.where} sent", message.counts)
+
+    def count_refused(self, where: str, reported: Mapping[str, int]) -> None:
         """Each reason is told once per process; the counts are in the status."""
-        where = f"{event.host}/{event.data.get('role', 'agent')}-{event.data.get('index', 0)}"
-        if event.data.get("by") is not None:
-            where = f"{event.data['by']}, of what {where} sent"
-        counts: Counter[str] = Counter(event.data["counts"])
-        before = self._refused_by.get(where, Counter())
+        before, counts = self._refused_by.get(where, Counter()), Counter(reported)
         self._refused_by[where] = counts
         self.refused_messages = dict(sum(self._refused_by.values(), Counter()))
         new = [f"{count} x {reason}" for reason, count in counts.items() if reason not in before]
@@ -317,28 +351,30 @@ class RunState:
         done = f"{loss.mend}; {others}" if loss.mend else others
         self.problems.append(Problem(loss.host, loss.cause, done))
 
-    def _on_lease_lost(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_lease_lost(self, message: agent.LeaseLost, event: HostEvent) -> None:
         """The learner's host ended in good order, and yet not because the run was at its end."""
         if event.host == self.plan.config.learner.host and not self.hosts.ending:
             self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}"
 
-    def _on_agent_exit(self, event: HostEvent) -> None:
+    @_take.register
+    def _on_agent_exit(self, message: agent.AgentExited, event: HostEvent) -> None:
         if event.host == self.plan.config.learner.host:
-            self.agent_exit = 1 if event.data["code"] is None else int(event.data["code"])
+            self.agent_exit = 1 if message.code is None else message.code
 
-    def _cause(self, event: HostEvent) -> str:
-        return f"{event.host}/{event.data['role']}-{event.data['index']}: {event.data['cause']}"
-
-    def _note(self, event: HostEvent, done_about_it: str) -> None:
-        died = self._last_exit.get((event.data["role"], event.data["index"]), event)
-        where = f"{event.host}/{event.data['role']}-{event.data['index']}"
+    def _note(self, event: HostEvent, done_about_it: str, cause: str = "ended") -> None:
+        """`cause`: of a process whose end was not reported."""
+        died = self._last_exit.get(event.process)
+        if died is None:
+            self.problems.append(Problem(event.where, cause, done_about_it))
+            return
         self.problems.append(
             Problem(
-                where=where,
-                cause=str(died.data.get("cause", "ended")),
+                where=event.where,
+                cause=died.cause,
                 done_about_it=done_about_it,
-                detail=died.data.get("detail", {}),
-                log=str(died.data.get("log", "")),
-                log_tail=tuple(died.data.get("log_tail", ())),
+                detail=died.detail,
+                log=died.log,
+                log_tail=tuple(died.log_tail),
             )
         )

@@ -29,7 +29,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "total_env_steps": run.total_env_steps,
         "metrics": state.metrics,
         "returns": list(state.returns)[-RETURNS_SHOWN:],
-        "score": state.score,
+        "score": {} if state.score is None else to_json(state.score),
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
         "checkpoint_every_s": run.checkpoint_every_s,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run_state import RunState
 from zmqrl.types import Ledger
@@ -60,7 +60,7 @@ class Summary:
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
     """What is known at unix time `now`: the learner's `ended` where it came, else its last metrics."""
-    known = {**state.metrics, **state.ended}
+    known, ledger = state.figures, None if state.finished is None else state.finished.ledger
     return Summary(
         status=status,
         exit_code=exit_code,
@@ -71,7 +71,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         env=plan.env.id,
         seed=plan.config.run.seed,
         workers=plan.total_workers,
-        env_steps=_env_steps(known, state.finished.get("ledger")),
+        env_steps=_env_steps(known, ledger),
         updates=_whole(known.get("updates")),
         episodes=_whole(known.get("episodes")),
         wall_s=round(now - plan.started_at, 3),
@@ -80,20 +80,20 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         updates_per_s=known.get("updates_per_s"),
         updates_lost=_whole(known.get("updates_lost")),
         train_return_mean_100=known.get("train_return_mean_100"),
-        eval_return_mean=state.score.get("return_mean"),
-        eval_episodes=_whole(state.score.get("episodes")),
+        eval_return_mean=None if state.score is None else state.score.return_mean,
+        eval_episodes=None if state.score is None else state.score.episodes,
         solved_at_env_steps=_whole(known.get("solved_at_env_steps")),
         solved_at_wall_s=known.get("solved_at_wall_s"),
         policy_lag=known.get("policy_lag"),
         replay_ratio=known.get("replay_ratio"),
-        ledger=_ledger(state.finished.get("ledger")),
+        ledger=None if ledger is None else {**to_json(ledger), "balanced": ledger.balanced},
         weights_sha256=known.get("weights_sha256"),
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
-        resumed_from=state.resumed_from or None,
+        resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
         last_seen=None if state.last_seen is None else to_json(state.last_seen),
     )
 
@@ -103,14 +103,14 @@ def recovery_of(plan: RunPlan) -> str | None:
     return None if plan.config.run.mode == "async" else plan.config.env.recovery
 
 
-def _env_steps(known: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> int | None:
+def _env_steps(known: Mapping[str, Any], ledger: Ledger | None) -> int | None:
     """Rows stored: those of earlier arenas of a resumed run, and what this one has in its books.
 
     In async the learner may not have used the last of them.
     """
     if ledger is None or "env_steps_before" not in known:
         return _whole(known.get("env_steps"))
-    return int(known["env_steps_before"]) + int(ledger["stored"])
+    return int(known["env_steps_before"]) + ledger.stored
 
 
 def _whole(value: Any) -> int | None:
@@ -119,10 +119,3 @@ def _whole(value: Any) -> int | None:
 
 def _since(wall: float | None, started_at: float) -> float | None:
     return None if wall is None else round(wall - started_at, 3)
-
-
-def _ledger(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if data is None:
-        return None
-    ledger = from_json(Ledger, {field.name: data[field.name] for field in fields(Ledger) if field.name in data})
-    return {**to_json(ledger), "balanced": ledger.balanced}

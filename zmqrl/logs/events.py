@@ -1,11 +1,12 @@
-"""The event pipe: what a process of the run tells its host agent, one JSON line an event."""
+"""The event pipe: what a process of the run reports to its host agent, one JSON line an event."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from typing import Any
+
+from zmqrl.messages.agent import ChildEvent, Refused
+from zmqrl.messages.lines import line_of
 
 
 class EventPipe:
@@ -14,11 +15,11 @@ class EventPipe:
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
-    def send(self, event: str, /, **data: Any) -> None:
-        """One event. Blocks only while the agent has 64 KiB unread; `data` must be JSON."""
+    def send(self, event: ChildEvent) -> None:
+        """One event. Blocks only while the agent has 64 KiB unread."""
         if self._fd is None:
             return
-        line = json.dumps({"event": event, **data}, separators=(",", ":")).encode() + b"\n"
+        line = line_of(event)
         try:
             while line:
                 line = line[os.write(self._fd, line) :]
@@ -42,4 +43,4 @@ class Refusals:
         """Send the counts if there are more than last time; to be called once per heartbeat at most."""
         if self.counts.total() != self._reported:
             self._reported = self.counts.total()
-            self._events.send("refused", counts=dict(self.counts))
+            self._events.send(Refused(dict(self.counts)))

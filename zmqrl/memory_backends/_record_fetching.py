@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from zmqrl.broker.env_records import Key, PartialRecord
 from zmqrl.broker.orders import StreamOrder
 from zmqrl.errors import WireError
+from zmqrl.messages.bus import RecordAt, RecordPart
 
 AGAIN_MAX_S = 30.0
 MOST_REQUESTED = 1000
@@ -39,15 +39,15 @@ class RecordFetching:
             self._awaited[key] = (order, known[1] if known is not None and same else PartialRecord(nbytes))
         self._due_at, self._again_s = 0.0, self._first_again_s
 
-    def due(self, now: float) -> list[list[int]]:
-        """`[vector env, incarnation, offset]` of what is to be requested at `now`, in monotonic seconds."""
+    def due(self, now: float) -> list[RecordAt]:
+        """What is to be requested at `now`, in monotonic seconds."""
         if not self._awaited or now < self._due_at:
             return []
         self._due_at, self._again_s = now + self._again_s, min(AGAIN_MAX_S, 2 * self._again_s)
         wanted = list(self._awaited.items())[:MOST_REQUESTED]
-        return [[*key, record.offset] for key, (_, record) in wanted]
+        return [RecordAt(*key, record.offset) for key, (_, record) in wanted]
 
-    def take(self, parts: Sequence[Sequence[Any]]) -> list[StreamOrder]:
+    def take(self, parts: Sequence[RecordPart]) -> list[StreamOrder]:
         """Take parts in; orders whose records are whole now, with their states."""
         new = [part for part in parts if self.take_part(part)]
         if new:
@@ -55,8 +55,8 @@ class RecordFetching:
         whole = [key for key, (_, record) in self._awaited.items() if record.is_whole]
         return [order for key in whole if (order := self._begun(key)) is not None]
 
-    def take_part(self, part: Sequence[Any]) -> bool:
-        """Whether `[vector env, incarnation, offset, content]` was the next part of an awaited record."""
+    def take_part(self, part: RecordPart) -> bool:
+        """Whether it was the next part of an awaited record."""
         vector_env, incarnation, offset, content = part
         known = self._awaited.get((vector_env, incarnation))
         if known is None or not known[1].add(offset, content):

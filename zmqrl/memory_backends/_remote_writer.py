@@ -10,9 +10,10 @@ import zmq
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.memory_backends._arena_ends import SegmentWriter
+from zmqrl.messages.bus import OpenRows, Segment, SegmentWords
+from zmqrl.messages.frames import pack
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Array, SegmentMeta, SlotRef
-from zmqrl.wire import messages
 
 COPY_BELOW = 65_536
 """Bytes: a smaller frame is copied faster than it is shared with the I/O thread."""
@@ -38,10 +39,10 @@ class RemoteWriter(SegmentWriter):
     def open_rows(self, vector_env: int, index: int, rows: int) -> None:
         self._open[vector_env] = (index, rows)
 
-    def open_now(self) -> list[list[int]]:
-        """[vector env, index, rows] of each segment that is stepped and not booked: lost if the host is."""
-        sealed = [[meta.id.vector_env, meta.id.index, meta.rows] for meta in self._metas.values()]
-        return sealed + [[vector_env, index, rows] for vector_env, (index, rows) in self._open.items() if rows]
+    def open_now(self) -> list[OpenRows]:
+        """Of each segment that is stepped and not booked: lost if the host is."""
+        sealed = [OpenRows(meta.id.vector_env, meta.id.index, meta.rows) for meta in self._metas.values()]
+        return sealed + [OpenRows(vector_env, index, rows) for vector_env, (index, rows) in self._open.items() if rows]
 
     def seal(self, ref: SlotRef, meta: SegmentMeta) -> None:
         self._metas[ref] = meta
@@ -59,7 +60,7 @@ class RemoteWriter(SegmentWriter):
 
     def send(self, socket: zmq.Socket[Any], index: int, spawn: int, ref: SlotRef) -> bool:
         """One multipart message, without blocking; False when there is no room: it is sent again while unbooked."""
-        header = messages.pack_segment(self._layout, index, spawn, ref, self._metas[ref])
+        header = pack(Segment(self._layout, index, spawn, ref, SegmentWords.of(self._metas[ref])))
         frames: list[Any] = [header, *(self._columns[ref][c.name] for c in self._specs)]
         try:
             socket.copy_threshold = COPY_BELOW

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
 from zmqrl.broker.env_records import PART_BYTES, pack_record
 from zmqrl.broker.events import Standing
-from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe, Refusals
@@ -33,9 +32,10 @@ from zmqrl.memory_backends.base import (
     TakeUp,
     TakeUpRequest,
 )
+from zmqrl.messages import bus
+from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SlotRef
-from zmqrl.wire import messages
 from zmqrl.wire.heartbeat import Heartbeat
 from zmqrl.wire.sockets import connect, drain, send
 
@@ -71,8 +71,13 @@ class ZmqSource(ArenaSource):
         self._progress = (0, 0)
         self._moves = 0
         self._heartbeat_at = 0.0
-        who = ("learner", boot.index, boot.spawn)
-        self._heartbeat = Heartbeat(self._context, boot.endpoints.control, who, lambda: self._moves, self._heartbeat_s)
+        self._heartbeat = Heartbeat(
+            self._context,
+            boot.endpoints.control,
+            ("learner", boot.index, boot.spawn),
+            lambda: self._moves,
+            self._heartbeat_s,
+        )
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         deadline = time.monotonic() + timeout_s
@@ -93,7 +98,7 @@ class ZmqSource(ArenaSource):
         if self._notice is not None and self._notice.version != notice.version:
             self._back = None
         self._notice, self._known, self._owes_report = notice, False, False
-        send(self._control, messages.pack("announce", notice=to_json(notice), back=self._back))
+        send(self._control, pack(bus.Announce(notice, None if self._back is None else list(self._back))))
 
     def report(self, env_steps: int, updates: int) -> None:
         if self._owes_report or (env_steps, updates) != self._progress:
@@ -116,25 +121,24 @@ class ZmqSource(ArenaSource):
         self._fresh.clear()
         self._arena.close()
 
-    def _hear_books(self, f: Mapping[str, Any]) -> None:
+    def _hear_books(self, books: bus.Books) -> None:
         """What the broker asks for: of an answer that was given, its next part follows at once."""
-        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in f["requests"]}
+        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in books.requests}
         self._records = {r: record for r, record in self._records.items() if r in self._offsets}
         self._requests = [r for r in self._offsets if r not in self._records]
         self._asked = bool(self._requests)
         left = PART_BYTES
         for request in list(self._records):
             left -= self._send_part(request) if left > 0 else 0
-        known = f["known"]
-        self._known = self._notice is None or (known is not None and tuple(known) == self._notice.version)
+        self._known = self._notice is None or books.known == self._notice.version
 
     def _send_part(self, request: TakeUpRequest) -> int:
         """Bytes sent of the record. After its last part it is forgotten: if that is lost, the learner is asked anew."""
         next_index, record = self._records[request]
         offset = self._offsets.get(request, 0)
         content = record[offset : offset + PART_BYTES]
-        part = [request.vector_env, request.incarnation, next_index, len(record), offset, content]
-        send(self._control, messages.pack("answer", part=part))
+        part = bus.AnswerPart(request.vector_env, request.incarnation, next_index, len(record), offset, content)
+        send(self._control, pack(bus.Answer(part)))
         if offset + len(content) >= len(record):
             del self._records[request]
         return len(content)
@@ -144,7 +148,7 @@ class ZmqSource(ArenaSource):
 
     def _report(self) -> None:
         self._owes_report = False
-        send(self._control, messages.pack("learner", env_steps=self._progress[0], updates=self._progress[1]))
+        send(self._control, pack(bus.LearnerReport(*self._progress)))
 
     def _beat(self, now: float) -> None:
         self._heartbeat_at = now + self._heartbeat_s
@@ -175,15 +179,15 @@ class ZmqSource(ArenaSource):
             self._refusals.add(error.reason)
 
     def _hear_descriptors(self, frame: bytes) -> None:
-        self._offer(messages.unpack_descriptors(frame)[2])
+        self._offer(unpack_descriptors(frame)[2])
 
     def _hear(self, frame: bytes) -> None:
-        message = messages.unpack(frame)
-        if message.kind != "books":
-            raise WireError("kind", message.kind)
-        if any(row[0] >= self._arena.layout.streams for row in message.fields["requests"]):
+        message = unpack(frame)
+        if not isinstance(message, bus.Books):
+            raise WireError("kind", bus.kind_of(message))
+        if any(row.vector_env >= self._arena.layout.streams for row in message.requests):
             raise WireError("value", "books.requests: no such vector env")
-        self._hear_books(message.fields)
+        self._hear_books(message)
 
 
 class ZmqSink(LeasedSink):
@@ -212,8 +216,14 @@ class ZmqSink(LeasedSink):
         self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
         self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s, self._refusals.add)
-        who, endpoint = ("worker", boot.index, boot.spawn), boot.endpoints.control
-        self._heartbeat = Heartbeat(self._context, endpoint, who, lambda: self._moves, self._heartbeat_s, boot.keys)
+        self._heartbeat = Heartbeat(
+            self._context,
+            boot.endpoints.control,
+            ("worker", boot.index, boot.spawn),
+            lambda: self._moves,
+            self._heartbeat_s,
+            boot.keys,
+        )
 
     def poll(self, timeout_s: float) -> Orders:
         self._flush()
@@ -233,7 +243,7 @@ class ZmqSink(LeasedSink):
             self._flush()
             if self._remote is not None:
                 self._wait_until_booked()
-            send(self._control, messages.pack("goodbye", index=self._index, spawn=self._spawn))
+            send(self._control, pack(bus.Goodbye(self._index, self._spawn)))
             self._heartbeat.close()
             self._context.destroy(linger=int(self._heartbeat_s * 1000))
             if self._arena is not None:
@@ -248,7 +258,7 @@ class ZmqSink(LeasedSink):
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         if self._remote is None:
-            send(self._segments, messages.pack_descriptors(self._index, self._spawn, refs))
+            send(self._segments, pack_descriptors(self._index, self._spawn, refs))
         else:
             for ref in refs:
                 self._remote.send(self._segments, self._index, self._spawn, ref)
@@ -263,22 +273,18 @@ class ZmqSink(LeasedSink):
         self._refusals.report()
         if self._arena is not None and self._is_new_broker():
             self._broker, self._serial = self._arena.broker_incarnation, -1
-        leases = [list(ref) for ref in (*self._free, *self._open, *self._sealed)]
-        send(
-            self._control,
-            messages.pack(
-                "worker",
-                index=self._index,
-                spawn=self._spawn,
-                broker=self._broker,
-                serial=self._serial,
-                remote=self._remote is not None,
-                leases=leases,
-                streams=[[v, incarnation] for v, incarnation in self._named().items()],
-                stopped=self._stopped(),
-                open=[] if self._remote is None else self._remote.open_now(),
-            ),
+        report = bus.WorkerReport(
+            index=self._index,
+            spawn=self._spawn,
+            broker=self._broker,
+            serial=self._serial,
+            remote=self._remote is not None,
+            leases=[*self._free, *self._open, *self._sealed],
+            streams=[bus.StreamAt(v, incarnation) for v, incarnation in self._named().items()],
+            stopped=self._stopped(),
+            open=[] if self._remote is None else self._remote.open_now(),
         )
+        send(self._control, pack(report))
         if self._sealed and now >= self._resend_at:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
@@ -300,34 +306,34 @@ class ZmqSink(LeasedSink):
         return True
 
     def _hear(self, frame: bytes) -> None:
-        message = messages.unpack(frame)
-        if message.kind not in ("orders", "record"):
-            raise WireError("kind", message.kind)
-        if message.fields["spawn"] != self._spawn:
+        message = unpack(frame)
+        if not isinstance(message, bus.Orders | bus.Record):
+            raise WireError("kind", bus.kind_of(message))
+        if message.spawn != self._spawn:
             return
-        if message.kind == "orders":
-            self._hear_orders(message.fields)
+        if isinstance(message, bus.Orders):
+            self._hear_orders(message)
         else:
-            self._hear_record(message.fields["parts"])
+            self._hear_record(message.parts)
 
-    def _hear_orders(self, f: Mapping[str, Any]) -> None:
-        if any(slot >= self._slots for slot, _ in f["leases"]):
+    def _hear_orders(self, message: bus.Orders) -> None:
+        if any(ref.slot >= self._slots for ref in message.leases):
             raise WireError("value", "orders.leases: no such slot")
-        if any(row[0] >= self._vector_envs for row in (*f["acked"], *(f["orders"] or ()))):
+        if any(row.vector_env >= self._vector_envs for row in (*message.acked, *(message.orders or ()))):
             raise WireError("value", "orders: no such vector env")
-        if self._arena is not None and f["broker"] != self._broker:
+        if self._arena is not None and message.broker != self._broker:
             return
-        if f["broker"] != self._broker:
-            self._broker, self._serial = f["broker"], -1
+        if message.broker != self._broker:
+            self._broker, self._serial = message.broker, -1
         known_serial = self._serial
-        acked = {v: (incarnation, index) for v, incarnation, index in f["acked"]}
-        orders = None if f["orders"] is None or f["serial"] == known_serial else self._ready(f["orders"])
-        self._stand(Standing(f["spawn"], [SlotRef(*r) for r in f["leases"]], acked, orders, f["serial"]))
-        self._stop = f["stop"]
+        acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
+        orders = None if message.orders is None or message.serial == known_serial else self._ready(message.orders)
+        self._stand(Standing(message.spawn, message.leases, acked, orders, message.serial))
+        self._stop = message.stop
         if self._serial != known_serial:
             self._said_at = 0.0  # so that the orders are not repeated in each reply
 
-    def _ready(self, rows: Sequence[Sequence[Any]]) -> list[StreamOrder]:
+    def _ready(self, rows: Sequence[bus.Order]) -> list[StreamOrder]:
         """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
 
         An order that is known stays as it is: it may not have been followed yet, and has no states when it comes again.
@@ -348,9 +354,9 @@ class ZmqSink(LeasedSink):
     def _ask_for_records(self, now: float) -> None:
         wanted = self._records.due(now)
         if wanted:
-            send(self._control, messages.pack("want", index=self._index, spawn=self._spawn, records=wanted))
+            send(self._control, pack(bus.Want(self._index, self._spawn, wanted)))
 
-    def _hear_record(self, parts: Sequence[Sequence[Any]]) -> None:
+    def _hear_record(self, parts: Sequence[bus.RecordPart]) -> None:
         self._moves += 1
         for order in self._records.take(parts):
             self._streams = (*self._streams, order)

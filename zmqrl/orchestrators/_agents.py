@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from zmqrl.config.plan import Boot
 from zmqrl.errors import HostFailed, WireError
-from zmqrl.logs.lines import AGENT_EVENTS, event_of, handshake_of
+from zmqrl.messages import agent as messages
+from zmqrl.messages.lines import agent_event, handshake
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.introduction import SENTINEL
 
 KILL_WAIT_S = 3.0
-LAUNCHER = "the launcher"
-"""Who refused, in an event `refused` that no agent sent."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Told:
 
     started: dict[tuple[int, int], str] = field(default_factory=dict)
     """(pid, start time) to `host/role-index (pid n)`."""
-    finished: Mapping[str, Any] = field(default_factory=dict)
+    finished: messages.Finished | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Its lines that are no events, by reason."""
 
@@ -54,12 +52,12 @@ class Agent(ABC):
         """What it writes to stdout, until its end."""
 
     @abstractmethod
-    def introduced(self, sentinel: Mapping[str, Any]) -> None:
+    def introduced(self, handshake: messages.Handshake) -> None:
         """It has said who it is. HostFailed when it cannot take part."""
 
     @abstractmethod
-    def send(self, data: Mapping[str, Any]) -> None:
-        """One JSON line to its stdin; never blocks; no error when it is gone."""
+    def send(self, command: messages.Command) -> None:
+        """One line to its stdin; never blocks; no error when it is gone."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
@@ -78,11 +76,6 @@ class Agent(ABC):
         """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
 
 
-def json_line(data: Mapping[str, Any]) -> bytes:
-    """A line of the protocol."""
-    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
-
-
 class AgentsOrchestrator(Orchestrator):
     """Holds an agent per host; what starts one is the kind's."""
 
@@ -91,9 +84,9 @@ class AgentsOrchestrator(Orchestrator):
         self._events: queue.Queue[HostEvent] = queue.Queue()
         self._readers: list[threading.Thread] = []
 
-    def put(self, host: str, event: str, /, **data: Any) -> None:
+    def put(self, host: str, event: messages.Event) -> None:
         """Any thread: an event for `monitor`."""
-        self._events.put(HostEvent(host, event, data))
+        self._events.put(HostEvent(host, event))
 
     def adopt(self, agent: Agent) -> None:
         """Any thread: `agent` has been started."""
@@ -111,14 +104,15 @@ class AgentsOrchestrator(Orchestrator):
         except queue.Empty:
             return events
 
-    def command(self, host: str | None, command: Mapping[str, Any]) -> None:
+    def command(self, host: str | None, command: messages.Command) -> None:
         for agent in list(self.agents.values()):
             if host in (None, agent.host):
                 agent.send(command)
 
     def undeploy(self, grace_s: float) -> Teardown:
         agents = list(self.agents.values())
-        for command, wait_s in (({"command": "stop"}, grace_s), ({"command": "kill"}, KILL_WAIT_S)):
+        steps: tuple[tuple[messages.Command, float], ...] = ((messages.Stop(), grace_s), (messages.Kill(), KILL_WAIT_S))
+        for command, wait_s in steps:
             running = [agent for agent in agents if agent.wait(0.0) is None]
             for agent in running:
                 agent.send(command)
@@ -134,10 +128,10 @@ class AgentsOrchestrator(Orchestrator):
             self.read_to_the_end(agent)
         ended = in_parallel([agent.end for agent in agents])
         self.agents = {}
-        finished = [agent.told.finished for agent in agents]
-        killed_by_agents = [who for said in finished for who in said.get("killed", ())]
+        finished = [agent.told.finished for agent in agents if agent.told.finished is not None]
+        killed_by_agents = [who for said in finished for who in said.killed]
         return Teardown(
-            ended=sum(int(said.get("ended", 0)) for said in finished),
+            ended=sum(said.ended for said in finished),
             killed=(*killed_by_agents, *(who for e in ended for who in e.killed)),
             left=tuple(who for e in ended for who in e.left),
         )
@@ -153,45 +147,49 @@ class AgentsOrchestrator(Orchestrator):
             for line in agent.lines():
                 if not introduced and line.startswith(SENTINEL):
                     introduced = True
-                    sentinel = _handshake(agent.host, line.removeprefix(SENTINEL))
-                    agent.introduced(sentinel)
-                    self.put(agent.host, "agent", **sentinel)
+                    said = _handshake(agent.host, line.removeprefix(SENTINEL))
+                    agent.introduced(said)
+                    self.put(agent.host, said)
                 elif introduced and line.startswith("{"):
                     self._take_line(agent, line)
         except HostFailed as error:
-            self.put(agent.host, "host_failed", cause=error.cause, mend=error.mend)
+            self.put(agent.host, messages.HostUnusable(error.cause, error.mend))
         if agent.told.refused:
-            self.put(agent.host, "refused", by=LAUNCHER, counts=dict(agent.told.refused))
+            self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
         code = agent.wait(KILL_WAIT_S)
         why = None if introduced else agent.silent_end(code)
         if why is not None:
-            self.put(agent.host, "host_failed", cause=why.cause, mend=why.mend)
-        self.put(agent.host, "agent_exit", code=code, introduced=introduced)
+            self.put(agent.host, messages.HostUnusable(why.cause, why.mend))
+        self.put(agent.host, messages.AgentExited(code, introduced))
 
     def _take_line(self, agent: Agent, line: str) -> None:
         """A line that is no event is counted; the counts are reported with each power of two, and at the end."""
         try:
-            name, data = event_of(line, AGENT_EVENTS)
+            event = agent_event(line)
         except WireError as error:
             refused = agent.told.refused
             refused[error.reason] += 1
             if refused[error.reason].bit_count() == 1:
-                self.put(agent.host, "refused", by=LAUNCHER, counts=dict(refused))
+                self.put(agent.host, messages.LinesRefused(dict(refused)))
             return
-        self._said(agent, name, data)
+        self._said(agent, event)
 
-    def _said(self, agent: Agent, name: str, data: dict[str, Any]) -> None:
-        if name == "started":
-            who = f"{agent.host}/{data['role']}-{data['index']} (pid {data['pid']})"
-            agent.told.started[int(data["pid"]), int(data["start_time"])] = who
-        elif name == "finished":
-            agent.told.finished = data
-        self._events.put(HostEvent(agent.host, name, data))
+    def _said(self, agent: Agent, event: messages.AgentEvent) -> None:
+        if not isinstance(event, messages.ProcessReport):
+            if isinstance(event, messages.Finished):
+                agent.told.finished = event
+            self.put(agent.host, event)
+            return
+        report = event.report
+        if isinstance(report, messages.Started):
+            who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
+            agent.told.started[report.pid, report.start_time] = who
+        self._events.put(HostEvent(agent.host, report, event.role, event.index))
 
 
-def _handshake(host: str, line: str) -> dict[str, Any]:
+def _handshake(host: str, line: str) -> messages.Handshake:
     try:
-        return handshake_of(line)
+        return handshake(line)
     except WireError as error:
         mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {host}"
         raise HostFailed(host, f"the first line of its agent is not a handshake ({error})", mend) from error

@@ -6,20 +6,34 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from zmqrl.config.plan import Boot
+from zmqrl.messages.agent import Command, Event
+from zmqrl.types import Role
 
 
 @dataclass(frozen=True)
 class HostEvent:
-    """One JSON line of a host agent: `event` names it, `host` says whose; see docs/protocol.md."""
+    """What happened on a host: reported by its agent, or found by the orchestrator."""
 
     host: str
-    event: str
-    data: Mapping[str, Any]
+    event: Event
+    role: Role | None = None
+    """Of the process that it is about; None: the agent."""
+    index: int | None = None
     at: float = field(default_factory=time.time, compare=False)
     """Unix time at which it was read."""
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Role and index of the process that it is about, the host agent's own where it is about none."""
+        return self.role or "agent", self.index or 0
+
+    @property
+    def where(self) -> str:
+        """`host/role-index`."""
+        role, index = self.process
+        return f"{self.host}/{role}-{index}"
 
 
 @dataclass(frozen=True)
@@ -44,16 +58,16 @@ class Orchestrator(ABC):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         """Begin to start an agent on each host; never waits for a far one.
 
-        What becomes of each is an event: `agent` with what it says of itself, or `host_failed` with cause and mend.
+        What becomes of each is an event: `Handshake` or `HostUnusable`.
         """
 
     @abstractmethod
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
-        """Events since the last call; waits up to `timeout_s` for the first. An agent's end is event `agent_exit`."""
+        """Events since the last call; waits up to `timeout_s` for the first. An agent's end is `AgentExited`."""
 
     @abstractmethod
-    def command(self, host: str | None, command: Mapping[str, Any]) -> None:
-        """Send one JSON line to one host's agent, or to all; never blocks."""
+    def command(self, host: str | None, command: Command) -> None:
+        """Send one line to one host's agent, or to all; never blocks."""
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         """Where the processes of `host` find what listens at `addresses` and `ports`: there, or at a tunnel's end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import platform
 import socket
@@ -11,30 +10,31 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from zmqrl.messages.agent import Handshake
+from zmqrl.messages.frames import PROTOCOL
+from zmqrl.messages.lines import line_of
 from zmqrl.supervision.process_table import identify
-from zmqrl.wire.messages import PROTOCOL
 
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "numpy", "torch", "gymnasium")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium")
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 
 def introduction() -> str:
     """The agent's first line, with its end."""
     me = identify(os.getpid())
-    data: dict[str, Any] = {
-        "pid": os.getpid(),
-        "start_time": None if me is None else me.start_time,
-        "node": socket.gethostname(),
-        "user": _user(),
-        "time": time.time(),
-        "cores": physical_cores(Path("/sys/devices/system/cpu")),
-        "versions": versions(),
-    }
-    return f"{SENTINEL}{json.dumps(data)}\n"
+    said = Handshake(
+        versions=versions(),
+        pid=os.getpid(),
+        time=time.time(),
+        start_time=None if me is None else me.start_time,
+        node=socket.gethostname(),
+        user=_user(),
+        cores=physical_cores(Path("/sys/devices/system/cpu")),
+    )
+    return SENTINEL + line_of(said).decode()
 
 
 def versions() -> dict[str, str | None]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
+from zmqrl.messages.agent import Command, Handshake
+from zmqrl.messages.lines import line_of
+from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, session_members
 
 ENTRY = (sys.executable, "-m", "zmqrl.entry")
@@ -36,23 +38,26 @@ class LocalAgent(Agent):
             )
         self._writing = threading.Lock()
         self._killed: list[str] = []
-        self.send(to_json(boot))
+        self._write(json.dumps(to_json(boot)).encode() + b"\n")
 
     def lines(self) -> Iterator[str]:
         assert self._process.stdout is not None
         for raw in self._process.stdout:
             yield raw.decode(errors="replace").strip()
 
-    def introduced(self, sentinel: Mapping[str, Any]) -> None:
+    def introduced(self, handshake: Handshake) -> None:
         """It is of this very version."""
 
-    def send(self, data: Mapping[str, Any]) -> None:
+    def send(self, command: Command) -> None:
+        self._write(line_of(command))
+
+    def _write(self, line: bytes) -> None:
         stdin = self._process.stdin
         if stdin is None or stdin.closed:
             return
         try:
             with self._writing:
-                stdin.write(json_line(data))
+                stdin.write(line)
                 stdin.flush()
         except BrokenPipeError:
             pass  # it ended: the reader tells

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import HostSection, SshSection
-from zmqrl.errors import HostFailed
-from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, json_line
+from zmqrl.errors import HostFailed, WireError
+from zmqrl.messages.agent import Command, Handshake, HostUnusable, Warned
+from zmqrl.messages.lines import line_of, reaped
+from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.code_sync import deliver, pack
 from zmqrl.orchestrators.introduction import versions
@@ -55,8 +57,8 @@ class SshAgent(Agent):
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
 
-    def introduced(self, sentinel: Mapping[str, Any]) -> None:
-        here, there = versions(), sentinel.get("versions", {})
+    def introduced(self, handshake: Handshake) -> None:
+        here, there = versions(), handshake.versions
         wrong = refusals(here, there)
         if wrong:
             mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
@@ -64,9 +66,9 @@ class SshAgent(Agent):
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
             raise HostFailed(self.host, processor, "leave it out with --limit")
-        for difference in (*warnings(here, there), *clock_warnings(float(sentinel.get("time", 0.0)), time.time())):
+        for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
             self._warn(self.host, difference)
-        self._write(to_json(self.boot))
+        self._write(json.dumps(to_json(self.boot)).encode() + b"\n")
         self._is_told = True  # after: the main thread has leases to send at any moment
 
     def silent_end(self, code: int | None) -> HostFailed | None:
@@ -83,14 +85,14 @@ class SshAgent(Agent):
         cause = f"its agent ended before it said a word (exit {code})"
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
 
-    def send(self, data: Mapping[str, Any]) -> None:
+    def send(self, command: Command) -> None:
         if not self._is_told:
             return  # the boot is the first line that it reads
-        self._write(data)
+        self._write(line_of(command))
 
-    def _write(self, data: Mapping[str, Any]) -> None:
+    def _write(self, line: bytes) -> None:
         try:
-            self._channel.write(json_line(data))
+            self._channel.write(line)
         except HostFailed as error:
             self._warn(self.host, str(error))  # its reader tells the rest
 
@@ -108,15 +110,15 @@ class SshAgent(Agent):
         command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
             done = self._alive().run(command, REAP_S)
-            said = json.loads(done.stdout)
+            said = reaped(done.stdout)
         except HostFailed as error:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {error.cause})",))
-        except ValueError:
+        except WireError:
             return Ended(left=(f"{self.host}/? (it cannot be asked: {done.stderr.decode(errors='replace')[-200:]})",))
         finally:
             self.connection.close()
-        killed = tuple(f"{self.host}/{who}" for who in said["killed"])
-        return Ended(killed, tuple(f"{self.host}/{who}" for who in said["left"]))
+        killed = tuple(f"{self.host}/{who}" for who in said.killed)
+        return Ended(killed, tuple(f"{self.host}/{who}" for who in said.left))
 
     def _alive(self) -> Connection:
         """The connection, made anew when it was cut."""
@@ -185,10 +187,10 @@ class SshOrchestrator(AgentsOrchestrator):
                 self._mirror = Mirror(connection, folder, here, every_s, self._warn)
 
     def _failed(self, error: HostFailed) -> None:
-        self.put(error.host, "host_failed", cause=error.cause, mend=error.mend)
+        self.put(error.host, HostUnusable(error.cause, error.mend))
 
     def _warn(self, host: str, text: str) -> None:
-        self.put(host, "warning", text=text)
+        self.put(host, Warned(text))
 
     def _send_files(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of the run directory, before its agent starts."""

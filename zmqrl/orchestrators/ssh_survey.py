@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zmqrl.config.hosts import AUTO, filled, is_remote
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, WireError
+from zmqrl.messages.lines import handshake
 from zmqrl.orchestrators.introduction import SENTINEL
 from zmqrl.orchestrators.ssh_commands import introduction_command
 from zmqrl.orchestrators.ssh_config import Target, resolve
@@ -54,8 +54,8 @@ def _ask(section: HostSection, connection: Connection) -> int | None:
     try:
         done = connection.run(introduction_command(section), ANSWER_S)
         line = next((line for line in done.stdout.decode().splitlines() if line.startswith(SENTINEL)), None)
-        return None if line is None else int(json.loads(line.removeprefix(SENTINEL))["cores"])
-    except (HostFailed, ValueError, KeyError):
+        return None if line is None else handshake(line.removeprefix(SENTINEL)).cores or None
+    except (HostFailed, WireError, UnicodeDecodeError):
         return None
     finally:
         connection.close()

@@ -9,7 +9,7 @@ from zmqrl.types import Mode
 MOST_SKEW_S = 30.0
 MUST_AGREE = ("zmqrl", "protocol", "byteorder")
 """The boot line and every message depend on these."""
-MAJOR_AGREES = ("numpy", "msgpack", "pyzmq", "torch")
+MAJOR_AGREES = ("numpy", "msgpack", "msgspec", "pyzmq", "torch")
 MINOR_AGREES = ("python", "gymnasium")
 """Where another one is likely to give other bits, or another env."""
 

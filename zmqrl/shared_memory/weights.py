@@ -6,11 +6,11 @@ copies again. One writer (the host agent), any number of readers (its workers).
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 
-from zmqrl.config.codec import from_json, to_json
+import msgspec
+
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.types import Notice, Version
 
@@ -22,6 +22,7 @@ BEGIN, END, INCARNATION, N, NOTICE_BYTES, PAYLOAD_BYTES = range(6)
 NOTICE_MAX = 16_384
 SPARE = 1.25
 READ_ATTEMPTS = 1000
+_notice = msgspec.json.Decoder(Notice).decode
 
 
 def _words(mapped: mmap.mmap) -> memoryview:
@@ -41,7 +42,7 @@ class WeightsWriter:
         if self._mapped is None:
             self._map(len(payload))
         assert self._mapped is not None
-        words, text = _words(self._mapped), json.dumps(to_json(notice)).encode()
+        words, text = _words(self._mapped), msgspec.json.encode(notice)
         capacity = words[CAPACITY]
         if len(text) + len(payload) > capacity:
             raise ValueError(f"weights of {len(payload)} bytes do not fit into a buffer of {capacity}")
@@ -93,7 +94,7 @@ class WeightsReader:
             middle = start + words[at + NOTICE_BYTES]
             text, payload = self._mapped[start:middle], self._mapped[middle : middle + words[at + PAYLOAD_BYTES]]
             if words[at + BEGIN] == sequence == words[at + END]:
-                return from_json(Notice, json.loads(text)), payload
+                return _notice(text), payload
         raise DeadlineExceeded(f"the weights changed {READ_ATTEMPTS} times while they were being read")
 
     def _attached(self) -> memoryview | None:

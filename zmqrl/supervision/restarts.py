@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from zmqrl.config.sections import RestartSection
+from zmqrl.types import Role
 
 BAD_CONFIGURATION = 2
 """The exit code that no restart can mend."""
@@ -15,7 +16,7 @@ BAD_CONFIGURATION = 2
 class Place:
     """A process index: what is started again when a process of it dies."""
 
-    role: str
+    role: Role
     index: int
 
     def __str__(self) -> str:

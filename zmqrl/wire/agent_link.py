@@ -9,12 +9,10 @@ from typing import Any
 
 import zmq
 
-from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import WireError
+from zmqrl.messages import bus, frames
 from zmqrl.types import Notice, Version
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
 from zmqrl.wire.sockets import connect, drain_multipart, send
 
 
@@ -29,8 +27,7 @@ class Fetched:
 class AgentLink:
     """Owned by the agent's main thread."""
 
-    def __init__(self, endpoints: Endpoints, host: str, keys: Keys | None = None) -> None:
-        self._host = host
+    def __init__(self, endpoints: Endpoints, keys: Keys | None = None) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._notices = connect(self._context, zmq.SUB, endpoints.notices, keys)
         self._notices.setsockopt(zmq.SUBSCRIBE, b"")
@@ -57,35 +54,32 @@ class AgentLink:
         found = []
         for parts in drain_multipart(self._notices) + drain_multipart(self._control):
             try:
-                message = messages.unpack(parts[0])
+                message = frames.unpack(parts[0])
             except WireError as error:
                 self.refused[error.reason] += 1
                 continue
             self.heard += 1
-            self.farewell = self.farewell or message.kind == "farewell"
-            if message.kind == "welcome":
-                self._welcomed_by = message.fields["broker"]
-            elif message.kind == "notice":
-                self.broker = self._welcomed_by
-                found.append(from_json(Notice, message.fields["notice"]))
-            elif message.kind == "weights" and len(parts) == 1 + message.fields["parts"]:
-                notice = from_json(Notice, message.fields["notice"])
-                self.fetched.append(Fetched(notice, b"".join(parts[1:])))
-            elif message.kind != "farewell":
-                self.refused["frames" if message.kind == "weights" else "kind"] += 1
+            match message:
+                case bus.Welcome():
+                    self._welcomed_by = message.broker
+                case bus.CurrentNotice():
+                    self.broker = self._welcomed_by
+                    found.append(message.notice)
+                case bus.Weights() if len(parts) == 1 + message.parts:
+                    self.fetched.append(Fetched(message.notice, b"".join(parts[1:])))
+                case bus.Farewell():
+                    self.farewell = True
+                case _:
+                    self.refused["frames" if isinstance(message, bus.Weights) else "kind"] += 1
         return found
 
-    def report(self, word: HostWord) -> None:
-        """Of this host."""
-        self.speak_for(self._host, word)
-
-    def speak_for(self, host: str, word: HostWord) -> None:
-        """In the name of a host that cannot; the broker believes only its own host's agent."""
-        send(self._control, messages.pack_host_word(host, word))
+    def report(self, report: bus.HostReport) -> None:
+        """Of this host, or of one that cannot speak: the broker believes that only of its own host's agent."""
+        send(self._control, frames.pack(report))
 
     def fetch(self, version: Version) -> None:
         """Ask for `version` or a newer one; it will be in `fetched`."""
-        send(self._control, messages.pack("fetch", version=list(version)))
+        send(self._control, frames.pack(bus.Fetch(version)))
 
     def close(self) -> None:
         """Safe to call twice."""

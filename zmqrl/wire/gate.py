@@ -99,8 +99,8 @@ class Gate:
                 return
             from zmq.utils.monitor import recv_monitor_message  # with asyncio: a broker starts faster without it
 
-            event = recv_monitor_message(monitor)
-            self.refused[REFUSALS[int(event["event"])]] += 1
+            monitored = recv_monitor_message(monitor)
+            self.refused[REFUSALS[int(monitored["event"])]] += 1
 
     def close(self) -> None:
         """Close what the context does not know of."""

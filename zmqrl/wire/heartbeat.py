@@ -9,7 +9,8 @@ from typing import Any
 import zmq
 
 from zmqrl.config.plan import Keys
-from zmqrl.wire import messages
+from zmqrl.messages import bus, frames
+from zmqrl.types import JudgedRole
 from zmqrl.wire.sockets import connect, send
 
 JOIN_S = 1.0
@@ -22,7 +23,7 @@ class Heartbeat:
         self,
         context: zmq.Context[Any],
         endpoint: str,
-        who: tuple[str, int, int],
+        who: tuple[JudgedRole, int, int],
         progress: Callable[[], int],
         every_s: float,
         keys: Keys | None = None,
@@ -44,7 +45,7 @@ class Heartbeat:
         role, index, spawn = self._who
         try:
             while True:
-                send(socket, messages.pack("beat", role=role, index=index, spawn=spawn, progress=self._progress()))
+                send(socket, frames.pack(bus.Beat(role, index, spawn, self._progress())))
                 if self._end.wait(self._every_s):
                     return
         finally:

@@ -12,8 +12,7 @@ import zmq
 
 from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import DeadlineExceeded
-from zmqrl.wire import messages
-from zmqrl.wire.messages import HostWord
+from zmqrl.messages import bus, frames
 from zmqrl.wire.sockets import connect, send
 
 TCP_S = 2.0
@@ -40,7 +39,7 @@ def first_answering(
     try:
         for address in addresses:
             control = connect(context, zmq.DEALER, Endpoints.tcp(address, ports).control, keys)
-            send(control, messages.pack_host_word(host, HostWord({})))
+            send(control, frames.pack(bus.HostReport(host, {}, [], [], [])))
             poller.register(control, zmq.POLLIN)
             asked[control] = address
         for control, _ in poller.poll(int(deadline_s * 1000)):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from zmqrl.types import Array, Weights
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, WHOLE_LIMIT, Array, Weights
 
 RATE_AFTER_FRACTION = 0.25
 """Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
@@ -143,3 +145,22 @@ def prefixed(prefix: str, arrays: Weights) -> dict[str, Array]:
 def unprefixed(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The arrays under `prefix/`, by their own names."""
     return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+
+
+def figures_of(values: Mapping[str, Any]) -> dict[str, int | float]:
+    """Values as a metrics event carries them: a receiver refuses the whole event for one value out of its bounds.
+
+    Numbers of numpy and torch become plain ones, integers from 2^62 on floats; what is not finite is left out.
+    """
+    numbers = {str(name)[:LONGEST_NAME]: _number(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if abs(number) <= LARGEST_FINITE}
+
+
+def _number(value: Any) -> int | float:
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, int) and abs(plain) < WHOLE_LIMIT:
+        return int(plain)
+    try:
+        return float(plain)
+    except OverflowError:
+        return math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from zmqrl.errors import ConfigError, StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
 from zmqrl.memory_backends.inproc import InprocSource
+from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
 from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
@@ -48,9 +50,9 @@ def main(boot: Boot) -> int:
         _tell_resumed(events, beginning)
     damaged = store.passed_over()
     if damaged:
-        events.send("problem", cause=few(damaged), done=f"it is not loaded; {_start_of(beginning)}")
+        events.send(agent.ProblemReport(few(damaged), f"it is not loaded; {_start_of(beginning)}"))
     if beginning.version is not None and not damaged:
-        events.send("problem", cause="no FULL was written since the start", done=_start_of(beginning))
+        events.send(agent.ProblemReport("no FULL was written since the start", _start_of(beginning)))
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
@@ -60,7 +62,7 @@ def main(boot: Boot) -> int:
     if full is not None:
         learning.restore_episodes(full)
     weights = _first_weights(learning, beginning)
-    events.send("ready")
+    events.send(agent.Ready())
     learning.learner = _make_learner(algorithm, weights, plan)
     if full is not None:
         learning.restore_learner(full)
@@ -79,10 +81,10 @@ def _tell_resumed(events: EventPipe, beginning: Beginning) -> None:
     full, version = beginning.full, beginning.version
     if full is not None:
         counters: Any = full.meta["counters"]
-        written_at = full.meta.get("written_at")
-        events.send("resumed", version=str(full.version), env_steps=counters["env_steps"], written_at=written_at)
+        written_at: Any = full.meta.get("written_at")
+        events.send(agent.Resumed(str(full.version), counters["env_steps"], written_at))
     elif version is not None:
-        events.send("resumed", version=str(version.version), env_steps=version.env_steps, written_at=None)
+        events.send(agent.Resumed(str(version.version), version.env_steps, None))
 
 
 def _start_of(beginning: Beginning) -> str:
@@ -148,13 +150,25 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
 
 
 def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
+    """An algorithm without torch is not made to import it: that takes more than a second."""
+    device, threads = plan.config.learner.device, plan.config.learner.threads or 1
+    if device == "auto":
+        device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+    _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
+    learner = algorithm.learner(weights, device)
+    _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
+    return learner
+
+
+def _set_torch_threads(threads: int) -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+def _has_cuda() -> bool:
     import torch
 
-    torch.set_num_threads(plan.config.learner.threads or 1)
-    device = plan.config.learner.device
-    if device == "auto":
-        device = "cuda" if plan.config.network.kind == "cnn" and torch.cuda.is_available() else "cpu"
-    return algorithm.learner(weights, device)
+    return torch.cuda.is_available()
 
 
 def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
-from zmqrl.config.codec import to_json
+from zmqrl.algorithms.base import Algorithm, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
+from zmqrl.messages import agent
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import STATE_COLUMN, Array, Notice, SegmentMeta, Version, Weights
 from zmqrl.workers.background_full import BackgroundFull
-from zmqrl.workers.counters import Counters, LagHistogram, Rates, prefixed, unprefixed, weights_sha256
+from zmqrl.workers.counters import Counters, LagHistogram, Rates, figures_of, prefixed, unprefixed, weights_sha256
 from zmqrl.workers.end_conditions import EndConditions
 from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.full_writer import FullWriter
@@ -200,7 +200,7 @@ class Learning:
         self.leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
-            self.events.send("notice", notice=to_json(notice))
+            self.events.send(agent.NewVersion(notice))
 
     def leave_word(self) -> None:
         """Record the current version for a successor. Before slots of older segments are released.
@@ -289,8 +289,7 @@ class Learning:
             self._send_metrics(time.monotonic())
         learning_starts = 0 if self.plan.on_policy else self.config.replay.learning_starts
         trained_steps = c.env_steps - learning_starts
-        self.events.send(
-            "ended",
+        report = agent.Ended(
             reason=reason,
             env_steps=c.env_steps,
             env_steps_before=c.env_steps_before,
@@ -304,10 +303,11 @@ class Learning:
             replay_ratio=c.updates / trained_steps if trained_steps > 0 else 0.0,
             weights_sha256=weights_sha256(self.learner.weights(), self.learner.network_names()),
             checkpoint_interval_s=self.fulls.interval_s,
-            notice=to_json(self._notice),
-            ledger=None if self._ledger is None else to_json(self._ledger.ledger()),
+            notice=self._notice,
+            ledger=None if self._ledger is None else self._ledger.ledger(),
             **final,
         )
+        self.events.send(report)
 
     def emit_metrics(self) -> None:
         """Report progress to the launcher, at most once in `METRICS_EVERY_S`: cheap to call."""
@@ -329,7 +329,7 @@ class Learning:
             "checkpoint_interval_s": self.fulls.interval_s,
             **(self.rates.since(5.0) or warm_up),
             **self._result,
-            **self.algorithm.schedule(self.progress),
+            **schedule_of(self.algorithm, self.progress),
         }
         if not self.plan.on_policy:
             trained_steps = c.env_steps - self.config.replay.learning_starts
@@ -338,13 +338,13 @@ class Learning:
             values["train_return_mean_100"] = self.episodes.mean_return
         if self.episodes.mean_length is not None:
             values["train_length_mean_100"] = self.episodes.mean_length
-        self.events.send("metrics", values={k: v for k, v in values.items() if np.isfinite(v)})
+        self.events.send(agent.Metrics(figures_of(values)))
 
 
 def publish(
     store: DataStore, version: Version, weights: Mapping[str, Array], progress: Progress, algorithm: Algorithm
 ) -> Notice:
     """Save `weights` as `version`; the notice that names them."""
-    schedule = dict(algorithm.schedule(progress))
+    schedule = schedule_of(algorithm, progress)
     saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
     return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)

@@ -20,6 +20,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.messages import agent
 from zmqrl.plugins import load
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, SegmentId, Version
@@ -85,12 +86,12 @@ class RolloutWorker:
 
     def run(self) -> None:
         """Until `stop`, or until the orders say so."""
-        self._events.send("ready")
+        self._events.send(agent.Ready())
         timeout_s = 0.0
         while not self._stopping:
             orders = self._poll(timeout_s)
             if orders.stop:
-                self._events.send("left")  # else its host would start it again
+                self._events.send(agent.Left())  # else its host would start it again
                 return
             timeout_s = 0.0 if self._turn(orders) else POLL_S
 
@@ -198,7 +199,7 @@ class RolloutWorker:
     def _first_step(self, vector_env: int, rows: int) -> None:
         if not self._stepped:
             self._stepped = True
-            self._events.send("first_step", wall=time.time())
+            self._events.send(agent.FirstStep(time.time()))
         self._sink.progress(vector_env, rows)
 
 
@@ -223,11 +224,11 @@ class _Reports:
         elapsed_s = time.monotonic() - self._since
         if elapsed_s < REPORT_S:
             return
-        self._events.send(
-            "worker",
+        rates = agent.WorkerRates(
             env_steps=self._env_steps,
             env_steps_per_s=self._rows / elapsed_s,
             wait_fraction=min(1.0, self.waited_s / elapsed_s),
             episodes=self._episodes,
         )
+        self._events.send(rates)
         self._since, self._rows, self.waited_s = time.monotonic(), 0, 0.0

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages import agent
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 TELL_AGAIN_S = 30.0
@@ -65,7 +66,7 @@ class Saving:
 
         def report() -> None:
             while not over.wait(REPORT_EVERY_S) and time.monotonic() < until:
-                self._events.send("writing")
+                self._events.send(agent.Writing())
 
         thread = threading.Thread(target=report, name="writing", daemon=True)
         thread.start()
@@ -77,7 +78,7 @@ class Saving:
 
     def problem(self, cause: str, done: str) -> None:
         """Tell the user at once."""
-        self._events.send("problem", cause=cause, done=done)
+        self._events.send(agent.ProblemReport(cause, done))
 
     def _failed(self, what: str, error: StoreError, done: str) -> None:
         now = time.monotonic()

@@ -6,10 +6,11 @@ import signal
 
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages.agent import Ready
 
 
 def main(boot: Boot) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    EventPipe(boot.fds["events"]).send("ready")
+    EventPipe(boot.fds["events"]).send(Ready())
     signal.sigwait({signal.SIGTERM})
     return 0

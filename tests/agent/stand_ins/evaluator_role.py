@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages.agent import Ready, Score
+from zmqrl.messages.lines import evaluate
 
 
 def main(boot: Boot) -> int:
     events = EventPipe(boot.fds["events"])
-    events.send("ready")
+    events.send(Ready())
     for line in sys.stdin:
-        told = json.loads(line)
-        final = "final" in told
-        if final and boot.plan.config.algorithm.get("evaluator") == "slow":
+        told = evaluate(line)
+        if told.final and boot.plan.config.algorithm.get("evaluator") == "slow":
             sys.stdin.read()
             return 0
-        notice = told["final"] if final else told["notice"]
-        score = {"version": notice["version"], "env_steps": notice["env_steps"], "return_mean": 30.0, "return_std": 1.0}
-        events.send("score", **score, episodes=20, wall=time.time(), best=True, final=final)
-        if final:
+        notice = told.notice
+        events.send(Score(notice.version, notice.env_steps, 30.0, 1.0, 20, time.time(), best=True, final=told.final))
+        if told.final:
             return 0
     return 0

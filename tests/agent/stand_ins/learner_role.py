@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import signal
 
-from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
-from zmqrl.types import Notice, Version
+from zmqrl.messages import agent
+from zmqrl.types import Ledger, Notice, Version
 
 
 def main(boot: Boot) -> int:
     algorithm = boot.plan.config.algorithm
     events = EventPipe(boot.fds["events"])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    notice = to_json(Notice(Version(0, 1), "v1", 8, "00", 64))
-    events.send("ready")
-    events.send("notice", notice=notice)
+    notice = Notice(Version(0, 1), "v1", 8, "00", 64)
+    events.send(agent.Ready())
+    events.send(agent.NewVersion(notice))
     values = {
         "env_steps": 64,
         "updates": 2,
@@ -24,14 +24,14 @@ def main(boot: Boot) -> int:
         "wait_fraction": 0.6,
         "env_steps_per_s": 900.0,
     }
-    events.send("metrics", values=values)
+    events.send(agent.Metrics(values))
     if algorithm.get("learner") == "raise":
         raise ValueError("the loss is NaN")
     signal.sigtimedwait({signal.SIGTERM}, float(algorithm.get("train_s", 60.0)))
-    events.send(
-        "ended",
+    ended = agent.Ended(
         reason="total_env_steps",
         env_steps=128,
+        env_steps_before=0,
         updates=4,
         updates_lost=0,
         episodes=6,
@@ -44,7 +44,10 @@ def main(boot: Boot) -> int:
         env_steps_per_s=950.0,
         updates_per_s=30.0,
         wait_fraction=0.6,
+        store_wait_fraction=0.0,
+        checkpoint_interval_s=30.0,
         notice=notice,
-        ledger={"produced": 128, "stored": 128, "in_flight": 0, "dropped": {}, "duplicates_refused": 0},
+        ledger=Ledger(128, 128, 0, {}, 0),
     )
+    events.send(ended)
     return 0

@@ -13,6 +13,7 @@ import time
 from zmqrl.config.plan import Boot
 from zmqrl.errors import EnvFault
 from zmqrl.logs.events import EventPipe
+from zmqrl.messages import agent
 
 
 def main(boot: Boot) -> int:
@@ -26,9 +27,9 @@ def main(boot: Boot) -> int:
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
         return 0
-    events.send("ready")
-    events.send("first_step", wall=time.time())
-    events.send("worker", env_steps=64, env_steps_per_s=1000.0, wait_fraction=0.1, episodes=3)
+    events.send(agent.Ready())
+    events.send(agent.FirstStep(time.time()))
+    events.send(agent.WorkerRates(64, 1000.0, 0.1, 3))
     if manner == "raise":
         error = EnvFault("step returned NaN")
         error.detail = {"env": "Broken-v0", "seed": 7, "step": 12}  # type: ignore[attr-defined]
@@ -40,11 +41,11 @@ def main(boot: Boot) -> int:
     if manner == "quits":
         return 7
     if manner == "leaves":
-        events.send("left")
+        events.send(agent.Left())
         return 0
     if manner == "judges":
         signal.sigwait({signal.SIGUSR1})
         for index, spawn, state in says["judged"]:
-            events.send("worker_state", member="worker", place=index, spawn=spawn, state=state)
+            events.send(agent.WorkerState("worker", index, spawn, state))
     signal.sigwait({signal.SIGTERM})
     return 0

@@ -1,0 +1,123 @@
+"""An algorithm is made from JSON data, whatever types the user's own `Config` has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import InitVar, dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from tests.algorithms.driver import env_spec
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.config.codec import to_json
+from zmqrl.config.sections import FORBID_UNKNOWN, Config
+from zmqrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: float
+    shape: Literal["constant"] = "constant"
+
+
+@dataclass(frozen=True)
+class Ramp:
+    first: float
+    last: float
+    shape: Literal["ramp"] = "ramp"
+
+
+@dataclass(frozen=True)
+class OddConfig:
+    """Types that msgspec does not build."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    rate: Constant | Ramp
+    horizon: int | str | Literal["auto"] = "auto"
+    widths: tuple[int, ...] = (8,)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    width: int = 8
+    factor: InitVar[int] = 2
+    doubled: int = field(init=False, default=0)
+
+    def __post_init__(self, factor: int) -> None:
+        object.__setattr__(self, "doubled", self.width * factor)
+
+
+@dataclass(init=False, eq=False)
+class OwnInit:
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    width: int
+
+    def __init__(self, width: int) -> None:
+        self.width, self.squared = width, width**2
+
+
+class _Odd(PPO):
+    def __init__(self, config: Any, *rest: Any) -> None:
+        super().__init__(PPO.Config(), *rest)
+        self.own = config
+
+
+class Odd(_Odd):
+    Config: ClassVar[type[Any]] = OddConfig
+
+
+class WithPrepared(_Odd):
+    Config: ClassVar[type[Any]] = Prepared
+
+
+class WithOwnInit(_Odd):
+    Config: ClassVar[type[Any]] = OwnInit
+
+
+def made(name: str, **options: Any) -> Any:
+    """As the learner makes it: from what JSON has left of the options."""
+    kind = name if name == "ppo" else f"{__name__}:{name}"
+    config = Config(algorithm=json.loads(json.dumps({"kind": kind, **options})))
+    return make_algorithm(config, env_spec())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [OddConfig(Constant(0.5)), OddConfig(Ramp(1.0, 0.0), 7, (4, 4)), OddConfig(Ramp(1.0, 0.0), "week")],
+    ids=str,
+)
+def test_a_config_with_unions_is_built_as_the_launcher_checks_it(config: OddConfig) -> None:
+    assert made("Odd", **to_json(config)).own == config
+
+
+def test_what_a_config_computes_from_its_fields_is_there() -> None:
+    assert made("WithPrepared", width=5).own.doubled == 10
+    own = made("WithOwnInit", width=3).own
+    assert (own.width, own.squared) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Odd", {"rate": 3}), ("Odd", {}), ("Odd", {"rate": {"value": 1.0}, "more": 1}), ("ppo", {"no_such": 1})],
+    ids=str,
+)
+def test_other_data_is_a_config_error(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm: the fields of .* are not those of its Config"):
+        made(name, **options)
+
+
+def test_an_algorithm_of_the_package_is_made_without_pydantic() -> None:
+    code = (
+        "import sys\nfrom tests.algorithms.driver import env_spec\nfrom zmqrl.algorithms.make import make_algorithm\n"
+        "from zmqrl.config.sections import Config\nmake_algorithm(Config(algorithm={'kind': 'ppo'}), env_spec())\n"
+        "sys.exit('pydantic' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,72 @@
+"""What an algorithm's schedule gives is checked where it is made: a receiver would refuse the whole message."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.messages.samples import NOTICE
+from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.errors import ConfigError
+from zmqrl.messages import agent, bus
+from zmqrl.messages.frames import pack, unpack
+from zmqrl.messages.lines import child_event, line_of
+from zmqrl.types import Version
+from zmqrl.workers.learning import publish
+
+PROGRESS = Progress(1, 2, 3, 10)
+
+
+class Scheduled:
+    """As much of an algorithm as `publish` uses."""
+
+    def __init__(self, values: dict[Any, Any]) -> None:
+        self.values = values
+
+    def schedule(self, progress: Progress) -> Any:
+        assert progress is PROGRESS
+        return self.values
+
+
+def scheduled(values: dict[Any, Any]) -> Algorithm:
+    return cast(Algorithm, Scheduled(values))
+
+
+@pytest.mark.parametrize(
+    "value", [0.5, 1, True, np.float32(0.5), np.float64(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr
+)
+def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
+    notice = publish(MemoryStore("", 3), Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
+    assert notice.schedule == {"epsilon": float(value)}
+    assert unpack(pack(bus.Announce(notice, None))) == bus.Announce(notice, None)
+    assert child_event(line_of(agent.NewVersion(notice))) == agent.NewVersion(notice)
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, np.float32("nan"), 1e301, 10**400, None, "0.5", "x", [1.0], np.ones(2)],
+    ids=lambda value: repr(value)[:20],
+)  # fmt: skip
+def test_what_is_no_finite_number_names_algorithm_key_and_value_and_nothing_is_saved(value: Any) -> None:
+    store = MemoryStore("", 3)
+    with pytest.raises(ConfigError, match=r"Scheduled\.schedule: epsilon: .*must be a finite number"):
+        publish(store, Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
+    assert store.newest() is None
+
+
+@pytest.mark.parametrize("name", ["x" * 256, 7, None], ids=lambda name: repr(name)[:10])
+def test_a_name_that_no_message_carries_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Scheduled\.schedule: .*a name must be text"):
+        schedule_of(scheduled({name: 1.0}), PROGRESS)
+
+
+def test_what_is_refused_here_is_what_a_receiver_refuses() -> None:
+    """The largest value and the longest name that pass here pass there."""
+    values = schedule_of(scheduled({"x" * 255: 1e300, "least": -1e300}), PROGRESS)
+    from msgspec.structs import replace
+
+    notice = replace(NOTICE, schedule=values)
+    assert unpack(pack(bus.CurrentNotice(notice))) == bus.CurrentNotice(notice)

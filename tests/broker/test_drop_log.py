@@ -1,0 +1,93 @@
+"""Each dropped segment is an action with its reason, and a line in the broker's log; a flood is summed up."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections import Counter
+
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from zmqrl.broker import events as ev
+from zmqrl.broker.drop_log import MOST_LINES, WINDOW_S, DropLog
+from zmqrl.broker.events import Dropped
+from zmqrl.broker.state import BrokerState
+from zmqrl.broker.streams import Streams
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.shared_memory.stream_table import ProducerRecord
+from zmqrl.types import SegmentId, SegmentMeta, Version
+
+
+def test_each_way_to_be_dropped_is_an_action_that_names_segment_rows_and_reason() -> None:
+    arena, actions = Arena.private(bus_plan()), list[ev.Action]()
+    streams = Streams(arena, ROWS, actions)
+    streams.take_up(0, 0, 0)
+    arena.streams.write_open(0, 0, 3)
+    arena.streams.write_producer(0, ProducerRecord(0, -1, 2))
+    streams.sweep(0)
+    late = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 4)
+    streams.take_up(0, 1, 0)
+    streams.refuse_late(late)
+    streams.refuse_late(late)
+    streams.records[0].stored = streams.stored = 9
+    assert streams.roll_back(0, 2, 5, 1)
+    assert actions == [
+        Dropped(SegmentId(0, 0, 0), 3, "unsealed"),
+        Dropped(SegmentId(0, 0, 0), 2, "unknown"),
+        Dropped(SegmentId(0, 0, 0), 4, "superseded"),
+        Dropped(SegmentId(0, 1, 5), 8, "rolled_back"),
+    ]
+    rows = Counter({action.reason: action.rows for action in actions if isinstance(action, Dropped)})
+    rows["unsealed"] -= 3  # what came late after all is superseded
+    assert arena.ledger().dropped == rows
+
+
+def test_a_broker_says_what_a_dead_worker_stepped_and_did_not_seal() -> None:
+    plan = bus_plan("async", workers=1, vector_envs=1)
+    arena = Arena.private(plan)
+    state = BrokerState(plan, arena)
+    host = ev.HostIs({0: 0}, (), "local", (0,))
+    state.handle_all([host, ev.WorkerIs(0, 0, (), {0: 0}), host])
+    arena.streams.write_open(0, 0, 5)
+    actions = state.handle(ev.HostIs({}, (), "local", (0,)))
+    dropped = [action for action in actions if isinstance(action, Dropped)]
+    assert dropped == [Dropped(SegmentId(0, 0, 0), 5, "unsealed")]
+
+
+def test_a_line_names_rows_reason_and_segment() -> None:
+    out = io.StringIO()
+    DropLog(out, lambda: 0.0).add(Dropped(SegmentId(3, 1, 17), 256, "superseded"))
+    (line,) = out.getvalue().splitlines()
+    assert line.endswith("dropped 256 rows, superseded: segment vector env 3, incarnation 1, index 17")
+
+
+def test_a_flood_is_summed_up_by_reason() -> None:
+    out, now = io.StringIO(), [100.0]
+    log = DropLog(out, lambda: now[0])
+    for index in range(MOST_LINES + 5):
+        log.add(Dropped(SegmentId(0, 0, index), 8, "superseded" if index % 2 else "unsealed"))
+    assert len(out.getvalue().splitlines()) == MOST_LINES
+    now[0] += WINDOW_S
+    log.add(Dropped(SegmentId(0, 0, 99), 1, "unknown"))
+    *_, first, second, last = out.getvalue().splitlines()
+    assert "dropped 24 rows, unsealed: of segments that are not named" in first
+    assert "dropped 16 rows, superseded: of segments that are not named" in second
+    assert "index 99" in last
+    log.close()
+    assert len(out.getvalue().splitlines()) == MOST_LINES + 3, "nothing was left out since"
+
+
+def test_what_is_left_out_is_summed_up_at_the_end() -> None:
+    out = io.StringIO()
+    log = DropLog(out, lambda: 1.0)
+    for index in range(MOST_LINES + 1):
+        log.add(Dropped(SegmentId(0, 0, index), 8, "unsealed"))
+    log.close()
+    assert "dropped 8 rows, unsealed: of segments that are not named" in out.getvalue().splitlines()[-1]
+
+
+def test_a_line_has_the_time_of_day_and_the_window_a_clock_that_is_never_set_back() -> None:
+    out = io.StringIO()
+    begun = time.time()
+    DropLog(out, lambda: 0.0).add(Dropped(SegmentId(3, 1, 17), 256, "superseded"))
+    at = time.mktime(time.strptime(out.getvalue()[:19], "%Y-%m-%d %H:%M:%S"))
+    assert begun - 1 <= at <= time.time()

@@ -1,0 +1,62 @@
+"""What a host that SSH cannot reach is given: read back the same by its owner's `zmqrl worker`, else exit code 2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.plan import Boot, Keys
+from zmqrl.errors import ConfigError
+from zmqrl.launch.connection_file import read_connection_file, write_connection_file
+from zmqrl.messages.agent import Join
+
+JOIN = Join(["10.0.0.1"], (1, 2, 3), None)
+Change = Callable[[dict[str, Any]], object]
+
+
+def written(folder: Path) -> tuple[Path, Boot]:
+    boot = Boot(
+        "agent", 0, 0, "far", stand_in_plan(folder / "run"), keys=Keys("server", "public", "secret"), remote=True
+    )
+    return write_connection_file(folder / "private" / "run", boot, JOIN), boot
+
+
+def test_what_was_written_is_read_back_and_nobody_else_can(tmp_path: Path) -> None:
+    path, boot = written(tmp_path)
+    assert read_connection_file(path) == (boot, JOIN)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by others"):
+        read_connection_file(path)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda data: data.update(format=1), "has format 1, this zmqrl reads 2"),
+    (lambda data: data.update(more=1), "unknown field"),
+    (lambda data: data["boot"].update(more=1), "unknown field 'more'"),
+    (lambda data: data["boot"]["plan"]["config"]["run"].update(more=1), "unknown field 'more'"),
+    (lambda data: data["join"].pop("ports"), "missing required field `ports`"),
+    (lambda data: data["join"].update(ports=[1, 2]), "ports"),
+    (lambda data: data["boot"].update(index="0"), "index"),
+    (lambda data: data.clear(), "format"),
+])  # fmt: skip
+def test_another_one_is_a_configuration_fault(tmp_path: Path, change: Change, said: str) -> None:
+    path, _ = written(tmp_path)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=said):
+        read_connection_file(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"[" * 100_000])
+def test_garbage_is_a_configuration_fault(tmp_path: Path, content: bytes) -> None:
+    path, _ = written(tmp_path)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no connection file"):
+        read_connection_file(path)

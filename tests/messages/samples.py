@@ -1,0 +1,147 @@
+"""One sound message of each type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.plan import Boot
+from zmqrl.messages import agent, bus, doctor, files
+from zmqrl.orchestrators.base import HostEvent
+from zmqrl.types import Ledger, Notice, SlotRef, Version
+
+NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
+LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
+BUS: list[bus.Message] = [
+    bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)]),
+    bus.Orders(0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.Order(0, 1, 2, None), bus.Order(1, 1, 2, 4)], True),
+    bus.Beat("worker", 1, 0, 9),
+    bus.Want(1, 0, [bus.RecordAt(0, 1, 8)]),
+    bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),
+    bus.Goodbye(1, 0),
+    bus.HostReport("local", {0: 1}, [], [2], [0, 1]),
+    bus.Welcome(1),
+    bus.Fetch(Version(0, 4)),
+    bus.Weights(NOTICE, 1),
+    bus.Farewell(),
+    bus.LearnerReport(5, 6),
+    bus.Announce(NOTICE, [3, 4]),
+    bus.Books(1, [bus.BookRequest(0, 1, 2, 8)], Version(0, 3)),
+    bus.Answer(bus.AnswerPart(0, 1, 2, 40, 8, b"12345678")),
+    bus.CurrentNotice(NOTICE),
+    bus.Segment(5, 1, 0, SlotRef(3, 4), bus.SegmentWords(0, 0, 1, 0, 1, 8)),
+]  # fmt: skip
+ENDED = agent.Ended(
+    reason="stop", env_steps=5, env_steps_before=0, updates=6, updates_lost=0, episodes=1, train_return_mean_100=None,
+    solved_at_env_steps=None, solved_at_wall_s=None, policy_lag={"mean": 0.5, "p50": 0}, replay_ratio=0.5,
+    weights_sha256="s", checkpoint_interval_s=30.0, notice=NOTICE, ledger=LEDGER, env_steps_per_s=2.0,
+    updates_per_s=1.0, wait_fraction=0.5, store_wait_fraction=0.1,
+)  # fmt: skip
+CHILD: list[agent.ChildEvent] = [
+    agent.Ready(),
+    agent.Left(),
+    agent.NewVersion(NOTICE),
+    agent.Listening((1, 2, 3)),
+    agent.Refused({"size": 2}),
+    agent.HostHere("local", [0]),
+    agent.HostLost("local"),
+    agent.WorkerState("worker", 0, 1, "lost"),
+    agent.FirstStep(1.5),
+    agent.WorkerRates(5, 2.0, 0.5, 1),
+    agent.Metrics({"env_steps": 5, "train_return_mean_100": 1.5}),
+    agent.ProblemReport("c", "d"),
+    agent.Resumed("0-3", 5, 1.5),
+    agent.Writing(),
+    agent.Score(Version(0, 1), 5, 2.0, 0.1, 3, 4.0, True, False),
+    ENDED,
+    agent.Fault("e", {"slot": 1}, ["l"]),
+]
+OF_PROCESSES: list[agent.Report] = [
+    *(event for event in CHILD if not isinstance(event, (agent.NewVersion, agent.Listening))),
+    agent.Started(3, 4, 0),
+    agent.Exited(3, None, False, "c", {}, "l", ["x"]),
+    agent.Restarting(0.5),
+    agent.GaveUp("c"),
+]
+AGENT: list[agent.AgentEvent] = [
+    *(agent.ProcessReport("worker", 0, report) for report in OF_PROCESSES),
+    agent.BrokerAddresses((1, 2, 3), ["10.0.0.1"], None),
+    agent.Refused({"size": 2}),
+    agent.Fault("e", {}, []),
+    agent.RunFailed("c"),
+    agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, 2, 3),
+    agent.Finished(LEDGER, {"worker": 3.0}, 5, [], [], False),
+    agent.LogText("n", "t"),
+    agent.Warned("t"),
+    agent.LeaseLost("broker"),
+    agent.Unreachable("c"),
+    agent.Joined("a", 1.0, True),
+]
+LAUNCHER: list[Struct] = [
+    agent.Handshake({"zmqrl": "0.1.0"}, 3, 4.0),
+    agent.AgentExited(0, True),
+    agent.HostUnusable("c", "m"),
+    agent.LinesRefused({"not JSON": 1}),
+]
+JOIN = agent.Join(["a"], (1, 2, 3), None)
+COMMANDS: list[agent.Command] = [
+    agent.Stop(),
+    agent.Kill(),
+    agent.Lease(),
+    JOIN,
+    agent.Hold([0, 1]),
+    agent.Gone("b", [2]),
+]
+EVALUATE = agent.Evaluate(NOTICE, final=False)
+REAPED = agent.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
+FILES: list[Struct] = [
+    files.ScaleRequest({"local": 2}),
+    files.RequestAnswer(done="d"),
+    files.ConnectionFile(2, Boot("agent", 0, 0, "b", stand_in_plan(Path("/nowhere"))), JOIN),
+    files.RunRecord("r", 3, 4, "h", 1.5, "cartpole-ppo", None, "lineage", 2),
+]
+
+LISTEN = doctor.Listen((0, 0, 0), "public", "secret", {"key": "b"})
+ORDERS: list[doctor.Order] = [
+    doctor.Echo(),
+    doctor.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
+    doctor.Reach(("a",), (1, 2, 3), "server", "public", "secret"),
+    doctor.Watch("p", 2, "n", "t", 3.0),
+    doctor.Write("p", "n", "t"),
+    doctor.Forget("p", "n"),
+    doctor.Finish(),
+]
+WORDS: list[doctor.Word] = [
+    doctor.Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None}),
+    doctor.Broken("c"),
+    doctor.Clock(1.5),
+    doctor.Machine(4, 0.5, 1 << 34, False),
+    doctor.Folders(doctor.Folder("w", "/", 5, None), doctor.Folder("s", "/", 5, "e")),
+    doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
+    doctor.Curve(True, 100.5),
+    doctor.Listening((1, 2, 3), ("a",)),
+    doctor.Examined(),
+    doctor.Reached((doctor.Answer("a", {"1": None, "2": "refused"}, 1.5),)),
+    doctor.Watching(None),
+    doctor.Written("n", 1.5, None),
+    doctor.Seen("n", None),
+    doctor.EnvFacts("done", advice=("a", "b")),
+]
+
+
+def tag_of(message: Struct) -> str:
+    """Its name on the wire; of a report about a process that of the report."""
+    inner = message.report if isinstance(message, agent.ProcessReport) else message
+    return str(inner.__struct_config__.tag)
+
+
+def host_event(host: str, name: str, /, role: Any = None, index: int | None = None, **fields: Any) -> HostEvent:
+    """An event by its name on the wire; fields that are not given are those of the sample."""
+    samples = [*OF_PROCESSES, *LAUNCHER] if role is not None else [*AGENT, *LAUNCHER, *OF_PROCESSES]
+    kind = next(m for m in samples if m.__struct_config__.tag == name)
+    values = {field: getattr(kind, field) for field in kind.__struct_fields__}
+    assert not fields.keys() - values.keys(), f"{name} has no {fields.keys() - values.keys()}"
+    return HostEvent(host, type(kind)(**{**values, **fields}), role, index)

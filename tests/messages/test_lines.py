@@ -1,0 +1,261 @@
+"""Lines between launcher, agents and their children: what is sent passes, all else is refused, nothing raises."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import tracemalloc
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+import zmqrl
+from tests.messages.samples import (
+    AGENT,
+    BUS,
+    CHILD,
+    COMMANDS,
+    EVALUATE,
+    FILES,
+    LAUNCHER,
+    OF_PROCESSES,
+    ORDERS,
+    REAPED,
+    WORDS,
+    tag_of,
+)
+from zmqrl.errors import WireError
+from zmqrl.messages import agent, doctor, files, lines
+from zmqrl.orchestrators.introduction import SENTINEL, introduction
+from zmqrl.types import Version
+
+PACKAGE = Path(zmqrl.__file__).parent
+LISTS: list[tuple[Any, Any]] = [
+    (CHILD, agent.ChildEvent),
+    (OF_PROCESSES, agent.Report),
+    (COMMANDS, agent.Command),
+    (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
+    (ORDERS, doctor.Order),
+    (WORDS, doctor.Word),
+]
+
+
+@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "order", "word"])
+def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
+    kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]
+    assert set(kinds) == set(get_args(union))
+
+
+def made_in(tree: ast.Module) -> set[str]:
+    """Message types that a module makes, as `module.Type`: by a call, or by `write_word`, which needs no types."""
+    local: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zmqrl.messages"):
+            inside = (node.module or "").removeprefix("zmqrl.messages").removeprefix(".")
+            local |= {alias.asname or alias.name: f"{inside}.{alias.name}".strip(".") for alias in node.names}
+        elif isinstance(node, ast.ClassDef):  # a subclass with more methods
+            for base in map(ast.unparse, node.bases):
+                if base in local:
+                    local[node.name] = local[base]
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="write_word"):
+                found |= {f"doctor.{ast.literal_eval(arg)}" for arg in node.args if isinstance(arg, ast.Constant)}
+            case ast.Name(id=name) if name in local:
+                found.add(local[name])
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in local:
+                found.add(f"{local[module]}.{name}")
+    return found
+
+
+def test_every_message_is_made_somewhere() -> None:
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if path.parent.name != "messages"]
+    made = set().union(*map(made_in, trees))
+    samples = (*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *ORDERS, *WORDS, EVALUATE, REAPED)
+    kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
+    assert kinds - made == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "made"),
+    [
+        ("match event:\n case agent.Ready(): pass\n case agent.Left(): send(agent.Ready)", set()),
+        ("agent.Ready()", {"agent.Ready"}),
+        ("doctor.Answer('a')", set()),
+        ("Stopping()", {"agent.Stop"}),
+        ("class Own(Stopping): pass\nOwn()", {"agent.Stop"}),
+        ("write_word(out, 'Hello', node='n')", {"doctor.Hello"}),
+    ],
+)
+def test_a_message_that_is_only_received_is_not_made(code: str, made: set[str]) -> None:
+    imports = "from zmqrl.messages import agent\nfrom zmqrl.messages.agent import Stop as Stopping\n"
+    assert made_in(ast.parse(imports + code)) == made
+
+
+@pytest.mark.parametrize("event", CHILD, ids=tag_of)
+def test_what_a_child_sends_passes(event: Any) -> None:
+    assert lines.child_event(lines.line_of(event)) == event
+
+
+@pytest.mark.parametrize("event", AGENT, ids=tag_of)
+def test_what_an_agent_sends_passes(event: Any) -> None:
+    assert lines.agent_event(lines.line_of(event).decode()) == event
+
+
+@pytest.mark.parametrize("message", COMMANDS, ids=tag_of)
+def test_what_the_launcher_sends_passes(message: Any) -> None:
+    assert lines.command(lines.line_of(message)) == message
+
+
+def test_what_a_reaper_prints_passes() -> None:
+    assert lines.reaped(lines.line_of(REAPED)) == REAPED
+
+
+def test_what_the_evaluator_is_sent_passes() -> None:
+    assert lines.evaluate(lines.line_of(EVALUATE)) == EVALUATE
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=tag_of)
+def test_what_the_doctor_asks_passes(order: Any) -> None:
+    assert doctor.read_order(doctor.order_line(order)) == order
+
+
+@pytest.mark.parametrize("word", WORDS, ids=tag_of)
+def test_what_a_probe_says_passes(word: Any) -> None:
+    assert doctor.read_word(doctor.word_line(word)) == word
+
+
+@pytest.mark.parametrize("message", FILES, ids=lambda m: type(m).__name__)
+def test_what_is_in_a_file_is_read_back(message: Any) -> None:
+    assert files.decode(type(message), lines.line_of(message)) == message
+
+
+def test_the_handshake_of_an_agent_passes_and_others_do_not() -> None:
+    line = introduction().removeprefix(SENTINEL)
+    assert json.loads(lines.line_of(lines.handshake(line))) == json.loads(line)
+    long = json.dumps({"versions": {"zmqrl": "9" * 256}, "pid": 1, "time": 1.0})
+    for wrong in (
+        long,
+        "",
+        "{}",
+        '{"versions": [], "pid": 1, "time": 1.0}',
+        '{"versions": {}, "pid": 1, "time": "now"}',
+    ):
+        with pytest.raises(WireError):
+            lines.handshake(wrong)
+
+
+def test_a_handshake_of_a_later_version_passes() -> None:
+    """Versions are compared after it was read."""
+    said = lines.handshake('{"versions": {"zmqrl": "9"}, "pid": 1, "time": 1.0, "later": true}')
+    assert said.versions == {"zmqrl": "9"}
+
+
+def report(**fields: Any) -> str:
+    return json.dumps({"event": "process", "role": "learner", "index": 0, "report": fields})
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    ("", "not JSON"),
+    ("7", "not JSON"),
+    ("{", "not JSON"),
+    ("[" * 100_000, "not JSON"),
+    ("{}", "unknown event"),
+    ('{"event": 3}', "unknown event"),
+    ('{"event": "ready"}', "unknown event"),
+    ('{"event": "agent_exit", "code": 0}', "unknown event"),
+    ('{"event": "host_failed", "cause": "c", "mend": "m"}', "unknown event"),
+    ('{"event": "warning", "text": "t", "more": 1}', "fields"),
+    ('{"event": "warning", "text": 7}', "value"),
+    (report(event="dance"), "unknown event"),
+    (report(event="notice"), "unknown event"),
+    (report(event="metrics"), "fields"),
+    (report(event="metrics", values={"a": 1}, more=1), "fields"),
+    (report(event="metrics", values={"env_steps": math.nan}), "not JSON"),
+    (report(event="metrics", values={"env_steps": 1e301}), "value"),
+    (report(event="metrics", values={"env_steps": 1 << 63}), "value"),
+    (report(event="metrics", values=[]), "value"),
+    (report(event="score", env_steps=1, return_mean=1.0), "fields"),
+    (report(event="ready").replace("learner", "boss"), "value"),
+    (report(event="ready").replace('"learner"', '["worker"]'), "value"),
+    (report(event="ready").replace("0", "70000"), "value"),
+    (report(event="ready").replace('"index": 0', '"index": true'), "value"),
+    ('{"event": "process", "role": "learner", "index": 0}', "fields"),
+    ('{"event": "process", "role": "learner", "index": 0, "report": 7}', "value"),
+], ids=lambda value: str(value)[-60:])  # fmt: skip
+def test_each_wrong_line_of_an_agent_has_its_reason(line: str, reason: str) -> None:
+    with pytest.raises(WireError) as caught:
+        lines.agent_event(line)
+    assert caught.value.reason == reason
+
+
+def test_a_large_line_that_is_refused_takes_no_multiple_of_its_size() -> None:
+    wrong = '{"event": "dance", "filling": [' + "[]," * (1 << 20) + "0]}"
+    tracemalloc.start()
+    with pytest.raises(WireError) as caught:
+        lines.agent_event(wrong)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.reason == "value" and peak < 1 << 20
+
+
+@pytest.mark.parametrize("line", [
+    '{"command": "join"}',
+    '{"command": "join", "addresses": "a", "ports": [1, 2, 3], "token": null}',
+    '{"command": "join", "addresses": [], "ports": [1, 2], "token": null}',
+    '{"command": "join", "addresses": [], "ports": [1, 2, 65536], "token": null}',
+    '{"command": "hold", "workers": 7}',
+    '{"command": "hold", "workers": [-1]}',
+    '{"command": "gone", "host": "b"}',
+    '{"command": "stop", "now": true}',
+    '{"command": "dance"}',
+])  # fmt: skip
+def test_a_wrong_command_is_refused(line: str) -> None:
+    with pytest.raises(WireError):
+        lines.command(line)
+
+
+def test_the_answer_to_a_request_names_one_result() -> None:
+    assert lines.line_of(files.RequestAnswer(done="")) == b'{"done":""}\n'
+    assert lines.line_of(files.RequestAnswer(refused="r")) == b'{"refused":"r"}\n'
+    for wrong in ("{}", '{"done": "d", "refused": "r"}', '{"done": null}'):
+        with pytest.raises(WireError) as caught:
+            files.decode(files.RequestAnswer, wrong)
+        assert caught.value.reason == "value"
+
+
+def test_a_file_with_names_that_are_not_unicode_is_read() -> None:
+    """The standard library writes such text of a path as escapes that msgspec does not decode."""
+    record = files.RunRecord("caf\udce9-1", 3, 4, "h", 1.5, "/caf\udce9.yaml")
+    data = msgspec.structs.asdict(record)
+    assert files.decode(files.RunRecord, json.dumps(data)) == record
+    with pytest.raises(WireError) as caught:
+        files.decode(files.RunRecord, json.dumps({**data, "pid": -1}))
+    assert caught.value.reason == "value"
+
+
+def test_what_is_not_finite_arrives_as_none() -> None:
+    score = agent.Score(Version(0, 1), 5, math.nan, math.inf, 3, 4.0, True, False)
+    arrived = lines.child_event(lines.line_of(score))
+    assert arrived == msgspec.structs.replace(score, return_mean=None, return_std=None)
+
+
+def test_text_that_is_not_unicode_and_numbers_of_numpy_are_sent() -> None:
+    import numpy as np
+
+    fault = agent.Fault("no file \udce4", {"reward": math.nan, "\udce4": "\udce4"}, [])
+    assert lines.child_event(lines.line_of(fault)) == agent.Fault("no file ?", {"reward": None, "?": "?"}, [])
+    array = lines.child_event(lines.line_of(agent.Fault("e", {"obs": np.arange(3)}, [])))
+    assert array == agent.Fault("e", {"obs": "[0 1 2]"}, [])
+    problem = lines.child_event(lines.line_of(agent.ProblemReport("no file \udce4", "d")))
+    assert problem == agent.ProblemReport("no file ?", "d")
+    values: Any = {"a": np.float32(0.5), "b": np.int64(7), "c": np.float64(1.5)}
+    assert lines.child_event(lines.line_of(agent.Metrics(values))) == agent.Metrics({"a": 0.5, "b": 7, "c": 1.5})
+    named = lines.child_event(lines.line_of(agent.Fault("e", {"path": Path("x")}, [])))
+    assert named == agent.Fault("e", {"path": "x"}, [])

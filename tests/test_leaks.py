@@ -1,0 +1,115 @@
+"""The fixture that every test has finds what is left behind, and costs little."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from tests.leaks import SHARED_MEMORY, Held
+from zmqrl.agent.ipc_folder import run_folder_root
+
+COST_S = 0.005
+"""CPU time of both looks at one test."""
+
+
+def child(stack: ExitStack) -> None:
+    process = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+    stack.callback(process.kill)
+
+
+def child_of_a_thread(stack: ExitStack) -> None:
+    started = threading.Event()
+    over = threading.Event()
+
+    def start() -> None:
+        child(stack)
+        started.set()
+        over.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(over.set)
+    started.wait()
+
+
+def grandchild(stack: ExitStack) -> None:
+    code = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(flush=True); sys.stdin.read(); p.kill()"
+    )
+    process = stack.enter_context(
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    )
+    assert process.stdin is not None and process.stdout is not None
+    stack.callback(process.communicate, "\n")
+    process.stdout.readline()
+
+
+def open_socket(stack: ExitStack) -> None:
+    stack.enter_context(socket.socket())
+
+
+def run_folder(stack: ExitStack) -> None:
+    path = run_folder_root() / "left"
+    path.mkdir(parents=True)
+    stack.callback(path.rmdir)
+
+
+def shared_memory(stack: ExitStack) -> None:
+    path = SHARED_MEMORY / f"zmqrl-left-{os.getpid()}"
+    path.touch()
+    stack.callback(path.unlink)
+
+
+@pytest.mark.parametrize(
+    ("leak", "words"),
+    [
+        (child, "processes left: .*sleep"),
+        (child_of_a_thread, "processes left: .*sleep"),
+        (grandchild, "processes left: .*sleep"),
+        (open_socket, "sockets left"),
+        (run_folder, "files left"),
+        (shared_memory, "files left"),
+    ],
+)
+def test_what_is_left_is_named(leak: Callable[[ExitStack], None], words: str) -> None:
+    before = Held.now()
+    with ExitStack() as stack:
+        leak(stack)
+        with pytest.raises(AssertionError, match=words):
+            before.check()
+    before.check()
+
+
+def test_a_socket_in_a_cycle_that_nothing_refers_to_is_none() -> None:
+    """It is closed by the collector, which the fixture calls once it sees a socket."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.me, self.fd = self, os.dup(peer.fileno())
+
+        def __del__(self) -> None:
+            os.close(self.fd)
+
+    with socket.socket() as peer:
+        before = Held.now()
+        Holder()
+        before.check()
+
+
+@pytest.mark.timed
+def test_the_looks_are_cheap() -> None:
+    def cost_s() -> float:
+        begun = time.process_time()
+        Held.now().check()
+        return time.process_time() - begun
+
+    assert min(cost_s() for _ in range(5)) < COST_S

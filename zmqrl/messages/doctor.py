@@ -1,0 +1,439 @@
+"""What `zmqrl doctor` and its probes send each other: JSON lines. A probe's lines begin with `MARK`.
+
+The first line of a probe, `Hello`, is written without this module (`zmqrl.doctor.probe`): it also reports which
+packages are missing. The three paragraphs of a docstring are columns of the tables in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, get_args
+
+import msgspec
+from msgspec import Struct
+
+from zmqrl.errors import WireError
+from zmqrl.messages.fields import Large, Port, Text
+from zmqrl.messages.lines import decoded, line_of
+from zmqrl.messages.refusal import kinds_of
+from zmqrl.types import Count, Finite, Mode, Name
+
+MARK = "ZMQRL-PROBE"
+"""Begins every line of a probe; what else comes along (a shell's greeting) is noise."""
+SECRETS = ("server_secret", "secret")
+
+
+class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag=True):
+    """Unknown fields are refused."""
+
+    def __repr__(self) -> str:
+        """No secret is shown."""
+        fields = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in SECRETS]
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+
+class Echo(_Order, frozen=True):
+    """Answer with `Clock` at once.
+
+    Doctor to probe: five times, after `Hello`.
+
+    The shortest of the round trips counts.
+    """
+
+
+class Listen(_Order, frozen=True):
+    """Be the learner's host for the time of the check. Keys are Z85 text.
+
+    Doctor to the probe of the learner's host: within `Examine`.
+
+    A port that is taken is reported in `Listening`.
+    """
+
+    ports: tuple[Port, ...]
+    """0: any free one."""
+    server_public: Name
+    server_secret: Name
+    allowed: Mapping[Name, Name] = msgspec.field(default_factory=dict)
+    """Public key to host."""
+
+
+class Examine(_Order, frozen=True):
+    """Look at this host: everything that needs no other.
+
+    Doctor to probe: once, after the clock.
+
+    A path or an env that cannot be used is reported, and ends nothing.
+    """
+
+    workdir: Text
+    store: Text | None
+    """None: nothing to look at."""
+    env: Text | None
+    """`EnvSection` as JSON text, since integers in it may have more than 64 bits."""
+    mode: Mode
+    seed: Text
+    """Decimal, for the same reason."""
+    env_limit_s: Finite
+    """The env is looked at no longer than this."""
+    listen: Listen | None = None
+    code: Large | None = None
+    """The user's own modules: a tar archive, base64."""
+
+
+class Reach(_Order, frozen=True):
+    """Try every port at every address, as a worker of this host would.
+
+    Doctor to the probe of a worker's host: once the learner's host listens.
+
+    What does not answer is reported by address and port.
+    """
+
+    addresses: tuple[Name, ...]
+    ports: tuple[Port, ...]
+    server_public: Name
+    public: Name
+    secret: Name
+    limit_s: Finite = 3.0
+
+
+class Watch(_Order, frozen=True):
+    """Look into the store until a file of this name holds this token.
+
+    Doctor to the probe of a worker's host: after `Reach`.
+
+    A store that is not shared gives `Seen` without a time.
+    """
+
+    path: Text
+    up: Count
+    """In that many levels above `path`: what is there already."""
+    name: Name
+    token: Name
+    limit_s: Finite
+
+
+class Write(_Order, frozen=True):
+    """Put such a file there; `Forget` takes it away.
+
+    Doctor to the probe of the learner's host: once a host watches for it.
+
+    One that cannot be written is reported in `Written`.
+    """
+
+    path: Text
+    name: Name
+    token: Name
+
+
+class Forget(_Order, frozen=True):
+    """Remove a file that `Write` made.
+
+    Doctor to the probe of the learner's host: at the end.
+
+    A file that is not there is left out.
+    """
+
+    path: Text
+    name: Name
+
+
+class Finish(_Order, frozen=True):
+    """No more questions: report what the env check has found, and end.
+
+    Doctor to probe: the last line.
+
+    Without it the probe ends with its stdin, or by itself after 150 s.
+    """
+
+
+Order: TypeAlias = Echo | Examine | Reach | Watch | Write | Forget | Finish
+
+
+class _Word(Struct, frozen=True, forbid_unknown_fields=True, tag_field="word", tag=True):
+    """Unknown fields are refused."""
+
+
+class Hello(Struct, frozen=True, tag_field="word", tag=True):
+    """Who and what the host is. Unknown fields pass: it is read before versions are compared.
+
+    Probe to doctor: its first line, before anything is read and before anything heavy is imported.
+
+    Another protocol or zmqrl is a fault of the host; without it the host counts as not answering.
+    """
+
+    node: Name
+    user: Name
+    python: Text
+    """The interpreter's path."""
+    versions: Mapping[Name, Name | None]
+
+
+class Broken(_Word, frozen=True):
+    """The probe cannot continue: what it raised.
+
+    Probe to doctor: before it ends.
+
+    The host counts as not examined.
+    """
+
+    cause: Text
+
+
+class Clock(_Word, frozen=True):
+    """Unix time of the host.
+
+    Probe to doctor: in answer to `Echo`.
+
+    A wrong one shows a wrong skew.
+    """
+
+    time_s: Finite
+
+
+class Machine(_Word, frozen=True):
+    """What the machine offers.
+
+    Probe to doctor: in answer to `Examine`.
+
+    It is shown, and compared with what the run needs.
+    """
+
+    cores: Count
+    """Physical ones that may be used."""
+    load: Finite
+    """Processes that ran or wanted to, mean of the last minute."""
+    available_bytes: Count
+    """Memory that may still be taken."""
+    nvidia: bool
+
+
+class Folder(Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory that the run writes into, or the nearest that exists above it."""
+
+    path: Text
+    there: Text
+    """What exists of it."""
+    free_bytes: Count
+    error: Text | None
+    """Why it cannot be written, if so."""
+
+
+class Folders(_Word, frozen=True):
+    """Where the host writes.
+
+    Probe to doctor: in answer to `Examine`.
+
+    It is shown, and compared with what the run needs.
+    """
+
+    workdir: Folder
+    store: Folder | None
+
+
+class Lock(Struct, frozen=True, forbid_unknown_fields=True):
+    """A live run on the host."""
+
+    run_id: Name
+    user: Name
+    own: bool
+    """It is this user's."""
+    pid: Count
+    age_s: Finite
+    workers: Count
+
+
+class Locks(_Word, frozen=True):
+    """Who uses the host.
+
+    Probe to doctor: in answer to `Examine`.
+
+    A run of another user is a fault, one's own a warning.
+    """
+
+    held: tuple[Lock, ...]
+
+
+class Curve(_Word, frozen=True):
+    """Encryption: whether libzmq has it, and how fast it is over loopback.
+
+    Probe to doctor: in answer to `Examine`.
+
+    It is shown; without CURVE the host cannot take part.
+    """
+
+    has: bool
+    mb_per_s: Finite | None
+    """10^6 bytes."""
+
+
+class Listening(_Word, frozen=True):
+    """The learner's host can be tried now, or why not.
+
+    Probe of the learner's host to doctor: in answer to `Examine` with `listen`.
+
+    Wrong ports or addresses show other hosts as cut off.
+    """
+
+    ports: tuple[Port, ...]
+    addresses: tuple[Name, ...]
+    error: Text | None = None
+
+
+class Examined(_Word, frozen=True):
+    """All of `Examine` was answered but the env, which takes its time.
+
+    Probe to doctor: after the other answers.
+
+    An early one moves the host to its next question.
+    """
+
+
+class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of the ports at one address."""
+
+    address: Name
+    ports: Mapping[Name, Text | None]
+    """Port to what is wrong with it; None: it answers."""
+    round_trip_ms: Finite | None
+    """Least of several, encrypted."""
+
+
+class Reached(_Word, frozen=True):
+    """Of all addresses.
+
+    Probe of a worker's host to doctor: in answer to `Reach`.
+
+    It is shown; no address that answers is a fault.
+    """
+
+    answers: tuple[Answer, ...]
+
+
+class Watching(_Word, frozen=True):
+    """It may be written now.
+
+    Probe of a worker's host to doctor: in answer to `Watch`.
+
+    With an error nothing is written for the host.
+    """
+
+    error: Text | None
+    """Why the host cannot see the directory at all."""
+
+
+class Written(_Word, frozen=True):
+    """When a file was there under its name, by the host's clock.
+
+    Probe of the learner's host to doctor: in answer to `Write`.
+
+    One of an unknown name is kept and compared with nothing.
+    """
+
+    name: Name
+    time_s: Finite
+    error: Text | None
+
+
+class Seen(_Word, frozen=True):
+    """When a file was seen, by the host's clock; None: not within the limit.
+
+    Probe of a worker's host to doctor: after `Watching`.
+
+    A wrong time shows a wrong delay of the store.
+    """
+
+    name: Name
+    time_s: Finite | None
+
+
+class EnvFacts(_Word, frozen=True):
+    """What is known of the env on the host; None is not known (yet).
+
+    Probe to doctor: in answer to `Finish`; the env process to its probe: after each stage.
+
+    The last one counts.
+    """
+
+    stage: Name = "import"
+    """How far it came: import, steps, repeat, checker, done."""
+    error: Text | None = None
+    """Why it cannot be used."""
+    spaces: Text | None = None
+    steps_per_s: Finite | None = None
+    """One process, random actions."""
+    repeats: bool | None = None
+    """Whether seed and actions bring back the same observations."""
+    differing: Text | None = None
+    digest: Name | None = None
+    """Of the observations of a fixed walk: equal hosts have equal ones."""
+    checker: Text | None = None
+    """What `gymnasium.utils.env_checker` refuses; empty: nothing."""
+    advice: tuple[Text, ...] = ()
+    """What it would rather see otherwise."""
+
+
+Word: TypeAlias = (
+    Hello
+    | Broken
+    | Clock
+    | Machine
+    | Folders
+    | Locks
+    | Curve
+    | Listening
+    | Examined
+    | Reached
+    | Watching
+    | Written
+    | Seen
+    | EnvFacts
+)
+
+ORDERS = kinds_of(get_args(Order))
+WORDS = kinds_of(get_args(Word))
+_order = msgspec.json.Decoder(Order).decode
+_word = msgspec.json.Decoder(Word).decode
+
+
+def order_line(order: Order) -> bytes:
+    """For a probe's stdin."""
+    return line_of(order)
+
+
+def read_order(line: str | bytes) -> Order:
+    """What `order_line` wrote. WireError says what is wrong with the line."""
+    found: Order = decoded(_order, line, "order", ORDERS)
+    return found
+
+
+def word_line(word: Word) -> str:
+    """For a probe's stdout, without the line's end."""
+    return f"{MARK} {line_of(word).decode().rstrip()}"
+
+
+def read_word(line: str) -> Word | None:
+    """What `word_line` wrote; None for what a shell wrote.
+
+    Raises:
+        WireError: It is marked as a word, and is none.
+    """
+    mark, _, text = line.partition(" ")
+    if mark != MARK:
+        return None
+    try:
+        found: Word = decoded(_word, text, "word", WORDS)
+    except WireError:
+        hello = _hello_of_0_1(text)
+        if hello is None:
+            raise
+        return hello
+    return found
+
+
+def _hello_of_0_1(text: str) -> Hello | None:
+    """It came as `["Hello", {...}]`; so the host is said to have another version, not to be silent."""
+    try:
+        name, fields = msgspec.json.decode(text, type=tuple[str, Hello])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return fields if name == "Hello" else None
