@@ -125,7 +125,7 @@ def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     links = [("local", lambda: LocalLink({"PYTHONPATH": str(tmp_path)}))]
     failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
-    assert failure.cause == "connected, but no answer within 0.3 s about its first word"
+    assert failure.cause == "connected, but no answer within 0.3 s to: the handshake"
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
     assert look_at_folder("/proc/none").error == "/proc: No such file or directory"
     (tmp_path / "file").write_text("")
-    assert "is no directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
+    assert "is not a directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
 
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:

@@ -155,7 +155,7 @@ def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: 
     assert (code, summary["status"], summary["restarts"]) == (1, "failed", 2)
     assert "EnvFault: step returned NaN (env Broken-v0, seed 7, step 12)" in summary["error"]
     assert "raise error" in summary["error"], "the log's tail"
-    assert "given up after 1 restarts" in err
+    assert "restart limit reached (1 within" in err
 
 
 def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None:

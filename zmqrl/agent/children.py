@@ -248,6 +248,6 @@ class Nursery:
             if fd is not None:
                 os.set_blocking(fd, False)
         identity = identify(process.pid)
-        assert identity is not None, "not reaped yet"
+        assert identity is not None, "the process is not reaped"
         pidfd = os.pidfd_open(process.pid)
         return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

@@ -142,7 +142,7 @@ class HostAgent:
         silent = self._lease.silent(now)
         if silent is not None and not self._processes.ending:
             lease_s = self._limits.host_lease_s
-            LOG.error("the %s has been silent for limits.host_lease_s (%g s): this host ends", silent, lease_s)
+            LOG.error("the %s has been silent for limits.host_lease_s (%g s): the host agent stops", silent, lease_s)
             self._output.send(agent.LeaseLost(silent))
             self._processes.end(Manner.HURRIED)
 
@@ -151,7 +151,7 @@ class HostAgent:
         try:
             notice = self._data_plane.take_notice()
         except StoreError as error:
-            LOG.warning("weights not fetched, the next notice tries again: %s", error)
+            LOG.warning("weights not fetched, retrying at the next notice: %s", error)
             return
         if self._data_plane.farewell:
             self._processes.end(Manner.CLEAN)

@@ -57,8 +57,8 @@ def _acquired(lock: HostLock, entry: Entry, remote: bool) -> str | None:
     try:
         return lock.acquire(entry, remote)
     except OSError as error:  # a full disk keeps nobody from the host
-        LOG.warning("not registered on this machine: %s", error)
-        return f"{entry.host}: other users are not told of this run: {error}" if remote else None
+        LOG.warning("this run is not registered on this machine: %s", error)
+        return f"{entry.host}: this run is not visible to other users: {error}" if remote else None
 
 
 class HostLock:
@@ -124,7 +124,7 @@ class HostLock:
                         host_entry.remove(folder, name)
                 host_entry.remove_unfinished(folder)
             except OSError as error:
-                LOG.warning("still in the register of this machine: %s", error)
+                LOG.warning("the run remains registered on this machine: %s", error)
 
     def _write(self, entry: Entry) -> OSError | None:
         try:
@@ -184,10 +184,11 @@ def _entries(folder: int, owner: int) -> dict[str, Entry]:
 def _busy(entry: Entry, others: list[Entry]) -> str:
     return (
         f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
-        f"   zmqrl does not touch it: ask {others[0].user}, or leave the host out (--limit)"
+        f"   contact {others[0].user}, or exclude the host (--limit); zmqrl does not stop it"
     )
 
 
 def _warning(entry: Entry, own: list[Entry]) -> str:
     runs = "; ".join(map(str, own[:3]))
-    return f"{entry.host}: your {runs} is here too, and slows both down: `zmqrl down {own[0].run_id}` ends it"
+    stop = f"stop it: `zmqrl down {own[0].run_id}`"
+    return f"{entry.host}: another run of yours is active on this host: {runs}; both will be slower; {stop}"

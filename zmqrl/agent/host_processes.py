@@ -171,7 +171,7 @@ class HostProcesses:
     # one process
 
     def _start(self, place: Place, spawn: int) -> None:
-        assert self._data_plane.endpoints is not None, "nothing is started before the broker is known"
+        assert self._data_plane.endpoints is not None, "processes start after the broker's endpoints are known"
         boot = replace(self._boot, endpoints=self._data_plane.endpoints)
         child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
         self._children[place] = child
@@ -234,7 +234,7 @@ class HostProcesses:
         if state == "stalled":
             why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
         elif state == "lost" and place.role == "worker":
-            why = f"hangs: silent for limits.lost_after_s ({limits.lost_after_s:g} s)"
+            why = f"hangs: no heartbeat for limits.lost_after_s ({limits.lost_after_s:g} s)"
         else:
             return
         child.last_fault = agent.Fault(f"{why}, killed", {}, [])

@@ -66,7 +66,7 @@ class RemoteDataPlane(DataPlane):
         return reached
 
     def take_notice(self) -> Notice | None:
-        assert self._link is not None, "there are no sockets to read before"
+        assert self._link is not None, "sockets are read after they are opened"
         newest = self._relay.newest(self._link.notices())
         taken = self._take_fetched(self._link)
         if newest is not None and self._relay.newest([newest]) is not None:
@@ -82,7 +82,7 @@ class RemoteDataPlane(DataPlane):
             try:
                 taken = self._relay.put(fetched.notice, fetched.content) or taken
             except StoreError as error:
-                LOG.warning("weights that were fetched are asked for again: %s", error)
+                LOG.warning("fetched weights are requested again: %s", error)
             else:
                 self._fetching.came(fetched.notice.version)
         link.fetched.clear()

@@ -53,7 +53,7 @@ class WeightsRelay:
         if self.newest([notice]) is None:
             return None
         if len(content) != notice.nbytes or hashlib.sha256(content).hexdigest() != notice.sha256:
-            raise StoreError(f"version {notice.version} came damaged over the network")
+            raise StoreError(f"version {notice.version} was received with a wrong digest")
         self._write(notice, content)
         return notice
 

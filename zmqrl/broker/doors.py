@@ -60,7 +60,7 @@ class Doors:
             return self._gate.open_tcp(socket, listen, port)
         except zmq.ZMQError as error:
             where = f"port {port} of {listen.address}"
-            raise ConfigError(f"learner.port: {where} cannot be had: {error}; choose another, or auto") from error
+            raise ConfigError(f"cannot bind learner.port, {where}: {error}; set another port, or auto") from error
 
     def bind_again(self) -> bool:
         """Bind the sockets whose files were removed, as at a logout; returns whether there were any.

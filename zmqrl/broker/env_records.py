@@ -135,7 +135,7 @@ def _slot_state(row: Sequence[Any]) -> EnvSlotState:
     episode, resetting, elapsed, *arrays = row
     actions, state, obs = (None if array is None else _array_from_data(array) for array in arrays)
     if (state is None) != (obs is None) or (state is not None and state.dtype != np.uint8):
-        raise ValueError("a state without an observation, or not of bytes")
+        raise ValueError("a state without an observation, or not bytes")
     return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed))
 
 

@@ -188,7 +188,9 @@ class Placement:
         if self._sync and back is not None:
             self._go_back(_GoneBack(version, back))
         elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
-            self._actions.append(ev.Fail(f"the learner went back to {version}, before what was stored: resume the run"))
+            self._actions.append(
+                ev.Fail(f"the learner rolled back to version {version}, older than the stored rows: resume the run")
+            )
         self._changed = self._changed or self._version is None
         self._version = version
 
@@ -249,7 +251,7 @@ class Placement:
 
     def _begin(self, order: StreamOrder) -> None:
         index = self._membership.owner(order.vector_env)
-        assert index is not None, "asked before"
+        assert index is not None, "checked before"
         holder = index, self._parts[index].spawn
         self._streams.take_up(order.vector_env, order.incarnation, order.next_index, holder)
         self._give(index, order)
@@ -282,5 +284,5 @@ class Placement:
             return True
         if self._streams.roll_back(vector_env, back.incarnation, back.version.n, back.rows[vector_env]):
             return True
-        self._actions.append(ev.Fail(f"the learner went back to {back.version}, beyond what was stored"))
+        self._actions.append(ev.Fail(f"the learner rolled back to version {back.version}, newer than the stored rows"))
         return False

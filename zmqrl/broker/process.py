@@ -103,7 +103,7 @@ class Broker:
         self._answers.drops.close()
         refused = self._refused + self._doors.guard()
         if refused:
-            print(f"messages refused: {dict(refused)}", file=sys.stderr, flush=True)
+            print(f"messages rejected: {dict(refused)}", file=sys.stderr, flush=True)
         self._doors.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
@@ -144,12 +144,12 @@ class Broker:
             again = self._doors.bind_again()
         except (OSError, ConfigError, zmq.ZMQError) as error:
             if not self._unbound:
-                cause = f"the files of the broker's sockets were removed and cannot be made again: {error}"
-                self._problem(cause, "processes that start now cannot connect; tried again")
+                cause = f"the broker's socket files were removed and cannot be recreated: {error}"
+                self._problem(cause, "new processes cannot connect; retrying")
             self._unbound = True
             return
         if again:
-            self._problem("the files of the broker's sockets were removed", "bound again")
+            self._problem("the broker's socket files were removed", "sockets bound again")
         self._unbound = False
 
     def _tell_refused(self) -> None:

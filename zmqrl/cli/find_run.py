@@ -25,10 +25,10 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     if run is not None:
         named = [pair for pair in found if pair[1].run_id == run]
         if not named:
-            raise ConfigError(f"{run!r} is neither a run directory nor the id of a live run or of one in {RUNS}/")
+            raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
         return named[0]
     if not found:
-        raise ConfigError(f"no run is live and there is none in {RUNS}/: name a run directory")
+        raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 

@@ -22,7 +22,7 @@ LINES = 20
 @click.command("logs")
 @click.argument("run", required=False)
 @click.argument("who", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")
 @click.option("-n", "lines", type=click.IntRange(1), default=LINES, show_default=True, help="Last lines of each log.")
 @click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
 def logs_command(run: str | None, who: str | None, follow: bool, lines: int, grep: str | None) -> None:
@@ -32,7 +32,7 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int, gre
     logs = _logs(directory, who)
     if not logs:
         there = ", ".join(log.name for log in _logs(directory, None).values()) or "none"
-        raise ConfigError(f"{directory} has no log of {who!r}; there are: {there}")
+        raise ConfigError(f"no log of {who!r} in {directory}; known: {there}")
     from zmqrl.cli.find_run import is_live
 
     for log in _oldest_first(logs):
@@ -136,7 +136,7 @@ def _pattern(grep: str | None) -> re.Pattern[str]:
     try:
         return re.compile(grep or "")
     except re.error as error:
-        raise ConfigError(f"--grep {grep!r} is no regular expression: {error}") from error
+        raise ConfigError(f"--grep {grep!r} is not a valid regular expression: {error}") from error
 
 
 def _show(log: Log, lines: list[str]) -> None:

@@ -21,11 +21,11 @@ def stop_command(run: str | None) -> None:
 
     directory, info = find_run(run)
     if info.host != socket.gethostname():
-        raise ConfigError(f"run {info.run_id} was started on {info.host}: stop it there")
+        raise ConfigError(f"run {info.run_id} was started on {info.host}; stop it on that host")
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
     os.kill(info.pid, signal.SIGUSR1)
-    click.echo(f"{info.run_id} is asked to stop; its summary will be in {directory}/summary.json")
+    click.echo(f"{info.run_id} stop requested; the summary will be in {directory}/summary.json")
 
 
 @click.command("clean")

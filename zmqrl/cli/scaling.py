@@ -16,7 +16,7 @@ ANSWER_S = 10.0
 def scale_command(words: tuple[str, ...]) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
 
-    HOST must have had workers when the run began, or be the learner's host.
+    HOST must have had workers at the start of the run, or be the learner's host.
     """
     is_run = "=" not in words[0] or "/" in words[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = words[0] if is_run else None
@@ -27,7 +27,7 @@ def scale_command(words: tuple[str, ...]) -> None:
             raise ConfigError(f"{word!r}: write HOST=N with a number of workers")
         workers[host] = int(count)
     if not workers:
-        raise ConfigError("write HOST=N: which host is to run how many workers?")
+        raise ConfigError("write HOST=N: the host and its number of workers")
     _ask(run, workers)
 
 

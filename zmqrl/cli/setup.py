@@ -36,7 +36,7 @@ def setup_command(
     chosen = chosen_hosts(config.hosts, limit) if limit else set(config.hosts)
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
-        raise ConfigError(f"{hosts}: there is no host to set up: none of those that are meant is reached by SSH")
+        raise ConfigError(f"{hosts}: no host to set up: none of the selected hosts is reached by SSH")
     parcel = Parcel(
         make_wheel(),
         _read(constraints or CONSTRAINTS),

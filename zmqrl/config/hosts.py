@@ -33,7 +33,7 @@ def expand(hosts: Node | None) -> Node | None:
             raise ConfigError(f"{node.source}: hosts.{error}") from error
         for name in names:
             if name in children:
-                raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} stands twice")
+                raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} is listed twice")
             children[name] = node
     return Branch(hosts.source, children)
 
@@ -106,7 +106,7 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
     for term in (part.strip() for given in terms for part in given.split(",")):
         named = _named(hosts, term)
         if not named:
-            raise ConfigError(f"--limit {term}: no host or group has this name; {_there_are(hosts, term)}")
+            raise ConfigError(f"--limit {term}: unknown host or group; {_there_are(hosts, term)}")
         chosen |= named
     return chosen
 

@@ -91,8 +91,8 @@ def preset_path(preset: str, beside: Path | None = None) -> Path:
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
     near = difflib.get_close_matches(preset, presets(), n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(presets())}"
-    raise ConfigError(f"run.preset: there is no preset {shown(preset)}; {hint}")
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(presets())}"
+    raise ConfigError(f"run.preset: unknown preset {shown(preset)}; {hint}")
 
 
 def preset_name(preset: str, beside: Path | None = None) -> str:
@@ -232,8 +232,8 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
     if request.workers is not None and others:
         raise ConfigError(
-            f"--workers is for this machine alone, and other hosts are listed: {hosts_of.shortened(others)}; "
-            "write hosts.NAME.workers, or give --limit local"
+            f"--workers applies to this machine only, and other hosts are listed: {hosts_of.shortened(others)}; "
+            "set hosts.NAME.workers, or use --limit local"
         )
     check_hosts(config)
     check_code(config.code)

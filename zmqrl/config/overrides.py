@@ -81,7 +81,7 @@ def _from_flag(pair: str) -> Branch:
 def _parts(key: str, source: Source) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in key.split("."))
     if not all(parts):
-        raise ConfigError(f"{source}: {key!r} is no dotted key such as run.seed")
+        raise ConfigError(f"{source}: {key!r} is not a dotted key such as run.seed")
     return parts
 
 

@@ -155,9 +155,9 @@ def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
     try:
         arrays = {name: _view(content, start, entry) for name, entry in header.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"not a whole safetensors file ({len(content)} bytes): {error}") from error
+        raise StoreError(f"truncated or invalid safetensors file ({len(content)} bytes): {error}") from error
     if not isinstance(metadata, dict):
-        raise StoreError("not a safetensors file: __metadata__ is no mapping")
+        raise StoreError("not a safetensors file: __metadata__ is not a mapping")
     return arrays, {str(key): str(value) for key, value in metadata.items() if key != _DIGEST_KEY}
 
 
@@ -167,7 +167,7 @@ def verify(content: bytes) -> dict[str, object]:
     metadata = header.get("__metadata__")
     stated = metadata.get(_DIGEST_KEY) if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(stated, str) or len(stated) != len(_ZEROS):
-        raise StoreError("the file holds no digest")
+        raise StoreError("the file has no digest")
     head = content[:start].replace(_MARK + stated.encode(), _MARK + _ZEROS.encode(), 1)
     digest = hashlib.sha256(head)
     digest.update(memoryview(content)[start:])
@@ -179,13 +179,13 @@ def verify(content: bytes) -> dict[str, object]:
 def _header(content: bytes) -> tuple[dict[str, object], int]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
-        raise StoreError(f"not a whole safetensors file: {len(content)} bytes, header of {length}")
+        raise StoreError(f"truncated or invalid safetensors file: {len(content)} bytes, header of {length}")
     try:
         header = json.loads(content[8 : 8 + length])
     except ValueError as error:
-        raise StoreError(f"not a safetensors file: its header is no JSON ({error})") from error
+        raise StoreError(f"not a safetensors file: the header is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise StoreError("not a safetensors file: its header is no mapping")
+        raise StoreError("not a safetensors file: the header is not a mapping")
     return header, 8 + length
 
 

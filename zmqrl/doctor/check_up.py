@@ -113,7 +113,7 @@ class CheckUp:
         late = [host for host, at in self._late_at.items() if at <= now and not self._examination.is_idle(host)]
         for host in late:
             waited_for = self._examination.measurements[host].waited_for
-            cause = f"connected, but no answer within {self._answer_s:g} s about {waited_for}"
+            cause = f"connected, but no answer within {self._answer_s:g} s to: {waited_for}"
             self._send(self._examination.fail(host, Failure("answer", cause)))
             del self._late_at[host]
         if self._examination.done:
@@ -133,7 +133,7 @@ class CheckUp:
         elif isinstance(event, _Ended):
             self._late_at.pop(host, None)
             for reason, count in event.refused.items():
-                self._tell(f"{host}: refused {count} lines of its probe ({reason})")
+                self._tell(f"{host}: rejected {count} lines of the probe ({reason})")
             if host not in self._examination.over:
                 failure = why_it_ended(event.code, event.stderr)
                 self._send(self._examination.fail(host, failure))

@@ -55,9 +55,7 @@ class EnvProcess:
             return facts
         if late:
             return structs.replace(facts, stage=f"{facts.stage}, out of time")
-        return structs.replace(
-            facts, error=f"the process that looked at the env died ({cause_of(code)}) at: {facts.stage}"
-        )
+        return structs.replace(facts, error=f"the env check process exited ({cause_of(code)}) at: {facts.stage}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -223,13 +223,13 @@ class Examination:
 
     def _store_there(self) -> str:
         folders = self._of_learner().folders
-        assert folders is not None and folders.store is not None, "nobody watches before"
+        assert folders is not None and folders.store is not None, "the folders are known before a host watches"
         return folders.store.there
 
     def _store_facts(self, host: str, seen: Seen, written: Written | None) -> StoreFacts:
         if seen.time_s is None:
             cause = written.error if written is not None else None
-            return StoreFacts(False, None, cause or f"it is another directory: not seen within {WATCH_S:g} s")
+            return StoreFacts(False, None, cause or f"another directory: the file was not visible within {WATCH_S:g} s")
         here, there = self.measurements[host].clock, self._of_learner().clock
         if written is None or here is None or there is None:
             return StoreFacts(True, None, None)

@@ -27,7 +27,7 @@ def look_at_folder(path: str) -> Folder:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return Folder(str(whole), str(there), 0, f"{there} is no directory")
+        return Folder(str(whole), str(there), 0, f"{there} is not a directory")
     try:
         space = os.statvfs(there)
         free = space.f_bavail * space.f_frsize

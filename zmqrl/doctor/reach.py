@@ -165,7 +165,7 @@ def _tcp(address: str, port: int) -> str:
     """What plain TCP says of a port that does not answer."""
     try:
         socket.create_connection((address, port), TCP_S).close()
-        return "connects, but something else than the check answers there"
+        return "connected, but another program answers on this port"
     except TimeoutError:
         return "no answer: filtered or not routed"
     except OSError as error:

@@ -153,7 +153,7 @@ class _Judge:
         more = len(rows) - len(unique)
         if more:
             self._doubled += more
-            self._tell(f"one learner was given {more} rows of the same segments twice")
+            self._tell(f"one learner received {more} rows of the same segments twice")
         return unique
 
     def stream(self, stream: Stream, rows: Array) -> None:
@@ -201,13 +201,13 @@ class _Judge:
         missing, more = np.maximum(due - seen, 0), np.maximum(seen - due, 0)
         self._lost += int(missing.sum())
         self._doubled += int(more.sum())
-        for what, where in (("missing", missing), ("there more than once", more)):
+        for what, where in (("missing", missing), ("present more than once", more)):
             if where.any():
                 at = int(np.flatnonzero(where)[0])
                 k = int(np.searchsorted(starts, at, "right")) - 1
                 self._tell(f"{stream}: {int(where.sum())} rows {what}, first episode {k} t {at - int(starts[k])}")
                 near = rows[np.abs(ordinals - at) <= 1]
-                self._tell(f"    beside it: {near[:MOST_TOLD].tolist()}")
+                self._tell(f"    adjacent rows: {near[:MOST_TOLD].tolist()}")
 
     def _follow(self, stream: Stream, rows: Array, ordinals: Array) -> None:
         """What the env said of its actions is what was stored of them."""

@@ -115,7 +115,7 @@ def _run(sessions: list[Session], for_s: float) -> None:
             while thread.is_alive():
                 thread.join(JOIN_S)
     except KeyboardInterrupt:
-        raise Interrupted("the drill was interrupted; its runs were ended") from None
+        raise Interrupted("the drill was interrupted; its runs were stopped") from None
     finally:
         clock.stop.set()
         clock.begin.abort()

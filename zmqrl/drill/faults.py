@@ -161,7 +161,7 @@ def _kinds(word: str, option: str) -> list[Kind]:
     meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-        raise ConfigError(f"{option} {word}: there is no such fault; there are {known}, or a role for all of its own")
+        raise ConfigError(f"{option} {word}: unknown fault; known: {known}, or a role for all faults of it")
     return meant
 
 
@@ -243,7 +243,7 @@ def _drawn(
 ) -> list[tuple[Target, Kind]]:
     """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
     if not targets:
-        raise ConfigError("--only: no process of these runs can have such a fault")
+        raise ConfigError("--only: the fault does not apply to any process of these runs")
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
         raise ConfigError(f"--at-least: {len(drawn)} faults are more than the {count} of the drill; raise --faults")
@@ -259,7 +259,9 @@ def _drawn(
 def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
     able = [target for target in targets if target.can_have(kind)]
     if not able:
-        raise ConfigError(f"--at-least {kind.role}:{kind.action.value}: no process of these runs can have such a fault")
+        raise ConfigError(
+            f"--at-least {kind.role}:{kind.action.value}: the fault does not apply to any process of these runs"
+        )
     return able[dice.randrange(len(able))]
 
 

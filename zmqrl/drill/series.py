@@ -48,7 +48,9 @@ class Series:
         rows += [f"FAULT: {name}: {fault}" for name, report in self.reports.items() for fault in report.faults]
         counted = ", ".join(f"{self.kills(role)} of {role}" for role in ROLES)
         rows.append(f"kills: {counted}")
-        rows.append(f"verdict: {'nothing lost, nothing twice, all recovered' if self.exit_code == 0 else 'FAIL'}")
+        rows.append(
+            f"verdict: {'no row lost, no row stored twice, all processes recovered' if self.exit_code == 0 else 'FAIL'}"
+        )
         return "\n".join(rows)
 
 

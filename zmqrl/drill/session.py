@@ -139,7 +139,7 @@ class Session:
         for active in list(self._active):
             self._note(active, None)
         if pending and not clock.stop.is_set():
-            self.failures.append(f"{len(pending)} faults found no moment to come")
+            self.failures.append(f"{len(pending)} faults were not injected before the end")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
         """Once it is time, its processes are there, and it may overlap with each fault that is open."""
@@ -233,7 +233,7 @@ class Session:
         self._end_deeds()
         during = ", ".join(str(a.fault.kind) for a in self._active) or "none"
         code, words = self.subject.exit_code, self.subject.last_words()
-        self.failures.append(f"the run ended by itself with exit code {code}, faults in progress: {during}\n{words}")
+        self.failures.append(f"the run ended unexpectedly with exit code {code}, faults in progress: {during}\n{words}")
         for active in list(self._active):
             self._note(active, None)
         self.subject.await_gone({})

@@ -68,7 +68,7 @@ class VectorEnv(ABC):
 
     def states(self) -> Array:
         """uint8 `[N, bytes]`: the state of each env, zeros where the next step resets; of envs that have one."""
-        raise NotImplementedError(f"{type(self).__name__} has no states")
+        raise NotImplementedError(f"{type(self).__name__} does not save states")
 
     @abstractmethod
     def close(self) -> None:

@@ -94,7 +94,7 @@ def quiet() -> Iterator[None]:
 
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
     if not isinstance(env, gym.Env):
-        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is no gymnasium.Env")
+        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is not a gymnasium.Env")
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     threshold = env.spec.reward_threshold if env.spec is not None else None
@@ -146,7 +146,7 @@ def _wrapper(path: str) -> Callable[[Env], Env]:
     except ImportError as error:
         raise ConfigError(f"env.wrappers: {path!r} cannot be imported: {error}") from error
     if found is None:
-        raise ConfigError(f"env.wrappers: {path!r} is not found; write `module:Wrapper`")
+        raise ConfigError(f"env.wrappers: {path!r} was not found; write `module:Wrapper`")
     return found
 
 

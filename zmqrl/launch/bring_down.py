@@ -84,7 +84,7 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
     if info.ended_at is not None:
         return HostReport("launcher")
     if info.host != socket.gethostname():
-        cause = f"it was started on {info.host}: `zmqrl down {info.run_id}` there ends it, if it still runs"
+        cause = f"started on {info.host}; if it still runs, use `zmqrl down {info.run_id}` there"
         return HostReport("launcher", cause=cause)
     process = ProcessId(info.pid, info.start_time)
     if not info.live:
@@ -118,7 +118,7 @@ def _config(doomed: Doomed) -> tuple[Config | None, str | None]:
     try:
         return read_config(doomed.run_dir), None
     except ConfigError as error:
-        return None, f"{error}: only this machine was looked at"
+        return None, f"{error}: only this machine was checked"
 
 
 def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
@@ -127,11 +127,11 @@ def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[
         known = [] if config is None else [*config.hosts, config.learner.host]
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
-        raise ConfigError("--limit: the hosts of this run are not known here, only its processes")
+        raise ConfigError("--limit: the hosts of this run are unknown on this machine")
     if doomed.info is not None and doomed.info.live:
         raise ConfigError(
-            f"run {doomed.run_id} goes on, and would take the host back: "
-            f"`zmqrl drain {doomed.run_id} HOST` takes it out of the run"
+            f"run {doomed.run_id} is active and would use the host again: "
+            f"use `zmqrl drain {doomed.run_id} HOST` to remove it from the run"
         )
     nobody = replace(config, learner=replace(config.learner, host=NOBODY))  # or it would stay, named or not
     return [name for name in limited(nobody, limit).hosts if name != NOBODY]
@@ -146,7 +146,7 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
     by_themselves = [host for host in far if not is_remote(host, config.hosts.get(host, HostSection()))]
     for host in by_themselves:
         lease_s = config.limits.host_lease_s
-        cause = f"it joined by itself, and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
+        cause = f"it joined manually and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
         yield HostReport(host, cause=cause)
     reached = [host for host in far if host not in by_themselves]
     if reached:
@@ -159,7 +159,7 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
 def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:
     info = doomed.info
     if info is not None and info.host != socket.gethostname():
-        cause = f"that is {info.host}, and not this machine: `zmqrl down {info.run_id}` there ends its part"
+        cause = f"this is {info.host}, not this machine: use `zmqrl down {info.run_id}` there"
         return HostReport(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}
     return HostReport(LOCAL, reap(doomed.run_id, grace_s, None if alone else LOCAL))

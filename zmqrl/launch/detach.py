@@ -37,7 +37,7 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
     finally:
         signal.signal(signal.SIGINT, before)
         os.close(read_fd)
-    print(f"run in {run_dir} goes on in the background (pid {pid}): `zmqrl status {run_dir}`")
+    print(f"run in {run_dir} continues in the background (pid {pid}): `zmqrl status {run_dir}`")
     return 0
 
 

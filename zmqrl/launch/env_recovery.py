@@ -14,7 +14,7 @@ COPIES = 6
 MOST_RECORD_BYTES = 1 << 30
 """Of one vector env: what a take-up carries part by part in a time that one would wait for."""
 OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
-FOR_A_RESUME = "Set env.recovery: restart_episode, the one key of env that a resume may change"
+FOR_A_RESUME = "Set env.recovery: restart_episode, the only key of env that a resume may change"
 
 
 def check_recovery(plan: RunPlan) -> None:
@@ -29,12 +29,12 @@ def check_recovery(plan: RunPlan) -> None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
             f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
-            f"Mode {config.run.mode} repeats the actions of running episodes after a death or a resume. "
-            f"{ways_out}. README explains the three ways in 'Your own env'."
+            f"Mode {config.run.mode} repeats the actions of running episodes after a restart or a resume. "
+            f"{ways_out}. See 'Your own env' in README."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
-        limit = f"a take-up of one vector env carries {MOST_RECORD_BYTES / 1e6:,.0f} MB at most"
+        limit = f"the handover of one vector env is limited to {MOST_RECORD_BYTES / 1e6:,.0f} MB"
         raise _too_much(plan, env.max_episode_steps, step, MOST_RECORD_BYTES, limit)
     if config.learner.host != LOCAL:
         return

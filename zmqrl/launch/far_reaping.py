@@ -60,8 +60,8 @@ def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_
         found = _answer(done.stdout)
         if found is None:
             said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
-            mend = f"look there: {command}"
-            raise HostFailed(host, f"it does not say what is left of the run (exit {done.code}): {said}", mend)
+            mend = f"check: {command}"
+            raise HostFailed(host, f"the reaper gave no valid report (exit code {done.code}): {said}", mend)
         if not found.left and host != config.learner.host:
             folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
             connection.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)

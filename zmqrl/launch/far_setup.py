@@ -270,7 +270,7 @@ def _beat() -> None:
 
 
 def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["it ended without a word"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class HostLinks:
         if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
             return None
         missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]
-        return "\n".join(["no host is left that the run could go on with", *missing])
+        return "\n".join(["no usable host left", *missing])
 
     def _invite(self) -> None:
         """Hosts that SSH cannot reach join by a file that their user carries there."""
@@ -97,11 +97,12 @@ class HostLinks:
             try:
                 path = write_connection_file(self._private, boot, self._join_command(boot.host))
             except OSError as error:
-                cause = f"its connection file cannot be written: {error}"
-                self._state.note(Problem(boot.host, cause, "the run goes on without it"))
+                cause = f"the connection file cannot be written: {error}"
+                self._state.note(Problem(boot.host, cause, "the run continues without this host"))
                 continue
             self._state.invite(
-                boot.host, f"copy {path} there, keep it secret, and run: zmqrl worker --connect {path.name}"
+                boot.host,
+                f"copy {path} to that host (it contains a key), and run there: zmqrl worker --connect {path.name}",
             )
 
     def _join(self, host: str) -> None:
@@ -109,7 +110,7 @@ class HostLinks:
 
     def _join_command(self, host: str) -> agent.Join:
         listening, named = self._state.hosts.listening, self._plan.config.learner.address
-        assert listening is not None, "a host joins once the broker is there"
+        assert listening is not None, "a host joins after the broker has started"
         found = [named] if named else listening.addresses
         addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
         token = listening.token if self._plan.config.store.path else None
@@ -127,19 +128,17 @@ class HostLinks:
 
     def _scale(self, host: str, workers: int) -> str:
         if host not in self._boots:
-            return f"{host}: it takes no part"
+            return f"{host}: not part of this run"
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
         if not row.is_gone:
             self._orchestrator.command(host, agent.Hold(list(indexes)))
-            return (
-                f"{host}: {workers} workers" if workers else f"{host}: its workers leave at the end of their segments"
-            )
+            return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
         if not workers:
-            return f"{host}: it takes no part"
+            return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
-        return f"{host}: it is connected to again, for {workers} workers"
+        return f"{host}: reconnecting, {workers} workers"
 
     def _keep(self, part: agent.LogText) -> None:
         """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""

@@ -18,9 +18,9 @@ def lost_agent(state: RunState) -> Problem | None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
-    cause = f"the host agent of {host} died: {_how_it_ended(state.plan, state.agent_exit)}"
+    cause = f"the host agent of {host} exited unexpectedly: {_how_it_ended(state.plan, state.agent_exit)}"
     tail = tail_since(log, state.plan.started_at)
-    ends = "its processes end with it, and so does the run"
+    ends = "its processes and the run end"
     return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
 
 
@@ -29,7 +29,7 @@ def _how_it_ended(plan: RunPlan, code: int) -> str:
     host = plan.config.learner.host
     section = plan.config.hosts.get(host)
     if code == -1 and section is not None and is_remote(host, section):
-        return "by a signal, or its connection was lost"
+        return "signal or lost connection"
     return cause_of(code)
 
 

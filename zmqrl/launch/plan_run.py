@@ -115,8 +115,8 @@ def _workers(config: Config) -> Mapping[str, int]:
         raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
     if config.run.mode == "sync" and total > config.env.vector_envs:
         raise ConfigError(
-            f"hosts.{first}.workers: {total} workers are more than env.vector_envs "
-            f"{config.env.vector_envs}, and in sync each needs one; raise env.vector_envs or ask for fewer workers"
+            f"hosts.{first}.workers: {total} workers exceed env.vector_envs "
+            f"{config.env.vector_envs}, and in sync each worker needs one; raise env.vector_envs or set fewer workers"
         )
     if known and config.min_workers > total:
         raise ConfigError(f"min_workers: {config.min_workers}: all hosts together have {total} workers")
@@ -191,13 +191,11 @@ def _rows(config: Config) -> int:
 def _check_replay(config: Config, workers: int) -> None:
     replay, rows = config.replay, _rows(config)
     if replay.learning_starts > replay.capacity:
-        raise ConfigError(
-            f"replay.learning_starts: {replay.learning_starts} is more than replay.capacity {replay.capacity} holds"
-        )
+        raise ConfigError(f"replay.learning_starts: {replay.learning_starts} exceeds replay.capacity {replay.capacity}")
     quota = rows if config.run.mode == "async" else rows * config.env.vector_envs
     if replay.capacity < quota:
         raise ConfigError(
-            f"replay.capacity: {replay.capacity} cannot hold {quota} env steps, the least that arrives at once; "
+            f"replay.capacity: {replay.capacity} is smaller than {quota} env steps, the minimum of one arrival; "
             "raise it or lower env.segment_steps"
         )
     leases = config.limits.leases_per_worker

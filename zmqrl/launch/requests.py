@@ -34,7 +34,7 @@ def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     while not answered.exists():
         if time.monotonic() > until:
             asked.unlink(missing_ok=True)
-            raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
+            raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s")
         time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
     answer = decode(RequestAnswer, answered.read_bytes())
     answered.unlink()

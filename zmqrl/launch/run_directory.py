@@ -102,7 +102,7 @@ class RunDirectory:
 
     def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
         """Move `names` from `folder` to `target` before the attempt begins; `discard` moves them back."""
-        assert self._undo is not None, "a new directory holds no results"
+        assert self._undo is not None, "a new directory has no results"
         self._undo.put_aside(folder, names, target)
 
     @property

@@ -50,22 +50,22 @@ class Scaling:
     def _check(self, host: str, workers: int) -> None:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
         if host not in config.hosts and host != config.learner.host:
-            raise ConfigError(f"there is no host {host!r} in this run; there are: {', '.join(config.hosts)}")
+            raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join(config.hosts)}")
         if config.run.mode == "single":
             raise ConfigError("mode single has no workers to scale")
         if workers and host != config.learner.host and not self._plan.workers.get(host):
             raise ConfigError(
-                f"{host}={workers}: {host} took no part when the run began, and cannot join it now: `zmqrl stop` it, "
-                "and resume it with workers there"
+                f"{host}={workers}: {host} was not part of the run at its start: `zmqrl stop` the run, "
+                "and resume it with workers on this host"
             )
         if others + workers < 1:
-            raise ConfigError(f"{host}={workers} would leave the run without a worker: `zmqrl stop` ends it")
+            raise ConfigError(f"{host}={workers} would remove the last worker: `zmqrl stop` ends the run")
         if config.run.mode == "sync" and others + workers > config.env.vector_envs:
             raise ConfigError(
-                f"{host}={workers} makes {others + workers} workers, and the run has {config.env.vector_envs} vector "
+                f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
                 "envs: in sync each worker needs one"
             )
         fresh = workers - len(self._held.get(host, ()))
         if config.run.mode == "async" and self._next + fresh > self._plan.streams:
             left = self._plan.streams - self._next
-            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has room for {left}")
+            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has {left} unused")

@@ -86,7 +86,7 @@ class Installed:
     """Host keys that were new and are now known: what to tell the user."""
 
     def __str__(self) -> str:
-        how = "already there" if self.was_there else "new venv" if self.made_venv else "installed"
+        how = "already installed" if self.was_there else "new venv" if self.made_venv else "installed"
         where = f"{self.python} (Python {self.python_version})"
         return f"{self.host}: zmqrl {self.version} in {where}, {how}, {self.took_s:.1f} s"
 
@@ -96,7 +96,7 @@ def wheel_files(folder: Path) -> tuple[Path, ...]:
     files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not files:
         raise ConfigError(
-            f"--wheels {folder}: there are no wheels in it; fill it where there is an index: "
+            f"--wheels {folder}: no wheels found; download them where a package index is reachable: "
             f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
         )
     return files

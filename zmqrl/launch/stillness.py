@@ -23,12 +23,12 @@ class Stillness:
         if self._told or now - self._since < self._after_s:
             return None
         self._told = True
-        cause = f"no env step was stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
-        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends it with a checkpoint")
+        cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
+        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
 
 
 def _who(state: RunState) -> str:
     workers = [row for row in state.workers.values() if row.state not in ("ready", "ended")]
     away = [f"{row.host}/worker-{row.index} is {row.state}" for row in workers]
     away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained")]
-    return ", ".join(away) if away else "every process lives and says that it is well: zmqrl logs shows what they wrote"
+    return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"

@@ -44,7 +44,7 @@ def final_lines(summary: Summary) -> str:
     if summary.restarts:
         lines.append(f"  restarts {summary.restarts}")
     if summary.recovery == "restart_episode":
-        lines.append("  env.recovery restart_episode: the weights depend on deaths and resumes as well")
+        lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
     if summary.bottleneck:
         lines.append(f"  bottleneck {summary.bottleneck}")
     return "\n".join(lines)

@@ -81,7 +81,9 @@ class ArenaSource(SegmentSource):
         past = [ref for index, ref in indexed if index < at.n]
         past += [ref for index, ref in indexed if index >= at.n and back]
         if len(past) < len(metas):
-            raise ArenaError(f"{len(past)} slots are held for the {len(metas)} segments of FULL: resume the run")
+            raise ArenaError(
+                f"{len(past)} slots are held for the {len(metas)} segments of the full checkpoint: resume the run"
+            )
         for place, (ref, meta) in enumerate(zip(past, metas, strict=False)):
             for name in columns.keys() & self._arena.columns.keys():
                 self._arena.columns[name][ref.slot] = columns[name][place]

@@ -118,7 +118,7 @@ class SegmentSource(ABC):
         Where the predecessor got further than `at`, positions from there on are opened again. ArenaError when fewer
         slots are held than segments are given.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not outlive a learner")
+        raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
 
     @abstractmethod
     def announce(self, notice: Notice) -> None:

@@ -126,4 +126,4 @@ class InprocBackend(MemoryBackend):
 
     @classmethod
     def sink(cls, boot: Boot) -> SegmentSink:
-        raise ConfigError("inproc has no workers of their own: use memory_backend.kind zmq in sync and async")
+        raise ConfigError("inproc has no worker processes: set memory_backend.kind: zmq in sync and async")

@@ -40,7 +40,9 @@ def send(connection: Connection, checkpoints: Path, folder: str) -> None:
 def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they cannot be had."""
     if not bring(connection, folder, checkpoints, KEPT):
-        raise HostFailed(connection.target.host, f"a checkpoint in {folder} is damaged", "look there for what is left")
+        raise HostFailed(
+            connection.target.host, f"a checkpoint in {folder} is damaged", "see the remaining files there"
+        )
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
@@ -77,7 +79,9 @@ def bring(
     listed = connection.run(f"ls {far(folder)} 2>/dev/null || test ! -e {far(folder)}", LIST_S)
     if listed.code != 0:
         raise HostFailed(
-            connection.target.host, f"its checkpoints in {folder} cannot be listed", "look there for what is left"
+            connection.target.host,
+            f"the host's checkpoints in {folder} cannot be listed",
+            "see the remaining files there",
         )
     there, whole = listed.stdout.decode(errors="replace").split(), True
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -145,7 +149,10 @@ class Mirror:
             except (HostFailed, OSError) as error:
                 if not failing and self._connection.is_alive():
                     host, why = self._connection.target.host, getattr(error, "cause", str(error))
-                    self._warn(host, f"its checkpoints are not copied to {self._checkpoints}: {why}; it is tried again")
+                    self._warn(
+                        host,
+                        f"the host's checkpoints are not copied to {self._checkpoints}: {why}; the copy is retried",
+                    )
                 failing = True
             pause_s = max(self._every_s, (time.monotonic() - begun) * (1 / BUSY_SHARE - 1))
 

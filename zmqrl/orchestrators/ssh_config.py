@@ -106,7 +106,9 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
 def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:
     if depth > MOST_JUMPS:
         raise HostFailed(
-            wanted.host, f"more than {MOST_JUMPS} jump hosts, or a circle of them", f"ssh -G {wanted.name} | grep proxy"
+            wanted.host,
+            f"more than {MOST_JUMPS} jump hosts, or a cycle of jump hosts",
+            f"ssh -G {wanted.name} | grep proxy",
         )
     _check(wanted)
     client = shutil.which("ssh")
@@ -171,10 +173,10 @@ def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[st
             done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             why = f"`ssh -G {wanted.name}` took longer than {ASK_S:g} s"
-            raise HostFailed(wanted.host, why, f"look for Match exec in {config or USER_CONFIG}") from None
+            raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
     if done.returncode:
         said = done.stderr.strip() or f"exit {done.returncode}"
-        raise HostFailed(wanted.host, f"ssh refuses its configuration: {said}", f"try: ssh -G {wanted.name}")
+        raise HostFailed(wanted.host, f"ssh rejects its configuration: {said}", f"try: ssh -G {wanted.name}")
     found: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -217,7 +219,7 @@ def _check(wanted: _Wanted) -> None:
         ("jump", wanted.fallback.jump),
     ):
         if value is not None and (not value or value.startswith("-") or re.search(r"[\s\"'\\\x00-\x1f]", value)):
-            raise HostFailed(wanted.host, f"{key}: {value!r} cannot be one", f"correct hosts.{wanted.host}.{key}")
+            raise HostFailed(wanted.host, f"{key}: invalid value {value!r}", f"correct hosts.{wanted.host}.{key}")
 
 
 def _proxy_command(one: Mapping[str, str], tokens: Mapping[str, str]) -> str | None:

@@ -67,8 +67,8 @@ class Connection:
                 why = str(error)
         raise HostFailed(
             target.host,
-            f"{target.address} hung up {GREETINGS} times before saying hello: {why}",
-            f"no sshd there, or a busy one (MaxStartups), or a firewall? try: {target.login_command()} true",
+            f"{target.address} closed the connection before the SSH banner ({GREETINGS} attempts): {why}",
+            f"possible causes: no sshd, a busy sshd (MaxStartups), a firewall; try: {target.login_command()} true",
         )
 
     @classmethod
@@ -154,10 +154,13 @@ class Connection:
             if not self.is_alive():
                 why, mend = "the connection is lost", f"try: {self.target.login_command()} true"
             elif isinstance(error, paramiko.ChannelException):
-                why = f"its sshd opens no further session ({error}; MaxSessions)"
-                mend = "on it, in sshd_config: MaxSessions 10"
+                why = f"the host's sshd refused a further session ({error}; MaxSessions)"
+                mend = "set MaxSessions 10 in its sshd_config"
             else:
-                why, mend = f"its sshd runs no command ({error})", f"try: {self.target.login_command()} true"
+                why, mend = (
+                    f"the host's sshd refused to run a command ({error})",
+                    f"try: {self.target.login_command()} true",
+                )
             raise HostFailed(self.target.host, why, mend) from error
         return channel
 
@@ -288,15 +291,15 @@ def _greet(
     except (paramiko.SSHException, EOFError, OSError) as error:
         if way.said():
             why = f"ProxyCommand: {way.said()}"
-            raise HostFailed(target.host, why, f"try by hand: {target.proxy_command}") from error
+            raise HostFailed(target.host, why, f"try manually: {target.proxy_command}") from error
         if isinstance(error.__context__, TimeoutError):
-            why = f"{target.address} took the connection and said no hello within {timeout_s:g} s"
-            mend = f"no sshd there, or a hanging one? see what ssh says: {target.login_command()} true"
+            why = f"{target.address} sent no SSH banner within {timeout_s:g} s"
+            mend = f"possible causes: no sshd, or a hanging sshd; see the output of: {target.login_command()} true"
             raise HostFailed(target.host, why, mend) from error
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
             raise _HungUp(str(error) or type(error).__name__) from error
-        why = f"{target.address} speaks no ssh that we do: {error}"
-        raise HostFailed(target.host, why, f"see what ssh says: {target.login_command()} true") from error
+        why = f"{target.address} does not support a common SSH protocol: {error}"
+        raise HostFailed(target.host, why, f"see the output of: {target.login_command()} true") from error
     new = check(target, HostKey(shown.get_name(), shown.asbytes()), ssh.host_keys)
     return transport, (new,) if new else ()
 

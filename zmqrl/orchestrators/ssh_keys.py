@@ -74,8 +74,8 @@ def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"
     known = known_keys(target)
     same = [key for key in known if key.blob == shown.blob]
     if any(key.revoked for key in same):
-        why = f"its host key {shown.fingerprint} is marked @revoked in {same[0].place}"
-        raise HostFailed(target.host, why, "ask whoever administers it; zmqrl does not connect")
+        why = f"host key {shown.fingerprint} is marked @revoked in {same[0].place}"
+        raise HostFailed(target.host, why, "contact the administrator; zmqrl does not connect")
     if same:
         return None
     trusted = [key for key in known if not key.revoked]
@@ -91,15 +91,15 @@ def _changed(target: Target, shown: HostKey, known: KnownKey) -> HostFailed:
     return HostFailed(
         target.host,
         f"host key CHANGED: {target.address} shows {shown.kind} {shown.fingerprint}, "
-        f"{known.place} has another; not connecting",
-        f"if it was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
+        f"{known.place} has another key; not connected",
+        f"if the host was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
     )
 
 
 def _unknown(target: Target, shown: HostKey) -> HostFailed:
     return HostFailed(
         target.host,
-        f"host key is not known: {target.address} shows {shown.kind} {shown.fingerprint}",
+        f"unknown host key: {target.address} shows {shown.kind} {shown.fingerprint}",
         "compare it on that host: for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done\n"
         f"   then: {target.login_command()} true   (or --set ssh.host_keys=accept-new)",
     )
@@ -109,8 +109,8 @@ def _write_down(target: Target, shown: HostKey) -> str:
     if target.new_keys_file is None:
         raise HostFailed(
             target.host,
-            f"host key {shown.fingerprint} cannot be accepted: ssh has no UserKnownHostsFile to keep it in",
-            f"name one in ~/.ssh/config for {target.hostname}",
+            f"host key {shown.fingerprint} cannot be accepted: ssh has no UserKnownHostsFile to store it in",
+            f"set one in ~/.ssh/config for {target.hostname}",
         )
     path = Path(target.new_keys_file)
     name = _hashed(known_name(target)) if target.hash_known_hosts else known_name(target)

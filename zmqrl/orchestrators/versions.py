@@ -26,7 +26,7 @@ def processor_refusal(machine: str | None, mode: Mode) -> str | None:
         return None
     return (
         f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "
-        "which processes share segments and weights; run.mode single runs here"
+        "which processes share segments and weights; run.mode single is supported"
     )
 
 
@@ -55,7 +55,7 @@ def clock_warnings(there: float, here: float) -> list[str]:
     if abs(ahead_s) <= MOST_SKEW_S:
         return []
     word = "ahead of" if ahead_s > 0 else "behind"
-    return [f"its clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
+    return [f"the host's clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
 
 
 def _head(version: str | None, count: int) -> list[str]:

@@ -213,7 +213,7 @@ class Arena:
         """
         at = self.layout.slots_at + slot * SLOT_WORDS
         if self.words[at + LEASE] > 1:
-            raise ArenaError(f"slot {slot} was leased before the resumed replay was put back")
+            raise ArenaError(f"slot {slot} was leased before the resumed replay was restored")
         self.write_meta(slot, meta)
         for word in (LEASE, SEAL, ACCEPT):
             self.words[at + word] = 1

@@ -65,12 +65,12 @@ class Gate:
             socket.zap_domain = DOMAIN
         elif listen.address != LOOPBACK:
             raise ConfigError(
-                f"cannot listen on tcp://{listen.address}:{port or '*'}: there are no keys, so anybody could come in; "
-                f"start the run with zmqrl launch, which makes a key for each host, or listen on {LOOPBACK} alone"
+                f"cannot listen on tcp://{listen.address}:{port or '*'}: no keys: any peer could connect; "
+                f"start the run with zmqrl launch, which creates a key for each host, or listen on {LOOPBACK} only"
             )
         socket.bind(f"tcp://{listen.address}:{port or '*'}")
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes), "of this type, says libzmq"
+        assert isinstance(bound, bytes), "libzmq returns bytes"
         return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def serve(self) -> None:

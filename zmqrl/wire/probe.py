@@ -46,7 +46,7 @@ def first_answering(
             return Reached(asked[control], (time.monotonic() - begun) * 1000)
     finally:
         context.destroy(linger=0)
-    tried = "; ".join(f"{address}: {_tcp(address, ports[-1])}" for address in addresses) or "it has no address"
+    tried = "; ".join(f"{address}: {_tcp(address, ports[-1])}" for address in addresses) or "no address"
     raise DeadlineExceeded(f"port {ports[-1]} of the learner's host does not answer within {deadline_s:g} s ({tried})")
 
 
@@ -54,8 +54,8 @@ def _tcp(address: str, port: int) -> str:
     """What plain TCP says, for the message."""
     try:
         socket.create_connection((address, port), TCP_S).close()
-        return "connects, but is no broker of this run, or refuses our key"
+        return "connected, but not a broker of this run, or the key was rejected"
     except TimeoutError:
-        return "no answer, it is filtered or not routed"
+        return "no answer: filtered or not routed"
     except OSError as error:
         return error.strerror or str(error)

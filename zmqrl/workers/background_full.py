@@ -66,7 +66,7 @@ class BackgroundFull:
         except StoreError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - a thread's end: what is not reported would count as written
-            self._error = StoreError(f"FULL cannot be written: {type(error).__name__}: {error}")
+            self._error = StoreError(f"the full checkpoint cannot be written: {type(error).__name__}: {error}")
         self.took_s = time.monotonic() - self.begun_at_s
 
     def _with_replay(self) -> Full:

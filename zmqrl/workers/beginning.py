@@ -56,10 +56,12 @@ def await_store(boot: Boot, store: DataStore, source: SegmentSource, saving: Sav
 
     def look() -> None:
         if store.newest() is None and not _has_full(store):
-            raise StoreError(f"{boot.plan.store_path} holds nothing, and this run has written there: it is away")
+            raise StoreError(
+                f"{boot.plan.store_path} is empty, but this run has written there: the store is unavailable"
+            )
 
     if boot.spawn > 0 and source.left_word() is not None:
-        saving.insist("the store", look, "the replaced learner waits to begin, and tries again")
+        saving.insist("the store", look, "the start of the replacement learner waits, retrying")
 
 
 def _has_full(store: DataStore) -> bool:

@@ -129,7 +129,7 @@ class Evaluator:
         try:
             self._store.save_best(version, content, score)
         except StoreError as error:
-            self._events.send(agent.ProblemReport(str(error), "the best version before it stays"))
+            self._events.send(agent.ProblemReport(str(error), "the previous best version is kept"))
             return False
         self._best = score
         return True

@@ -180,7 +180,7 @@ class Learning:
         self._notice = self.saving.insist(
             "the current version",
             lambda: publish(self.store, self.version, weights, self.progress, self.algorithm),
-            "the run waits, since workers get no weights, and tries again",
+            "the run waits because workers receive no weights, retrying",
         )
         return self._notice
 
@@ -192,7 +192,7 @@ class Learning:
         try:
             self.store.read(notice.key, notice.nbytes, notice.sha256, 0.0)
         except StoreError as error:
-            self.saving.problem(str(error), "it is written and announced again")
+            self.saving.problem(str(error), "the version is written and announced again")
             self.publish()
 
     def announce(self, notice: Notice) -> None:
@@ -245,7 +245,7 @@ class Learning:
         return {"counters": vars(self.counters), "written_at": time.time()}
 
     def _insist_on_start(self, write: Callable[[], object]) -> None:
-        self.saving.insist("the FULL to begin from", write, "the run waits to begin, and tries again")
+        self.saving.insist("the initial full checkpoint", write, "the start of the run waits, retrying")
 
     def save_full_beside(self, replay: UniformReplay) -> None:
         """Begin to write FULL with `replay` while training goes on; nothing while one is on its way.

@@ -91,7 +91,5 @@ class Saving:
         failing = self._failing.pop(what, None)
         if failing is not None:
             failed_s = time.monotonic() - failing.since
-            self.problem(
-                f"{what} could not be written for {failed_s:.1f} s", "it can be written again, the run goes on"
-            )
+            self.problem(f"{what} could not be written for {failed_s:.1f} s", "writes succeed again, the run continues")
         return result
