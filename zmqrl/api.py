@@ -68,7 +68,7 @@ def train(
 
 @contextmanager
 def _script_directory_for_children() -> Iterator[None]:
-    """Processes of the run look into the working directory; what lies beside the calling script is theirs as well."""
+    """Processes of the run import from the working directory and from the directory of the calling script."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     before = os.environ.get("PYTHONPATH")
     if script is not None:

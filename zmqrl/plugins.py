@@ -20,7 +20,7 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     """The concrete subclass of `base` that `kind` names.
 
     `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of
-    module a.b. ConfigError says what is wrong and names the nearest kind. It is returned as Any: the caller knows its
+    module a.b. ConfigError states what is wrong and names the nearest kind. It is returned as Any: the caller knows its
     constructor.
     """
     if ":" in kind:

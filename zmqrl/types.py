@@ -35,7 +35,7 @@ JudgedRole: TypeAlias = Literal["learner", "worker"]
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
 BYTES = "bytes"
-"""The dtype of a state that is no array."""
+"""The dtype of a state that is not an array."""
 
 
 class Version(NamedTuple):
@@ -65,7 +65,7 @@ class SlotRef(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentMeta:
-    """What a slot's header says of its segment."""
+    """The description of a segment in the slot's header."""
 
     id: SegmentId
     version: Version
@@ -139,7 +139,7 @@ class EnvSpec:
 
 
 class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
+    """Notice that version v is in the store. It is sent by PUB/SUB and repeated in every control reply."""
 
     version: Version
     key: str

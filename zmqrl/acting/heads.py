@@ -25,7 +25,7 @@ class Head(ABC):
     """Names of the extras that this head can fill."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
-        """ConfigError when the spec asks for an extra that this head does not know."""
+        """ConfigError when the spec requests an extra that this head does not know."""
         self.spec = spec
         self.rows = rows
         self._extras = frozenset(column.name for column in spec.extras)

@@ -1,4 +1,4 @@
-"""The host agent's loop: what is readable or writable, what is due, what the launcher says."""
+"""The host agent's loop: what is readable or writable, what is due, the launcher's commands."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class HostAgent:
         self._on_time(time.monotonic())
 
     def _poller(self) -> zmq.Poller:
-        """Made anew each turn: a descriptor that was closed is not in it, and nobody has to take it out."""
+        """Created again each turn, so that closed descriptors are not in it."""
         poller = zmq.Poller()
         readable: list[Any] = [self._wakeup_read, *self._data_plane.sockets, *self._processes.readable()]
         if not self._commands.ended:

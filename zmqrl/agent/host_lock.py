@@ -34,11 +34,11 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder: Path = AGENTS) -> Iterator[None]:
-    """Be in the register of this machine as the agent of `boot`; `warn` is told of other runs of this user.
+    """Register on this machine as the agent of `boot`; `warn` receives other runs of this user.
 
     `launcher`: the node or address that it was started from; empty when that is this machine.
 
-    An agent that was started here is not refused or warned for anything: whoever sits at a machine knows it.
+    An agent that was started here is neither rejected nor warned: its user is at the machine.
 
     Raises:
         ConfigError: The agent was started over SSH and another user's run is on this host.
@@ -64,7 +64,7 @@ def _acquired(lock: HostLock, entry: Entry, remote: bool) -> str | None:
 class HostLock:
     """The register: a folder per user that its owner alone may write to, with a file per agent.
 
-    Nothing of it is locked, since whoever can read a folder can lock it: an agent registers, then looks who else has.
+    No file lock is used, since any reader of a folder can lock it: an agent registers, then reads the other entries.
     """
 
     def __init__(self, prefix: Path = AGENTS) -> None:
@@ -103,7 +103,7 @@ class HostLock:
         self._remove(lambda left: left.process == entry.process and file_name(left) == file_name(entry))
 
     def entries(self) -> list[Entry]:
-        """Everyone's, also of agents that are dead (`is_live` tells)."""
+        """The entries of all users, also of dead agents (see `is_live`)."""
         return [entry for folder, owner in self._folders() for entry in _entries(folder, owner).values()]
 
     def forget(self, run_id: str) -> None:
@@ -177,7 +177,7 @@ def _is_foreign(path: str) -> bool:
 
 
 def _entries(folder: int, owner: int) -> dict[str, Entry]:
-    """A user speaks for himself alone: files that another one owns are no entries."""
+    """Only entries that the named user owns count."""
     return {name: entry for name, entry in host_entry.read_all(folder).items() if entry.uid == owner}
 
 

@@ -46,7 +46,7 @@ class HostProcesses:
         self._end = End(boot, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
-        """Lines of processes that are no events, by reason."""
+        """Lines of processes that are not events, by reason."""
         self.failed = False
         """Whether supervision gave the run up."""
 
@@ -64,7 +64,7 @@ class HostProcesses:
         return (child.stdin_fd for child in self._children.values() if child.has_unwritten)
 
     def handle(self, ready: Container[int]) -> None:
-        """Read, reap and write where `ready` says so."""
+        """Read, reap and write the descriptors in `ready`."""
         for child in list(self._children.values()):
             if child.events_fd in ready:
                 self._take_events(child)
@@ -123,7 +123,7 @@ class HostProcesses:
         self._tell_evaluator(notice)
 
     def report(self) -> None:
-        """Tell the broker who lives; it takes leases back only from processes that were reaped."""
+        """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
         children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
@@ -134,7 +134,7 @@ class HostProcesses:
         )
 
     def measure(self) -> None:
-        """Tell what the processes use, and keep their logs from growing without end."""
+        """Report the resource use of the processes, and keep their logs from growing without end."""
         books = self._data_plane.ledger()
         stored = None if books is None else books.stored
         self._events.usage(self._children.values(), self._data_plane.leases_in_use(), stored)
@@ -159,7 +159,7 @@ class HostProcesses:
         return self._end.is_over(now)
 
     def finish(self) -> None:
-        """Once it is over: kill what was left behind, and tell how all of it ended."""
+        """Once it is over: kill what was left behind, and report how all of it ended."""
         ledger = self._data_plane.ledger()
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._end.report())
 

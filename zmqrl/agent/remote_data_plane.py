@@ -25,7 +25,7 @@ from zmqrl.wire.probe import Reached, first_answering
 LOG = logging.getLogger(__name__)
 PROBE_S = 8.0
 STORE_S = 1.0
-"""How long a version may take to be seen in the store; then the broker is asked for it."""
+"""How long a version may take to be seen in the store; then it is requested from the broker."""
 
 
 class RemoteDataPlane(DataPlane):
@@ -89,7 +89,7 @@ class RemoteDataPlane(DataPlane):
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:
-        """From the store where it is seen; else it is asked for, and comes later."""
+        """From the store where it is seen; else it is requested, and comes later."""
         if self.sees_store:
             try:
                 return self._relay.take([notice])

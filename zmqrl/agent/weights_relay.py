@@ -48,7 +48,7 @@ class WeightsRelay:
         """What came another way than by the store; None when it is not newer.
 
         Raises:
-            StoreError: It is not what its notice says.
+            StoreError: It does not match the digest of its notice.
         """
         if self.newest([notice]) is None:
             return None

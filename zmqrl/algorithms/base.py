@@ -1,6 +1,6 @@
 """The algorithm seam. One algorithm code serves single, sync and async.
 
-`Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to tell the workers how to act.
+`Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to define how workers act.
 `OnPolicyLearner` and `OffPolicyLearner` hold the tensors; only the learner process imports them.
 """
 
@@ -52,7 +52,7 @@ class Algorithm(ABC):
     """
 
     Config: ClassVar[type[Any]]
-    """Frozen dataclass of the fields that stand beside `kind`."""
+    """Frozen dataclass of the fields other than `kind`."""
     modes: ClassVar[frozenset[Mode]]
     on_policy: ClassVar[bool]
 
@@ -77,7 +77,7 @@ class Algorithm(ABC):
         """How workers act, and the extra columns that a segment carries."""
 
     def statistics(self) -> Weights:
-        """Further arrays that are published beside the network's from version 0 on, such as `obs_mean`."""
+        """Further arrays that are published alongside the network's from version 0 on, such as `obs_mean`."""
         return {}
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

@@ -58,7 +58,7 @@ class PrioritisedSection:
 
 @dataclass(frozen=True)
 class DQNConfig:
-    """The fields beside `kind: dqn`. Replay's size and the replay ratio stand in `replay`."""
+    """The fields other than `kind: dqn`. The size of replay and the replay ratio are in `replay`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 

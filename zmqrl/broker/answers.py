@@ -75,7 +75,7 @@ class Answers:
         self._owed.update(self._state.end_remote())
 
     def act(self, actions: Iterable[ev.Action]) -> None:
-        """Publish at once, owe the rest. TrainingFailed when the run cannot go on."""
+        """Publish at once, owe the rest. TrainingFailed when the run cannot continue."""
         for action in actions:
             match action:
                 case ev.Forward():

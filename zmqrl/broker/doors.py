@@ -1,4 +1,4 @@
-"""The broker's sockets: ipc for its own host, beside it tcp behind the gate when other hosts take part."""
+"""The broker's sockets: ipc for its own host, alongside it tcp behind the gate when other hosts participate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Doors:
         for socket in inbound:
             self._gate.watch(socket)
         self.guards: Sequence[zmq.Socket[Any]] = self._gate.sockets
-        """To poll beside the others; readable means `guard`."""
+        """To poll alongside the others; readable means `guard`."""
         self.ports: tuple[int, int, int] | None = None
         if listen is not None:
             try:

@@ -13,7 +13,7 @@ class _Host:
 
 
 class Hosts:
-    """Told what each host agent says; the learner's host is not judged: if it dies, so does the broker."""
+    """Receives the reports of each host agent; the learner's host is not judged: if it dies, so does the broker."""
 
     def __init__(self, learner_host: str, host_lease_s: float) -> None:
         self._learner_host, self._host_lease_s = learner_host, host_lease_s

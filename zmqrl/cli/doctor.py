@@ -30,7 +30,7 @@ def doctor_command(
     env_limit: float,
     accept_new_hosts: bool,
 ) -> int:
-    """Check every host of HOSTS (hosts.yaml), and start nothing. Exit code 2: something stands in the way."""
+    """Check every host of HOSTS (hosts.yaml) without starting a run. Exit code 2: a fault prevents a launch."""
     from zmqrl.doctor.examine import examine
     from zmqrl.doctor.judge import judge_all
     from zmqrl.doctor.needs import needs_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 )
 @click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...]) -> None:
-    """End RUN at once, on every host, also when its launcher is gone; no checkpoint (`stop` writes one)."""
+    """End RUN immediately on every host, also without its launcher; writes no checkpoint (`stop` does)."""
     if every and (run is not None or limit):
         raise click.UsageError("--all cannot be combined with RUN or --limit")
     doomed = _all() if every else [_one(run)]

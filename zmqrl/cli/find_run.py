@@ -17,7 +17,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     """The run directory and its `run.json`. Default: this user's newest live run, else the newest in `runs/`.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: The run was not found.
     """
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
@@ -33,7 +33,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
 
 
 def is_live(directory: Path, info: RunInfo) -> bool:
-    """Whether the run that was found goes on: not another one that has taken its directory over."""
+    """Whether the run that was found continues: not another one that has taken its directory over."""
     now = read_info(directory)
     return now is not None and now.run_id == info.run_id and now.live
 

@@ -76,7 +76,7 @@ class Log:
         return who in names or (role == "worker" and who == f"{host}/{index}")
 
     def read(self, to_the_end: bool) -> list[str]:
-        """Lines since the last call; `to_the_end`: nobody writes any more, and a line that was begun is one, too."""
+        """Lines since the last call; `to_the_end`: the writer has ended, and an incomplete line counts."""
         lines = self._new_lines()
         if to_the_end and self._begun:
             lines.append(self._begun.decode(errors="replace"))

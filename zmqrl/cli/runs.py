@@ -16,7 +16,7 @@ from zmqrl.errors import ConfigError
 @click.command("stop")
 @click.argument("run", required=False)
 def stop_command(run: str | None) -> None:
-    """Stop RUN at its next version boundary, with a checkpoint and a summary; of --seeds the ones to come, too."""
+    """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
     from zmqrl.cli.find_run import find_run
 
     directory, info = find_run(run)
@@ -30,7 +30,7 @@ def stop_command(run: str | None) -> None:
 
 @click.command("clean")
 def clean_command() -> None:
-    """Remove what dead runs of this user left (socket folders); results stay."""
+    """Remove socket folders of this user's dead runs; results are kept."""
     from zmqrl.agent.ipc_folder import run_folder_root
     from zmqrl.cli.find_run import agents
 

@@ -1,4 +1,4 @@
-"""More or fewer workers while a run goes on: `scale`, `drain`."""
+"""More or fewer workers while a run continues: `scale`, `drain`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scale_command(words: tuple[str, ...]) -> None:
 @click.command("drain")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST")
 def drain_command(words: tuple[str, ...]) -> None:
-    """Let HOST's workers finish their segments and leave the run; nothing is lost."""
+    """Remove HOST's workers from the run after their current segments; no rows are lost."""
     if len(words) > 2:
         raise ConfigError(f"{' '.join(words)!r}: write [RUN] HOST")
     _ask(words[0] if len(words) == 2 else None, {words[-1]: 0})

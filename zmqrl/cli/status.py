@@ -1,4 +1,4 @@
-"""`status`: where a run stands, from any shell."""
+"""`status`: state of a run, from any shell."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ HOST_COLUMNS = (
     ("LAST", "last_s", ".0f"),
     ("RESTARTS", "restarts", ""),
 )
-"""Head, key in status.json, format; the workers of a host have a column of their own."""
+"""Head, key in status.json, format; the workers of a host have their own column."""
 
 
 @click.command("status")
 @click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
 def status_command(run: str | None, follow: bool) -> None:
-    """Show where RUN stands."""
+    """Show the state of RUN."""
     from zmqrl.cli.find_run import find_run, is_live
 
     directory, info = find_run(run)
@@ -51,7 +51,7 @@ def status_command(run: str | None, follow: bool) -> None:
 
 
 def _watch(directory: Path, info: RunInfo) -> None:
-    """The launcher's picture, until the run ends."""
+    """The launcher's view, until the run ends."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

@@ -73,7 +73,7 @@ class _Asked:
 @_with_options
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, **options: Any) -> int:
-    """Train as HOSTS (hosts.yaml) says."""
+    """Train on the hosts of HOSTS (hosts.yaml)."""
     return _run(_Asked(None, hosts, started_at, **options))
 
 

@@ -1,4 +1,4 @@
-"""`worker --connect FILE`: take part in a run from a host that SSH cannot reach."""
+"""`worker --connect FILE`: participate in a run from a host that SSH cannot reach."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker_command(file: Path) -> int:
 
 
 def _line(event: HostEvent) -> str | None:
-    """What the user is told of an event."""
+    """Text of an event for the user."""
     from zmqrl.launch.problem import last_words
     from zmqrl.messages import agent
 

@@ -53,7 +53,7 @@ def names_of_range(key: str) -> list[str]:
 
 
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
-    """`host` with what it leaves open taken from `defaults`; what neither says (user, port ...) stays None.
+    """`host` with what it leaves open taken from `defaults`; values set in neither (user, port ...) stays None.
 
     How a host is reached is more than this: ~/.ssh/config stands between the two.
     """
@@ -71,7 +71,7 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
 
 
 def is_remote(name: str, host: HostSection) -> bool:
-    """Whether the host is reached by SSH: neither this machine nor one that joins by itself."""
+    """Whether the host is reached by SSH: neither this machine nor one that joins manually."""
     return name != LOCAL and not host.manual
 
 
@@ -165,7 +165,7 @@ def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
 
 
 def least_workers(config: Config, without: Iterable[str] = ()) -> int:
-    """Workers of all hosts but some; `auto` that nobody has resolved yet counts as one."""
+    """Workers of all hosts but some; `auto` that no process has resolved yet counts as one."""
     skipped = set(without)
     counts = (host.workers for name, host in config.hosts.items() if name not in skipped)
     return sum(count if isinstance(count, int) else 1 for count in counts)

@@ -37,7 +37,7 @@ class Sources:
     def locate(self, message: str) -> str:
         """`key: what` with the place of the key before it; `default` where the key was not written.
 
-        A section is no place of its keys: another layer may have written something else in it. A key of a host without
+        A section does not locate its keys: another layer may have written something else in it. A key of a host without
         its own place has that of the host.
         """
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
@@ -61,7 +61,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line or `zmqrl.train` asked for; None and empty: nothing."""
+    """What the command line or `zmqrl.train` requested; None and empty: nothing."""
 
     preset: str | None = None
     hosts_file: Path | None = None

@@ -10,7 +10,7 @@ from zmqrl.errors import ConfigError
 
 SET = Source("--set")
 RESET = object()
-"""The value of a key that goes back to its default."""
+"""The value of a key that is reset to its default."""
 
 
 def from_flags(pairs: Sequence[str]) -> list[Branch]:
@@ -55,7 +55,7 @@ def _merge(under: Branch, over: Branch) -> Branch:
 
 
 def _forget(under: Branch, over: Branch) -> Branch:
-    """Without what belonged to another env or another algorithm than `over` asks for."""
+    """Without what belonged to another env or another algorithm than `over` requests."""
     children = dict(under.children)
     for section, name, dependent in (("env", "id", ("kwargs", "wrappers")), ("algorithm", "kind", None)):
         before, after = under.at((section, name)), over.at((section, name))

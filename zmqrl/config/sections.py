@@ -79,7 +79,7 @@ class EnvSection:
     Single and sync need one of the two, or `recovery: restart_episode`.
     """
     recovery: Literal["exact", "restart_episode"] = "exact"
-    """Single and sync, after a death and on a resume. exact: running episodes go on where they were, by repeating their
+    """Single and sync, after a death and on a resume. exact: running episodes continue by repeating their
     actions. restart_episode: the next episodes begin instead, and the weights depend on deaths as well.
     """
 
@@ -224,16 +224,16 @@ class StoreSection:
     keep: Positive = 8
     """Published versions that stay."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
-    """sync: FULL is written every round while it is no larger than this."""
+    """sync: FULL is written every round while its size is at most this."""
     async_replay: bool = False
-    """async, off-policy: FULL holds replay too. Written beside training, it needs replay's memory once more."""
+    """async, off-policy: FULL holds replay too. Written alongside training, it needs replay's memory once more."""
     wait_s: Seconds = 300.0
     """How long a run waits for a store that cannot be written, before it fails."""
 
 
 @dataclass(frozen=True)
 class MemoryBackendSection:
-    """The experience stream: `zmq`, or a dotted path to one's own. single mode takes `inproc`."""
+    """The experience stream: `zmq`, or a dotted path to your own. single mode takes `inproc`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 

@@ -140,7 +140,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
 
 
 def _elsewhere(key: str) -> str | None:
-    """A section that has this very key."""
+    """A section that has this key."""
     for section, hint in typing.get_type_hints(Config).items():
         if dataclasses.is_dataclass(hint) and key in names_of(hint):
             return f"{section}.{key}"

@@ -22,7 +22,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Full:
-    """Everything a learner needs to go on: flat named arrays, and plain JSON data beside them."""
+    """Everything a learner needs to continue: flat named arrays, and plain JSON data alongside them."""
 
     version: Version
     arrays: Weights
@@ -64,7 +64,7 @@ class DataStore(ABC):
         """The newest FULL that verifies; a truncated or corrupt one is passed over.
 
         None when there never was one, or the only one is damaged: before it there was the beginning. StoreError when
-        there are several and none can be loaded, or nobody can say: beginning anew would be no resume.
+        several exist and none can be loaded, or the listing failed: a start from scratch is not a resume.
         """
 
     def passed_over(self) -> list[str]:

@@ -254,7 +254,7 @@ class DirectoryStore(DataStore):
             _log.warning("checkpoints that cannot be loaded: %d: %s", len(damaged), few(damaged))
 
     def _list(self) -> list[tuple[str, str, Version]]:
-        """Name, kind and version of each checkpoint. StoreError when nobody can say which there are."""
+        """Name, kind and version of each checkpoint. StoreError when the listing fails."""
         try:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""A resume that finds no FULL: what to tell the user, and which weights are left to start from."""
+"""A resume that finds no FULL: the message to the user, and which weights are left to start from."""
 
 from __future__ import annotations
 

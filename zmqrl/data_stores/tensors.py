@@ -1,4 +1,4 @@
-"""Named arrays as safetensors bytes and back, with numpy alone, and a digest inside so that a file verifies by itself.
+"""Named arrays as safetensors bytes and back, with numpy alone, and an embedded digest to verify a file.
 
 Format: 8 bytes little-endian length of the header, the JSON header, the arrays' raw bytes
 (https://github.com/huggingface/safetensors). Nothing is executed on reading.
@@ -66,7 +66,7 @@ class Rows:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def copied(self) -> Array:
-        """The rows side by side, in memory of their own."""
+        """The rows side by side, in their own memory."""
         rows: Array = self.array[np.asarray(self.index, np.int64)]
         return rows
 
@@ -83,7 +83,7 @@ def dump(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> byt
 def pieces(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> Iterator[tuple[int, bytes | memoryview]]:
     """What `dump` gives as (offset, bytes), in the order of writing; the digest is last, so a part never verifies.
 
-    Beside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
+    Alongside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
     """
     if sum(array.nbytes for array in arrays.values()) <= PIECE_BYTES:
         yield 0, dump(arrays, metadata)
@@ -149,7 +149,7 @@ def _entry(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offse
 
 
 def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
-    """Read-only arrays that view `content`, and the metadata. StoreError when it is no whole safetensors file."""
+    """Read-only arrays that view `content`, and the metadata. StoreError when it is not a whole safetensors file."""
     header, start = _header(content)
     metadata = header.pop("__metadata__", {})
     try:

@@ -1,4 +1,4 @@
-"""What the exit code and the last words of a far program say. Pure."""
+"""Interpretation of the exit code and stderr of a remote program. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MISSING = re.compile(r"No module named '?([\w.]+)'?")
 
 
 def why_it_ended(code: int | None, stderr: str) -> Failure:
-    """Of a probe that ended before its time; what mends it follows from the kind."""
+    """Of a probe that ended before its time; what fixes it follows from the kind."""
     last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "no output")
     if code == NOT_FOUND:
         return Failure("python", f"python was not found: {last}")

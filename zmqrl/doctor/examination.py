@@ -49,7 +49,7 @@ class Question:
 
     examine: Examine
     reach: Reach | None
-    """Addresses and ports are those that the learner's host says, unless `addresses` are given."""
+    """Addresses and ports are those that the learner's host reports, unless `addresses` are given."""
     watches: bool
     """It looks into the store for what the learner's host writes."""
 
@@ -101,7 +101,7 @@ class Examination:
         return []
 
     def fail(self, host: str, failure: Failure) -> Orders:
-        """No more is heard of this host."""
+        """No further message of this host counts."""
         if host in self.over:
             return []
         self.measurements[host] = replace(self.measurements[host], failure=failure)
@@ -218,7 +218,7 @@ class Examination:
         return [(self._learner, Forget(self._store_there(), self._name(host)))]
 
     def _name(self, host: str) -> str:
-        """A file of its own for each host: nobody waits for the slowest."""
+        """A separate file for each host: no process waits for the slowest."""
         return f"{NAME}{self._tokens[host][:8]}"
 
     def _store_there(self) -> str:

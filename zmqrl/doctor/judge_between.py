@@ -15,7 +15,7 @@ SLOW_ROUND_TRIP_MS = 100.0
 
 
 def judge_ports(case: Case) -> None:
-    """Ports of the learner's host that cannot be had, or cannot be reached from here."""
+    """Ports of the learner's host that cannot be bound, or cannot be reached from this host."""
     listening, reached = case.measured.listening, case.measured.reached
     if listening is not None and listening.error is not None:
         mend = "stop the process on that port, or set another learner.port (auto: free ports)"
@@ -60,7 +60,7 @@ def _opening(case: Case) -> str:
 
 
 def judge_store(case: Case) -> None:
-    """Another directory under the same name, or a slow one. The run goes on without: versions come from the broker."""
+    """Another directory under the same name, or a slow one. The run continues: versions come from the broker."""
     store = case.measured.store
     if store is None or case.needs.store is None:
         return

@@ -1,4 +1,4 @@
-"""What is wrong with a host by itself. Pure."""
+"""Faults of a single host. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def judge_memory(case: Case) -> None:
 
 
 def judge_processors(case: Case) -> None:
-    """Fewer cores than workers, somebody else's load, a device that is not there."""
+    """Fewer cores than workers, another user's load, a device that is not there."""
     machine = case.measured.machine
     if machine is None:
         return

@@ -23,7 +23,7 @@ class Link(ABC):
     """One probe. Its reader calls `words`, then `ending` and `release`; another thread calls the rest."""
 
     accepted: tuple[str, ...] = ()
-    """What to tell the user: host keys that were new and are now known."""
+    """What to report to the user: host keys that were new and are now known."""
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class Link(ABC):
 
     @abstractmethod
     def words(self) -> Iterator[Word]:
-        """What it says, until it ends or the connection is lost."""
+        """Its messages, until it ends or the connection is lost."""
 
     @abstractmethod
     def ending(self) -> tuple[int | None, str]:

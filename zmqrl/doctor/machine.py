@@ -11,7 +11,7 @@ from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 
 TRIAL_BYTES = 1 << 20
-"""A directory counts as writable when this much could be written into it: permission alone says nothing of a quota."""
+"""A directory counts as writable when this much could be written into it: permissions do not show quotas."""
 
 
 def look_at_machine() -> Machine:

@@ -15,12 +15,12 @@ class Failure:
     """ssh, python, zmqrl, packages, probe or answer."""
     cause: str
     mend: str = ""
-    """Empty: what mends this kind."""
+    """Empty: what fixes this kind."""
 
 
 @dataclass(frozen=True)
 class ClockFacts:
-    """This host's clock beside the launcher's."""
+    """This host's clock alongside the launcher's."""
 
     skew_s: float
     """Positive: it is ahead."""

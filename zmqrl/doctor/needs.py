@@ -51,7 +51,7 @@ class Needs:
     curve: bool
     """Something leaves the machine and has to be encrypted."""
     learner_mb: float
-    """Memory on the learner's host beside the workers': arena and processes."""
+    """Memory on the learner's host alongside the workers': arena and processes."""
     arena_mb: float | None
     """None: the run could not be planned, the reason is in `refusal`."""
     worker_mb: float

@@ -1,6 +1,6 @@
-"""The doctor's far end: `python -m zmqrl.doctor.probe`. Orders on stdin, words on stdout, nothing else.
+"""The doctor's remote end: `python -m zmqrl.doctor.probe`. Orders on stdin, words on stdout, nothing else.
 
-It ends with its stdin, and by itself after `MOST_S`. Its first word needs the standard library alone: a host where
+It ends with its stdin, and at the latest after `MOST_S`. Its first word needs the standard library alone: a host where
 packages are missing can still say which ones.
 """
 

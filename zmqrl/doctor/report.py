@@ -1,4 +1,4 @@
-"""What the user sees: one table, one line per fault with its mend, warnings apart."""
+"""What the user sees: one table, one line per fault with its fix, warnings apart."""
 
 from __future__ import annotations
 

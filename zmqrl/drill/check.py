@@ -1,7 +1,7 @@
 """The outside check: every env step that was stored is there exactly once, and none is missing. Pure.
 
 It knows three things, none of which is the ledger: the rows that each learner process was given, the rows in slots
-that were stored and that no learner had taken when the run ended, and how far each env says that it stepped. From the
+that were stored and that no learner had taken when the run ended, and how many steps each env recorded. From the
 run's seed it derives which episode follows which, so a gap is seen wherever it is.
 """
 
@@ -32,7 +32,7 @@ class Expected:
 
     seed: int
     keyed_by_incarnation: bool
-    """async: a new incarnation begins episodes of its own. Else a successor goes on where its predecessor stood."""
+    """async: a new incarnation begins episodes of its own. Else a successor continues where its predecessor stood."""
     vector_envs: int
     num_envs: int
     segment_steps: int
@@ -59,7 +59,7 @@ class OutsideCheck:
     """Missing before the last one of their stream, or stepped after it and more than an open segment holds."""
     doubled: int
     foreign: int
-    """Not of the stream that their segment names, or not what the env says after the row before."""
+    """Not of the stream that their segment names, or not the env's successor of the previous row."""
     unstored: int
     """Stepped at the end of a stream and not stored: the open segment of a worker that died or was stopped."""
     findings: tuple[str, ...] = ()
@@ -71,11 +71,11 @@ class OutsideCheck:
 
 
 class Stream(NamedTuple):
-    """One env slot's episodes, each going on where the one before ended."""
+    """One env slot's episodes, each continuing where the one before ended."""
 
     vector_env: int
     incarnation: int
-    """0 in single and sync, where successors go on."""
+    """0 in single and sync, where successors continue."""
     env: int
 
 
@@ -210,7 +210,7 @@ class _Judge:
                 self._tell(f"    adjacent rows: {near[:MOST_TOLD].tolist()}")
 
     def _follow(self, stream: Stream, rows: Array, ordinals: Array) -> None:
-        """What the env said of its actions is what was stored of them."""
+        """What the env reported of its actions is what was stored of them."""
         order = np.argsort(ordinals, kind="stable")
         rows, ordinals = rows[order], ordinals[order]
         wrong = int(np.count_nonzero(rows["digest"][rows["t"] == 0]))

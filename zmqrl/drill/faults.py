@@ -31,7 +31,7 @@ class Action(Enum):
     HANG = "hang"
     """SIGSTOP for ever: the run has to notice."""
     STALL = "stall"
-    """The env never returns from a step, while the process's heartbeats go on (the witness run alone can do this)."""
+    """The env never returns from a step, while the process's heartbeats continue (witness run only)."""
     DAMAGE = "damage"
     """The newest checkpoint is cut or overwritten, and the learner killed."""
     NO_SPACE = "no-space"
@@ -113,7 +113,7 @@ HOLD_S: Mapping[Action, tuple[float, float]] = {
     Action.KILL_RESUME: (0.0, 0.5),
     Action.KILL_END: (0.0, 0.2),
 }
-"""Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must go on."""
+"""Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must continue."""
 SHARES: Mapping[tuple[str, str], int] = {
     ("worker", "kill"): 4,
     ("broker", "kill"): 3,
@@ -148,7 +148,7 @@ SHARES: Mapping[tuple[str, str], int] = {
     ("agent", "kill-end"): 1,
     ("launcher", "kill-end"): 1,
 }
-"""How often each kind lies in a deck; decks are dealt one after the other, so that no kind is forgotten."""
+"""How often each kind lies in a deck; decks are dealt one after the other, so that every kind occurs."""
 
 
 def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
@@ -178,7 +178,7 @@ class Minimum:
 
 
 def minimums_named(words: Sequence[str]) -> tuple[Minimum, ...]:
-    """From `role:fault=N` to minimums; ConfigError says what is wrong."""
+    """From `role:fault=N` to minimums; ConfigError states what is wrong."""
     found = []
     for word in words:
         name, _, count = word.partition("=")
@@ -194,14 +194,14 @@ class Target:
 
     run: str
     roles: frozenset[str]
-    """Roles that have processes, beside `agent` and `launcher`."""
+    """Roles that have processes, alongside `agent` and `launcher`."""
     workers: int
     stalls: bool = False
-    """Whether its env can be told to hang."""
+    """Whether its env can be made to hang."""
     small_disk: bool = False
     """Whether its directory lies on a disk that can be filled."""
     only: frozenset[Kind] = frozenset()
-    """Kinds that were asked for; none: all."""
+    """Kinds that were requested; none: all."""
 
     def kinds(self) -> list[Kind]:
         """One deck."""
@@ -223,7 +223,7 @@ def plan_faults(
     """`count` faults over `for_s` seconds, in order of time; the same for the same arguments.
 
     Raises:
-        ConfigError: None of the kinds that were asked for can be done to these runs, or `minimums` are more than
+        ConfigError: None of the kinds that were requested can be done to these runs, or `minimums` are more than
             `count` faults.
     """
     dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What a drill found: by role and kind of fault, the books, the outside check, and a verdict."""
+"""What a drill found: by role and kind of fault, the stream records, the outside check, and a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zmqrl.drill.session import Outcome
 from zmqrl.types import Ledger
 
 UNKNOWN = "unknown"
-"""The reason of dropped rows that nobody can explain."""
+"""The reason of dropped rows without a known cause."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reached:
-    """A minimum that was asked for (`--at-least`), and how many there were."""
+    """A minimum that was requested (`--at-least`), and how many there were."""
 
     kind: str
     wanted: int
@@ -72,7 +72,7 @@ class RunReport:
     legs: int
     """Lives of its launcher."""
     ledger: dict[str, Any] | None
-    """Of the last leg, from `summary.json`."""
+    """Of the last attempt, from `summary.json`."""
     failures: tuple[str, ...]
     left: tuple[str, ...]
     ledgers: tuple[Ledger, ...] = ()
@@ -142,7 +142,7 @@ class Report:
     runs: tuple[RunReport, ...]
     outside: OutsideCheck | None
     books_rows: tuple[int, int] | None
-    """Least and most rows that the books say are stored, beside `outside.rows`."""
+    """Least and most rows that are stored by the stream records, alongside `outside.rows`."""
     threshold: Threshold
     scenario: str | None = None
     plant: str | None = None

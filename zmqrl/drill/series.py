@@ -55,7 +55,7 @@ class Series:
 
 
 def drill_all(asked: Asked, tell: Callable[[str], None]) -> Series:
-    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a folder of its own.
+    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a separate folder.
 
     Raises:
         ConfigError, Interrupted: As `drill`; the scenarios before have their reports.

@@ -1,4 +1,4 @@
-"""An env whose observation says which step of which episode it is, and which writes down by itself what it stepped."""
+"""An env whose observation contains episode and step, and which records every step that it made."""
 
 from __future__ import annotations
 

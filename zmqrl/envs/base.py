@@ -23,7 +23,7 @@ class EnvSlotState:
     actions: Array | None = None
     resetting: bool = False
     state: Array | None = None
-    """uint8 `[bytes]`: what the env's `get_state` returned; then there are no actions."""
+    """uint8 `[bytes]`: what the env's `get_state` returned; then no actions are stored."""
     obs: Array | None = None
     """With `state`: the last observation."""
     elapsed: int = 0

@@ -60,7 +60,7 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
     With `limit` only on these hosts; the launcher must have ended.
 
     Raises:
-        ConfigError: `limit` names no host of the run, or the run goes on and would take the host back.
+        ConfigError: `limit` names no host of the run, or the run continues and would take the host back.
     """
     config, problem = _config(doomed)
     hosts = _hosts(doomed, config, limit)

@@ -62,7 +62,7 @@ def check_parts(config: Config) -> None:
 
 
 def check_processor(config: Config, workers: Mapping[str, int]) -> None:
-    """Raise `ConfigError` when this machine takes part in the run and its processor cannot share memory in its mode.
+    """Raise `ConfigError` when this machine participates in the run and its processor cannot share memory in its mode.
 
     Other hosts name their processors in the handshake.
     """
@@ -163,7 +163,7 @@ def check_not_live(run_dir: Path) -> None:
 
 
 def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> None:
-    """Raise `ConfigError` unless the run in `run_dir` can go on with `config`.
+    """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
     Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
     conditions, workers and hosts may change.
@@ -195,7 +195,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env: a run may give up that running episodes are taken up again."""
+    """What a resume has to keep of the env: a resume may drop the exact recovery of running episodes."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 

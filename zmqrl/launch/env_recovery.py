@@ -10,9 +10,9 @@ from zmqrl.shared_memory.memory import KEEP_FREE, available_bytes
 from zmqrl.types import SpaceSpec
 
 COPIES = 6
-"""Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
+"""Copies of all actions: the learner's with room to grow, those of a FULL in writing, a handover in transit."""
 MOST_RECORD_BYTES = 1 << 30
-"""Of one vector env: what a take-up carries part by part in a time that one would wait for."""
+"""Of one vector env: the limit of a handover, which is sent in parts."""
 OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
 FOR_A_RESUME = "Set env.recovery: restart_episode, the only key of env that a resume may change"
 

@@ -22,7 +22,7 @@ START_S = 20.0
 REMOVE_S = 10.0
 MOST_AT_ONCE = 32
 SAID = 300
-"""Characters of what a host said that go into a message."""
+"""Characters of what a host reported that go into a message."""
 
 
 def reap_far(config: Config, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | str]]:
@@ -71,7 +71,7 @@ def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_
 
 
 def _answer(stdout: bytes) -> Reaped | None:
-    """The last line; before it a login shell may have said things of its own."""
+    """The last line; before it a login shell may have printed other text."""
     lines = stdout.decode(errors="replace").strip().splitlines()
     try:
         return reaped(lines[-1])

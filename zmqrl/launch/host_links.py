@@ -1,4 +1,4 @@
-"""The launcher's side of many hosts: who is told where the broker is, whose lease is renewed, whose logs are kept."""
+"""The launcher's side of many hosts: broker address, lease renewal, logs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HostLinks:
                     self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
-        """Each host is told where the broker is once both are there; who has gone, the broker is told at once.
+        """Each host receives the broker's address once both are ready; the broker is notified of lost hosts at once.
 
         Raises:
             OSError: Of a `log` event alone: it could not be kept.
@@ -81,7 +81,7 @@ class HostLinks:
             self._orchestrator.command(self._learner_host, agent.Gone(event.host, gone))
 
     def nobody(self) -> str | None:
-        """Why the run cannot begin, or go on, for want of hosts; None while it can."""
+        """Why the run cannot begin, or continue, for want of hosts; None while it can."""
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
@@ -141,7 +141,7 @@ class HostLinks:
         return f"{host}: reconnecting, {workers} workers"
 
     def _keep(self, part: agent.LogText) -> None:
-        """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""
+        """A remote host's log, as it comes; the name is the remote agent's, so no path is taken from it."""
         path = self._logs / f"{Path(part.name).name}.log"
         with path.open("a") as log:
             if log.tell() > LOG_LIMIT_BYTES:

@@ -34,7 +34,7 @@ class HostRow:
 
     @property
     def is_gone(self) -> bool:
-        """It takes no part any more."""
+        """It does not participate any more."""
         return self.state in ("failed", "lost", "drained", "ended")
 
 
@@ -60,7 +60,7 @@ class HostTable:
         self.listening: agent.BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
         self.ending = False
-        """An agent's end is no loss from now on."""
+        """An agent's end is not a loss from now on."""
 
     def __iter__(self) -> Iterator[HostRow]:
         return iter(self._rows.values())

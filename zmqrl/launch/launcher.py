@@ -50,7 +50,7 @@ RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
     """Run `plan` to its end and return the command's exit code.
 
-    With `detach` the run goes on in a session of its own, and this returns 0 once every process is READY.
+    With `detach` the run continues in a separate session, and this returns 0 once every process is READY.
     `from_scratch`: see `prepare_resume`.
 
     Raises:

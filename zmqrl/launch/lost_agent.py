@@ -13,7 +13,7 @@ from zmqrl.supervision.process_table import cause_of
 
 
 def lost_agent(state: RunState) -> Problem | None:
-    """None while it runs, and when it ended in good order or said by itself what was wrong."""
+    """None while it runs, and when it ended in good order or reported its own fault."""
     if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
         return None
     host = state.plan.config.learner.host
@@ -34,7 +34,7 @@ def _how_it_ended(plan: RunPlan, code: int) -> str:
 
 
 def tail_since(log: Path, since: float) -> tuple[str, ...]:
-    """The last lines of a log; none when nobody wrote to it after unix time `since`: they are an earlier run's."""
+    """The last lines of a log; none without an entry after unix time `since`: they are an earlier run's."""
     try:
         return tail_of(log) if log.stat().st_mtime >= since else ()
     except OSError:

@@ -37,7 +37,7 @@ def plan_run(
         config: From `zmqrl.launch.configure.load`.
         run_dir: Where the run will write.
         started_at: `time.time()` at the start of the command.
-        resume: Go on from the newest FULL checkpoint.
+        resume: Continue from the newest FULL checkpoint.
         sources: From the same `load`; with it an error names file and line.
 
     Raises:
@@ -157,7 +157,7 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
 
 
 SPARE_STREAMS = 64
-"""async: vector envs that workers may bring who come while the run goes on (`zmqrl scale`)."""
+"""async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A fault as its user reads it: what died, where and why, its last words, and what was done about it. Pure."""
+"""A fault as its user reads it: what died, where and why, its last log lines, and what was done about it. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Problem:
 
 
 def last_words(lines: Sequence[str]) -> list[str]:
-    """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what says where it went wrong."""
+    """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what states where it went wrong."""
     lines = [line for line in lines if line.strip(" ^~") and not line.startswith(EXTENSIONS)]
     current = _last(lines, CURRENT)
     if current is not None and all(line.startswith(" ") for line in lines[current + 1 :]):

@@ -1,4 +1,4 @@
-"""What a resume goes on from: looked for, and refused where nothing can be loaded, before anything is started."""
+"""What a resume continues from: looked for, and refused where nothing can be loaded, before anything is started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
 
     Args:
         plan: From `plan_run` with `resume`.
-        directory: The run's, owned by this process and not begun: what is written here is no other launcher's.
+        directory: The run's, owned by this process and not begun: no other launcher writes here.
         from_scratch: The user allows the run to begin at env step 0 where no full checkpoint can be loaded.
 
     Raises:
@@ -123,7 +123,7 @@ def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
 def _is_visible(plan: RunPlan) -> bool:
     """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store.
 
-    `store.path` may be another directory on the learner's host; the lineage's own name in it tells that.
+    `store.path` may be another directory on the learner's host; the name of the lineage in it decides.
     """
     return plan.config.learner.host == LOCAL or plan.config.store.path is None or Path(plan.store_path).is_dir()
 

@@ -37,7 +37,7 @@ class RunInfo(RunRecord, frozen=True):
 
     @property
     def live(self) -> bool:
-        """Whether the launcher still runs, as far as this machine can tell."""
+        """Whether the launcher still runs, as far as this machine can determine."""
         return (
             self.ended_at is None
             and self.host == socket.gethostname()
@@ -46,7 +46,7 @@ class RunInfo(RunRecord, frozen=True):
 
 
 def resume_command(run_dir: Path | str) -> str:
-    """What its user types to go on with a run; it takes hosts and all from there."""
+    """The command to continue a run; it takes hosts and all from there."""
     return f"zmqrl train --resume {shlex.quote(str(run_dir))}"
 
 
@@ -91,7 +91,7 @@ class RunDirectory:
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
 
     def begin(self, plan: RunPlan, initial: bytes | None = None) -> None:
-        """Write what an attempt begins with, as `create` says. ConfigError: it cannot be written; nothing is left."""
+        """Write what an attempt begins with, see `create`. ConfigError: it cannot be written; nothing is left."""
         try:
             if self._undo is not None:
                 self._undo.begin()
@@ -180,7 +180,7 @@ class RunDirectory:
             raise
 
     def mark_ended(self, now: float) -> None:
-        """The summary is written: whoever looks for a live run passes by, and another may go on here."""
+        """The summary is written: the run no longer counts as live, and another may use the directory."""
         info = read_info(self.path)
         if info is not None:
             self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)

@@ -58,15 +58,15 @@ class RunState:
     peak_pss_mb: dict[str, float] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     failure: str | None = None
-    """The first cause, once the run cannot go on."""
+    """The first cause, once the run cannot continue."""
     refused: str | None = None
-    """What a process that found the configuration bad said, while nothing was stored yet."""
+    """What a process that found the configuration bad reported, while nothing was stored yet."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
     hosts: HostTable = field(init=False)
     stored: int = 0
-    """Rows in the books of this arena: the learner counts `env_steps` when it uses them."""
+    """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
     """Of a resume: how far the attempts before this one came by the run's records."""
     resumed_from: agent.Resumed | None = None
@@ -95,18 +95,18 @@ class RunState:
 
     @property
     def env_steps(self) -> int:
-        """Stored so far, as last heard."""
+        """Stored so far, as last reported."""
         resumed = 0 if self.resumed_from is None else self.resumed_from.env_steps
         return int(self.figures.get("env_steps", resumed))
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """What the learner reported last, by name: its metrics, and over them what it said at its end."""
+        """What the learner reported last, by name: its metrics, updated by its final report."""
         return {**self.metrics, **({} if self.ended is None else msgspec.structs.asdict(self.ended))}
 
     @property
     def ready_workers(self) -> int:
-        """Workers that said READY and were not given up; in single the learner counts as one."""
+        """Workers that reported READY and have not failed; in single the learner counts as one."""
         if self.plan.config.run.mode == "single":
             return int(("learner", 0) in self.ready)
         return sum(("worker", index) in self.ready for index in self.workers)
@@ -124,7 +124,7 @@ class RunState:
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """Who the others wait for, from their wait fractions; None while nobody measured."""
+        """Who the others wait for, from their wait fractions; None without measurements."""
         known = self.figures
         learner_waits = known.get("wait_fraction")
         if learner_waits is None:
@@ -264,7 +264,7 @@ class RunState:
         )
 
     def note(self, problem: Problem) -> None:
-        """What the launcher found by itself."""
+        """A problem that the launcher found."""
         self.problems.append(problem)
 
     @_take.register
@@ -274,7 +274,7 @@ class RunState:
 
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
-        """Something failed that killed nobody."""
+        """Something failed that killed no process."""
         role, index = event.process
         log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log"
         self.problems.append(Problem(event.where, message.cause, message.done, log=str(log)))
@@ -332,7 +332,7 @@ class RunState:
         self.count_refused(f"the launcher, messages from {event.where}", message.counts)
 
     def count_refused(self, where: str, reported: Mapping[str, int]) -> None:
-        """Each reason is told once per process; the counts are in the status."""
+        """Each reason is reported once per process; the counts are in the status."""
         before, counts = self._refused_by.get(where, Counter()), Counter(reported)
         self._refused_by[where] = counts
         self.refused_messages = dict(sum(self._refused_by.values(), Counter()))

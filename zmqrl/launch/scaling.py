@@ -1,4 +1,4 @@
-"""More or fewer workers on a host while the run goes on: which indexes each host is to hold. Pure."""
+"""More or fewer workers on a host while the run continues: which indexes each host is to hold. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zmqrl.errors import ConfigError
 
 
 class Scaling:
-    """An index that a host gave up is never used again: the broker knows its worker as gone."""
+    """An index removed from a host is never used again: the broker has removed its worker."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -31,7 +31,7 @@ class Scaling:
         self._held[host] = []
 
     def scale(self, host: str, workers: int) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on. ConfigError says why it cannot."""
+        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection."""
         self._check(host, workers)
         held = self._held.setdefault(host, [])
         while len(held) < workers:
@@ -41,7 +41,7 @@ class Scaling:
         return tuple(held)
 
     def try_all(self, wanted: Mapping[str, int]) -> None:
-        """Change nothing; ConfigError when one of the changes after another cannot be had."""
+        """Change nothing; ConfigError when one of the changes after another is unavailable."""
         trial = copy.copy(self)
         trial._held = {host: list(held) for host, held in self._held.items()}
         for host, workers in wanted.items():

@@ -1,4 +1,4 @@
-"""What a host said when it could not be set up, as a cause and the command that mends it."""
+"""What a host reported when it could not be set up, as a cause and the command that fixes it."""
 
 from __future__ import annotations
 

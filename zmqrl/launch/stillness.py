@@ -1,4 +1,4 @@
-"""A run that does not get on though all its processes live: nobody else would say so."""
+"""Detection of a run without progress although all its processes are alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Stillness:
         self._told = False
 
     def look(self, state: RunState, now: float) -> Problem | None:
-        """What is to be told at `now`, in monotonic seconds; None also while the run starts or ends."""
+        """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
         if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._told = seen, now, False

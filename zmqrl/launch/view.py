@@ -1,4 +1,4 @@
-"""What a view of a run does, and the last words on every run."""
+"""Interface of a view of a run, and the final lines of every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class View(ABC):
 
     @abstractmethod
     def message(self, text: str) -> None:
-        """Print a block to stderr without breaking the picture."""
+        """Print a block to stderr without breaking the view."""
 
     @abstractmethod
     def close(self) -> None:

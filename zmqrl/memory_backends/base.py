@@ -34,14 +34,14 @@ __all__ = [
 
 
 class TakenSegment(NamedTuple):
-    """A segment that the stream table has booked as stored and that the learner now holds."""
+    """A segment that the stream table has accepted as stored and that the learner now holds."""
 
     ref: SlotRef
     meta: SegmentMeta
 
 
 class Booked(NamedTuple):
-    """A vector env in the books: segments before (incarnation, next index) are stored, `rows` in all."""
+    """A vector env in the stream records: segments before (incarnation, next index) are stored, `rows` in all."""
 
     incarnation: int
     next_index: int
@@ -52,7 +52,7 @@ class Reattached(NamedTuple):
     """What a learner finds in the arena of one that died."""
 
     replay: list[TakenSegment]
-    """Held again, in the order asked for."""
+    """Held again, in the order requested."""
     oldest_incarnation: int
     """Segments of earlier incarnations of a vector env no longer count: release them. 0: all count."""
 
@@ -67,18 +67,18 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def take(self, timeout_s: float) -> list[TakenSegment]:
-        """Segments booked since the last call, in stream order per vector env, each once.
+        """Segments accepted since the last call, in stream order per vector env, each once.
 
-        Blocks until there is one, a take-up request, or `timeout_s` is over; then the list may be empty.
+        Blocks until there is one, a handover request, or `timeout_s` is over; then the list may be empty.
         Held slots stay readable until released. On the first call and whenever the broker's incarnation changes
-        it scans the arena, so what was booked and not released is found even when every message was lost.
+        it scans the arena, so what was accepted and not released is found even when every message was lost.
         """
 
     @abstractmethod
     def release(self, refs: Sequence[SlotRef]) -> None:
         """Give slots back; they may be overwritten at once. Never blocks.
 
-        Workers that wait for a slot hear of it with the next `announce`, `report` or `take`.
+        Workers that wait for a slot are notified of it with the next `announce`, `report` or `take`.
         """
 
     def is_held(self, ref: SlotRef) -> bool:
@@ -90,7 +90,7 @@ class SegmentSource(ABC):
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
         """On a resume, before the first `announce`: hold again what replay held, `columns [k, T, N, ...]`.
 
-        They are in no book of this leg. ArenaError when a slot was leased before.
+        They are in no stream record of this attempt. ArenaError when a slot was leased before.
         """
 
     def leave_word(self, word: LearnerWord) -> None:
@@ -106,7 +106,7 @@ class SegmentSource(ABC):
         return None
 
     def booked(self) -> list[Booked]:
-        """Where the books of each vector env stand now."""
+        """The current stream record of each vector env."""
         return []
 
     def reattach(
@@ -126,7 +126,7 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def report(self, env_steps: int, updates: int) -> None:
-        """Tell the rate limiter where the learner is; never blocks; absolute, so a lost report is harmless."""
+        """Report the learner's progress to the rate limiter; never blocks; absolute, so a lost report is harmless."""
 
     @abstractmethod
     def take_up_requests(self) -> list[TakeUpRequest]:
@@ -134,11 +134,11 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def answer(self, take_up: TakeUp) -> None:
-        """Tell the successor where to start; never blocks."""
+        """Send the successor its start state; never blocks."""
 
     @abstractmethod
     def stored(self) -> int:
-        """Valid rows booked as stored, all streams, this arena."""
+        """Valid rows accepted as stored, all streams, this arena."""
 
     @abstractmethod
     def close(self) -> None:
@@ -187,7 +187,7 @@ class SegmentSink(ABC):
 
     @abstractmethod
     def unacknowledged(self) -> int:
-        """Sealed segments that the broker has not booked yet."""
+        """Sealed segments that the broker has not accepted yet."""
 
     @abstractmethod
     def close(self) -> None:
@@ -209,7 +209,7 @@ class MemoryBackend(ABC):
 
 
 class LedgerView(ABC):
-    """Whoever holds the arena can read the books of the run."""
+    """A process that holds the arena can read the stream records of the run."""
 
     @abstractmethod
     def ledger(self) -> Ledger:

@@ -141,7 +141,7 @@ class Finish(_Order, frozen=True):
 
     Doctor to probe: the last line.
 
-    Without it the probe ends with its stdin, or by itself after 150 s.
+    Without it the probe ends with its stdin, or after 150 s.
     """
 
 
@@ -246,7 +246,7 @@ class Locks(_Word, frozen=True):
 
     Probe to doctor: in answer to `Examine`.
 
-    A run of another user is a fault, one's own a warning.
+    A run of another user is a fault, a run of the same user a warning.
     """
 
     held: tuple[Lock, ...]
@@ -257,7 +257,7 @@ class Curve(_Word, frozen=True):
 
     Probe to doctor: in answer to `Examine`.
 
-    It is shown; without CURVE the host cannot take part.
+    It is shown; without CURVE the host cannot participate.
     """
 
     has: bool
@@ -400,7 +400,7 @@ def order_line(order: Order) -> bytes:
 
 
 def read_order(line: str | bytes) -> Order:
-    """What `order_line` wrote. WireError says what is wrong with the line."""
+    """What `order_line` wrote. WireError states what is wrong with the line."""
     found: Order = decoded(_order, line, "order", ORDERS)
     return found
 
@@ -430,7 +430,7 @@ def read_word(line: str) -> Word | None:
 
 
 def _hello_of_0_1(text: str) -> Hello | None:
-    """It came as `["Hello", {...}]`; so the host is said to have another version, not to be silent."""
+    """It came as `["Hello", {...}]`; so the host is reported to have another version, not to be silent."""
     try:
         name, fields = msgspec.json.decode(text, type=tuple[str, Hello])
     except (msgspec.MsgspecError, ValueError, RecursionError):

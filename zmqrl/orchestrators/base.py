@@ -1,4 +1,4 @@
-"""The orchestrator seam: what starts a host agent and speaks with it. Every kind starts the same agent."""
+"""The orchestrator seam: what starts a host agent and communicates with it. Every kind starts the same agent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def deploy(self, boots: Mapping[str, Boot]) -> None:
-        """Begin to start an agent on each host; never waits for a far one.
+        """Begin to start an agent on each host; never waits for a remote one.
 
         What becomes of each is an event: `Handshake` or `HostUnusable`.
         """

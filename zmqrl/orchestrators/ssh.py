@@ -1,4 +1,4 @@
-"""Other hosts: one SSH connection and one channel each; the host `local`, where it takes part, as ever."""
+"""Other hosts: one SSH connection and one channel each; the host `local`, where it participates, as ever."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Place(NamedTuple):
     warn: Callable[[str, str], None]
     """(host, text) for the user."""
     code: str | None
-    """The far folder of the user's own modules."""
+    """The remote folder of the user's own modules."""
 
 
 class SshAgent(Agent):
-    """On the far end of a channel."""
+    """On the remote end of a channel."""
 
     def __init__(self, boot: Boot, section: HostSection, connection: Connection, place: Place) -> None:
         """Starts it. HostFailed when the connection does not take it."""
@@ -121,7 +121,7 @@ class SshAgent(Agent):
         return Ended(killed, tuple(f"{self.host}/{who}" for who in said.left))
 
     def _alive(self) -> Connection:
-        """The connection, made anew when it was cut."""
+        """The connection, made again when it was cut."""
         if not self.connection.is_alive():
             self.connection.close()
             self.connection = Connection.open(self.connection.target, self._ssh)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CHUNK = 65536
 LONGEST_LINE = 16_000_000
 MOST_UNSENT = 64_000_000
-"""Bytes that may wait for a process that does not read its stdin; then it is given up."""
+"""Bytes that may wait for a process that does not read its stdin; above it the process is abandoned."""
 END_S = 2.0
 
 

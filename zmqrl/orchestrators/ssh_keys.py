@@ -19,7 +19,7 @@ from zmqrl.orchestrators.ssh_config import Target
 
 @dataclass(frozen=True)
 class KnownKey:
-    """One line of a known_hosts file that speaks of the host."""
+    """One line of a known_hosts file that matches the host."""
 
     kind: str
     """As in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
@@ -66,7 +66,7 @@ def preferred_kinds(known: Sequence[KnownKey], offered: Sequence[str]) -> list[s
 def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"]) -> str | None:
     """Whether the host may be talked to.
 
-    Returns: None, or what to tell the user about a key that was accepted and written down.
+    Returns: None, or what to report to the user about a key that was accepted and written down.
 
     Raises:
         HostFailed: the key is unknown (strict), differs from the known one, or is revoked.
@@ -150,7 +150,7 @@ def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:
 
 
 def _names(patterns: str, name: str) -> bool:
-    """Whether a first field speaks of the host: `|1|salt|hash`, or names with * and ?, `!` before those left out."""
+    """Whether a first field matches the host: `|1|salt|hash`, or names with * and ?, `!` before those left out."""
     if patterns.startswith("|1|"):
         _, _, salt, digest = patterns.split("|", 3)
         return hmac.compare_digest(_digest(salt, name), digest)

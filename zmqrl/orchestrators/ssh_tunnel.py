@@ -27,7 +27,7 @@ class Tunnels:
         self._asking = threading.Lock()
 
     def open(self, to: tuple[str, int]) -> int:
-        """A new port on the far loopback. HostFailed when the far sshd forwards nothing."""
+        """A new port on the remote loopback. HostFailed when the remote sshd forwards nothing."""
         import paramiko
 
         try:
@@ -43,7 +43,7 @@ class Tunnels:
         return port
 
     def _arrived(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
-        """Called in the connection's own thread, which must go on."""
+        """Called in the connection's own thread, which must continue."""
         del origin
         threading.Thread(
             target=self._carry, args=(channel, server[1]), name=f"{self._host} tunnel", daemon=True

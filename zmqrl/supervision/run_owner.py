@@ -34,7 +34,7 @@ PID_NAMESPACE = "/proc/self/ns/pid"
 
 @dataclass(frozen=True)
 class Record:
-    """One owner, as its file says."""
+    """One owner, read from its file."""
 
     run_id: str
     host: str
@@ -60,7 +60,7 @@ class Record:
 
 
 class RunOwner:
-    """This process as the owner of a run directory. Renewed by a thread of its own until `release`."""
+    """This process as the owner of a run directory. Renewed by a separate thread until `release`."""
 
     def __init__(self, folder: Path, number: int, record: Record) -> None:
         """Use `acquire`."""
@@ -188,7 +188,7 @@ def _newest(folder: Path) -> int:
 
 
 def _content(folder: Path, number: int) -> bytes:
-    """Opened anew each time: an NFS client looks at the server then. Empty while its owner creates it."""
+    """Opened again each time: an NFS client looks at the server then. Empty while its owner creates it."""
     try:
         return (folder / str(number)).read_bytes()
     except FileNotFoundError:

@@ -33,7 +33,7 @@ class AgentLink:
         self._notices.setsockopt(zmq.SUBSCRIBE, b"")
         self._control = connect(self._context, zmq.DEALER, endpoints.control, keys)
         self.fetched: list[Fetched] = []
-        """What came beside notices; the reader takes it away."""
+        """What came alongside notices; the reader takes it away."""
         self.refused: Counter[str] = Counter()
         """Messages that are none of a broker's, by reason."""
         self.farewell = False

@@ -57,7 +57,7 @@ class Gate:
     def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
         """Bind `socket` to tcp, encrypted; returns the port.
 
-        ConfigError when others than this host could come in and there are no keys; zmq.ZMQError when the port is taken.
+        ConfigError when other hosts could connect and no keys are set; zmq.ZMQError when the port is taken.
         """
         if self._keys is not None:
             socket.curve_server = True

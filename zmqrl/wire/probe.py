@@ -32,7 +32,7 @@ def first_answering(
     """Ask for a broker at every address, on its control port.
 
     Raises:
-        DeadlineExceeded: None answered; the message says what each did.
+        DeadlineExceeded: None answered; the message states what each did.
     """
     context: zmq.Context[Any] = zmq.Context()
     poller, asked, begun = zmq.Poller(), {}, time.monotonic()
@@ -51,7 +51,7 @@ def first_answering(
 
 
 def _tcp(address: str, port: int) -> str:
-    """What plain TCP says, for the message."""
+    """Result of a plain TCP connection, for the message."""
     try:
         socket.create_connection((address, port), TCP_S).close()
         return "connected, but not a broker of this run, or the key was rejected"

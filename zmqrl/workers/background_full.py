@@ -1,4 +1,4 @@
-"""FULL with replay, written while training goes on: slots are copied one by one, and looked at again afterwards.
+"""FULL with replay, written while training continues: slots are copied one by one, and looked at again afterwards.
 
 The copy is counted in `shared_memory.arena.check_fits`.
 """
@@ -47,7 +47,7 @@ class BackgroundFull:
 
     @property
     def is_written(self) -> bool:
-        """Whether the thread has ended: `result` says how."""
+        """Whether the thread has ended: `result` states how."""
         return not self._thread.is_alive()
 
     def result(self) -> int:

@@ -2,7 +2,7 @@
 
 The two have different order: returns are counted in batch order (`EpisodeBook.observe`), so that they do not depend
 on who arrived first; where an env stands moves on with each segment taken (`advance`), so that a successor can be
-told at once.
+notified immediately.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from zmqrl.workers.action_history import ActionHistory
 RECORD_COLUMNS = ("action", "terminated", "truncated")
 """What `advance` reads of every segment."""
 RECORD_STATES = ("state", "obs")
-"""What FULL holds of each record of envs that tell their states."""
+"""What FULL holds of each record of envs that report their states."""
 RECORD_ARRAYS = ("episode", "resetting", "begun", "place")
-"""What FULL holds of each record beside its actions."""
+"""What FULL holds of each record alongside its actions."""
 WINDOW = 100
 """Finished episodes in the mean return."""
 
@@ -34,7 +34,7 @@ class EnvRecord:
     """
 
     def __init__(self, num_envs: int, keep_actions: bool, keep_states: bool = False) -> None:
-        """`keep_states`: the envs tell their states, which take the place of the actions."""
+        """`keep_states`: the envs report their states, which take the place of the actions."""
         self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
         self._state: Array | None = None
         self._obs: Array | None = None
@@ -51,7 +51,7 @@ class EnvRecord:
         """`arrays` before the last segment."""
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
-        """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        """Continue by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
         self.before = self.arrays()
         self.next_index = meta.id.index + 1
         exact = self._keep_actions or self._keep_states
@@ -81,7 +81,7 @@ class EnvRecord:
         self._actions.forget_before(int(self._begun.min()))
 
     def states(self) -> tuple[EnvSlotState, ...]:
-        """Enough for a successor to go on; without actions each env goes on with its next episode."""
+        """Enough for a successor to continue; without actions each env continues with its next episode."""
         actions, first = self._actions.view(), self._actions.first
         if self._keep_states and (self._state is not None or actions is None):
             return tuple(map(self._stored_state, range(len(self._episode))))

@@ -41,7 +41,7 @@ class Inbox:
     """JSON lines on a descriptor; only the newest task counts, and a final one stays."""
 
     def __init__(self, fd: int, refusals: Refusals) -> None:
-        """`refusals`: where lines that are no task are counted; the counts are reported with each poll."""
+        """`refusals`: where invalid lines are counted; the counts are reported with each poll."""
         self._fd, self._refusals = fd, refusals
         self._rest = b""
         self.newest: agent.Evaluate | None = None

@@ -18,7 +18,7 @@ STAYS = "the previous full checkpoint is kept"
 
 
 class FullWriter:
-    """The run goes on without a FULL that cannot be written, and tries again soon. One thread.
+    """The run continues without a FULL that cannot be written, and tries again soon. One thread.
 
     The clock is that of durable FULLs alone, and counts from the moment whose state they hold: others, which sync
     writes in between, survive the process and not a power cut.
@@ -60,12 +60,12 @@ class FullWriter:
         return nbytes
 
     def write_beside(self, begin: Callable[[], BackgroundFull]) -> None:
-        """Begin to write one while training goes on; nothing while one is on its way."""
+        """Begin to write one while training continues; nothing while one is on its way."""
         if not self.is_writing():
             self._beside = begin()
 
     def is_writing(self, wait: bool = False) -> bool:
-        """Whether a FULL is on its way; `wait` for its end. What failed is told here."""
+        """Whether a FULL is on its way; `wait` for its end. A failure is reported here."""
         beside = self._beside
         if beside is not None and wait:
             with self._saving.reported():

@@ -96,7 +96,7 @@ def _start_of(beginning: Beginning) -> str:
 
 
 def _replay(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> UniformReplay | None:
-    """The replay of an off-policy run, with what FULL says that it held."""
+    """The replay of an off-policy run, with the segments of FULL."""
     if learning.plan.on_policy:
         return None
     config, prioritised = learning.config, learning.algorithm.prioritised

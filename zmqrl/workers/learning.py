@@ -44,7 +44,7 @@ class Learning:
         counters: Counters,
         ledger: LedgerView | None = None,
     ) -> None:
-        """`ledger` is given in single mode, where the books are in this process."""
+        """`ledger` is given in single mode, where the stream records are in this process."""
         self.plan = plan
         self.config = plan.config
         self.algorithm = algorithm
@@ -64,7 +64,7 @@ class Learning:
         self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.end.stop_requested)
         self.fulls = FullWriter(store, self.saving, plan.config.run.checkpoint_every_s)
         self.oldest_incarnation = 0
-        """Segments of earlier ones are given up."""
+        """Segments of earlier ones are abandoned."""
         self.counted: Sequence[tuple[int, int]] = ()
         """Segments before these (incarnation, index) are in the counters already."""
         self.learner: OnPolicyLearner | OffPolicyLearner
@@ -97,7 +97,7 @@ class Learning:
         self.episodes.advance(segment.meta, {name: columns[name][slot] for name in self.episodes.record_columns})
 
     def answer_take_ups(self) -> None:
-        """Tell successors where to go on, once the record has reached what the broker has booked."""
+        """Send successors their start state, once the record has reached what the broker has accepted."""
         for request in self.source.take_up_requests():
             index, states = self.episodes.record(request.vector_env)
             if index >= request.next_index:
@@ -185,7 +185,7 @@ class Learning:
         return self._notice
 
     def review_published(self) -> None:
-        """Nobody gets on: if the current version was damaged in the store, write it again under its name."""
+        """Without progress: if the current version was damaged in the store, write it again under its name."""
         notice = self._notice
         if notice is None:
             return
@@ -196,7 +196,7 @@ class Learning:
             self.publish()
 
     def announce(self, notice: Notice) -> None:
-        """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
+        """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
         self.leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
@@ -248,7 +248,7 @@ class Learning:
         self.saving.insist("the initial full checkpoint", write, "the start of the run waits, retrying")
 
     def save_full_beside(self, replay: UniformReplay) -> None:
-        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way.
+        """Begin to write FULL with `replay` while training continues; nothing while one is on its way.
 
         Raises:
             ConfigError: Another launcher has taken the run over.
