@@ -114,7 +114,7 @@ def path_segments_per_s(columns: tuple[ColumnSpec, ...], workers: int, leases: i
         deadline = time.perf_counter() + START_S
         while not checked.all_write:
             if turn() > deadline:
-                raise DeadlineExceeded(f"not every writer of {workers} was heard within {START_S} s")
+                raise DeadlineExceeded(f"only some of {workers} writers reported within {START_S} s")
         before, begun = checked.segments, time.perf_counter()
         now = begun
         while now < begun + seconds or checked.segments == before:

@@ -192,7 +192,7 @@ def _handshake(host: str, line: str) -> messages.Handshake:
         return handshake(line)
     except WireError as error:
         mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {host}"
-        raise HostFailed(host, f"the first line of its agent is not a handshake ({error})", mend) from error
+        raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", mend) from error
 
 
 def in_parallel(calls: Sequence[Any]) -> list[Any]:

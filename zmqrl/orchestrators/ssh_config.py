@@ -1,7 +1,7 @@
 """How a host is reached: hosts.yaml and the user's ssh configuration put together.
 
-Precedence: the host in hosts.yaml, ~/.ssh/config, the `defaults` of hosts.yaml, then the defaults of ssh itself. They
-own. The ssh client itself reads its configuration (`ssh -G`): only it knows Include, Match and tokens in full.
+Precedence: the host in hosts.yaml, ~/.ssh/config, the `defaults` of hosts.yaml, the defaults of ssh. The ssh client
+itself reads its configuration (`ssh -G`): only it knows Include, Match and tokens in full.
 """
 
 from __future__ import annotations
