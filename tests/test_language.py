@@ -37,6 +37,7 @@ IDIOMS = (
     Idiom(r"\bgo on\b", "continue", "the run cannot go on"),
     Idiom(r"\bwent on\b|\bgone on\b", "continued", "the run went on elsewhere"),
     Idiom(r"\bstarted again (?:in|at once)\b", "restarting in", "it is started again in 0.5 s"),
+    Idiom(r"\bstands\b", "is, is listed, the position of", "where the env stands"),
     Idiom(r"\bstands? twice\b", "is listed twice, duplicate", "the key 'x' stands twice"),
     Idiom(r"\bstands? still\b", "is stalled", "the run stands still"),
     Idiom(r"\b(?:stands?|is|faults?) in the way\b", "prevents", "nothing stands in the way"),
@@ -77,6 +78,7 @@ IDIOMS = (
     Idiom(r"\bask(?:s|ed)? for\b", "request, requested", "what was asked for"),
     Idiom(r"\b(?:is|was|are|were) asked to\b", "stop requested", "the run is asked to stop"),
     Idiom(r"\bcannot be asked\b", "unreachable", "a host that cannot be asked"),
+    Idiom(r"\b(?:agent|host|worker|broker|learner)'s (?:absolute )?word\b", "report, record", "a host agent's word"),
     Idiom(r"\bof ours\b", "of zmqrl", "no folder of ours"),
 )
 

@@ -47,7 +47,7 @@ def train(
             `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets.
 
     Raises:
-        ConfigError: The run cannot be started as asked; nothing was written.
+        ConfigError: The run cannot be started with these arguments; nothing was written.
         TrainingFailed: Nothing was started after all.
     """
     started_at = time.time()

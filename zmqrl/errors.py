@@ -13,7 +13,7 @@ class ZmqrlError(Exception):
 
 
 class ConfigError(ZmqrlError):
-    """Something the user wrote cannot be run: fix the file or the flag. Nothing was started."""
+    """The configuration or a flag is invalid: correct it. Nothing was started."""
 
     exit_code = 2
 
@@ -55,7 +55,7 @@ class Interrupted(ZmqrlError):
 
 
 class WireError(ZmqrlError):
-    """A message was refused. `reason` is a short word that the broker counts refusals by."""
+    """A message was rejected. `reason` is the key under which the broker counts rejections."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -79,7 +79,7 @@ class ArenaError(ZmqrlError):
 
 
 class ArenaTooLarge(ArenaError, ConfigError):
-    """The arena does not fit into memory: the message states the need, what there is, the setting."""
+    """The arena does not fit into memory: the message states the required and available memory and the setting."""
 
     exit_code = 2
 

@@ -24,7 +24,7 @@ class Outcome:
     """How the processes of a host have ended."""
 
     ended: int
-    """By themselves."""
+    """Processes that ended on their own."""
     killed: list[str]
     left: list[str]
     final_stopped: bool

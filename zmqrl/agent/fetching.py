@@ -1,4 +1,4 @@
-"""Which version to ask the broker for, and when. Pure."""
+"""Which version to request from the broker, and when. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Who uses a host: every agent registers where all users of the machine can read it.
 
-The entries of others are their word. What is believed of one is what the kernel confirms: a process of that pid and
+Entries of other users are not trusted. An entry counts when the kernel confirms it: a process of that pid and
 start time lives, and belongs to the owner of the file. A liar can at most name a process of his own.
 """
 

@@ -100,7 +100,7 @@ class HostProcesses:
             self._start(EVALUATOR, 0)
 
     def hold(self, workers: tuple[int, ...]) -> None:
-        """Hold these workers from now on: new ones are started, the others leave when the broker lets them."""
+        """Assign these workers: new ones are started, the others leave when the broker permits it."""
         before, self._workers = self._workers, workers
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):

@@ -19,7 +19,7 @@ from zmqrl.types import Array, EnvSpec, Mode, Version, Weights
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, as the schedules and random streams see it."""
+    """Progress of a run, for schedules and random streams."""
 
     seed: int
     env_steps: int
@@ -127,7 +127,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Go back to what `weights()` and `state()` gave, bit for bit."""
+        """Restore what `weights()` and `state()` gave, bit for bit."""
 
 
 class OnPolicyLearner(BaseLearner):

@@ -40,7 +40,7 @@ def run(repeats: int = 3) -> BenchResult:
 
 
 def _bare_round_ms(rounds: int) -> float:
-    """Mean time of: ask two processes, wait for both, write and rename two files."""
+    """Mean time of: request to two processes, wait for both, write and rename two files."""
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(2)]
     children = [context.Process(target=_answer, args=(there,), daemon=True) for _, there in pairs]

@@ -23,7 +23,7 @@ class Booking:
     def __init__(
         self, plan: RunPlan, arena: Arena, streams: Streams, placement: Placement, actions: list[ev.Action]
     ) -> None:
-        """To be made before `Arena.begin_broker`. `actions`: where it puts what it wants done."""
+        """To be made before `Arena.begin_broker`. `actions`: receives the actions to perform."""
         self._arena, self._streams, self._placement, self._actions = arena, streams, placement, actions
         self._leases_per_worker = plan.config.limits.leases_per_worker
         self._sync, self._resume = plan.config.run.mode != "async", plan.resume

@@ -78,7 +78,7 @@ class Doors:
         return bool(gone)
 
     def guard(self) -> Counter[str]:
-        """Answer who asks to come in; who was refused so far, by reason."""
+        """Answer authentication requests; rejections so far, by reason."""
         self._gate.serve()
         return self._gate.refused
 

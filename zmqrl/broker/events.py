@@ -11,7 +11,7 @@ from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotR
 
 @dataclass(frozen=True)
 class WorkerIs:
-    """A worker's absolute word of itself, at its start and at each heartbeat."""
+    """A worker's complete state, at its start and at each heartbeat."""
 
     index: int
     spawn: int
@@ -27,7 +27,7 @@ class WorkerIs:
     open_rows: Sequence[tuple[int, int, int]] = ()
     """(vector env, index, rows) of a remote worker's segments that are not accepted."""
     stopped: Collection[int] = ()
-    """Those of `streams` that it steps no more: it has unbooked segments of them."""
+    """Those of `streams` that it steps no more, but has segments of that are not accepted."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Delivered:
 
 @dataclass(frozen=True)
 class HostIs:
-    """A host agent's absolute word: who of its workers is not listed is dead and reaped."""
+    """A host agent's complete state: workers that are not listed are dead and reaped."""
 
     alive: Mapping[int, int]
     given_up: Sequence[int]

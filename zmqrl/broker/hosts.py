@@ -20,7 +20,7 @@ class Hosts:
         self._hosts: dict[str, _Host] = {}
 
     def hear(self, host: str, workers: Sequence[int], now: float) -> bool:
-        """An agent's word; `workers` are the indexes that it holds. True when it was not there before."""
+        """An agent's report; `workers` are the indexes that it holds. True when it was not there before."""
         if host == self._learner_host:
             return False
         known = host in self._hosts

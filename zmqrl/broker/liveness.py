@@ -33,7 +33,7 @@ class Beat:
     member: Member
     spawn: int
     progress: int
-    """Grows, or changes at least, when the process gets on."""
+    """Grows, or changes at least, when the process makes progress."""
 
 
 @dataclass(frozen=True)

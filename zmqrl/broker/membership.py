@@ -38,7 +38,7 @@ class Membership:
         self._awaited = True
 
     def end_wait(self) -> bool:
-        """Who is a member by its own word alone is none from now on. True when there were any."""
+        """Remove members that no host has confirmed. True when there were any."""
         self._awaited = False
         return self._told and self._drop_unnamed()
 
@@ -56,7 +56,7 @@ class Membership:
         return bool(unnamed)
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int], alive: Iterable[int] = ()) -> bool:
-        """A host's absolute word; `alive` may name processes that are to leave. True when it changed anything."""
+        """A host's complete state; `alive` may name processes that are to leave. True when it changed anything."""
         before = set(self._members)
         self._told = True
         if not self._awaited:

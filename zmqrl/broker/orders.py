@@ -13,7 +13,7 @@ shifted by this: none is used twice."""
 
 @dataclass(frozen=True)
 class TakeUpRequest:
-    """A new worker process wants to continue with a vector env that has a past."""
+    """A new worker process continues a vector env with stored rows."""
 
     vector_env: int
     incarnation: int

@@ -27,7 +27,7 @@ class _Part:
     leaving: set[int] = field(default_factory=set)
     """Taken off its orders; assigned to it until it reports that it has stopped."""
     told: frozenset[int] = frozenset()
-    """The vector envs that it named last, also those of which it has unbooked segments."""
+    """The vector envs that it named last, also those with segments that are not accepted."""
     serial: int = 0
     """Grows with each change of `orders`."""
     heard_serial: int = -1
@@ -50,7 +50,7 @@ class Placement:
     """Part of the broker's state: writes handovers, closings and roll-backs into the stream records."""
 
     def __init__(self, plan: RunPlan, streams: Streams, membership: Membership, actions: list[ev.Action]) -> None:
-        """`actions`: where it puts what it wants done."""
+        """`actions` receives the actions to perform."""
         self._streams, self._membership, self._actions = streams, membership, actions
         self._sync, self._resume = plan.config.run.mode != "async", plan.resume
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
@@ -69,7 +69,7 @@ class Placement:
 
     @property
     def requests(self) -> list[TakeUpRequest]:
-        """Take-ups that the learner has not answered."""
+        """Handover requests that the learner has not answered."""
         return list(self._asked.values())
 
     def standing(self, index: int, spawn: int, leases: Sequence[SlotRef], stop: bool) -> ev.Standing:
@@ -221,7 +221,7 @@ class Placement:
                 self._hand_over(vector_env)
 
     def _take_off(self, index: int, vector_env: int) -> None:
-        """Another is to have it: first its holder has to say that it no longer steps it and has nothing unbooked."""
+        """Move it: first its holder reports that it no longer steps it, and all its segments are accepted."""
         part = self._parts[index]
         if vector_env in part.orders:
             del part.orders[vector_env]
@@ -230,7 +230,7 @@ class Placement:
             self._actions.append(ev.Reply(index))
 
     def _hand_over(self, vector_env: int) -> None:
-        """No process holds it: begin it, or ask the learner where its successor continues."""
+        """It has no holder: begin it, or request its start state from the learner."""
         if vector_env in self._asked or (self._resume and self._version is None):
             return
         record = self._streams.records[vector_env]

@@ -23,7 +23,7 @@ MOST_WORKERS = 1 << 16
 
 @dataclass
 class _Process:
-    """Of a worker, from its first word until it is known to be dead."""
+    """Of a worker, from its first message until it is known to be dead."""
 
     spawn: int
     remote: bool
@@ -101,7 +101,7 @@ class BrokerState:
 
     @property
     def requests(self) -> list[TakeUpRequest]:
-        """Take-ups that the learner has not answered."""
+        """Handover requests that the learner has not answered."""
         return self._placement.requests
 
     def standing(self, index: int) -> ev.Standing | None:

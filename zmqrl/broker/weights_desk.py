@@ -38,7 +38,7 @@ class WeightsDesk:
         return bool(self._asked)
 
     def ask(self, peer: bytes, version: Version) -> None:
-        """`peer` wants `version` or a newer one; its last word counts."""
+        """`peer` requests `version` or a newer one; its last request counts."""
         self._asked[peer] = version
 
     def served(self) -> list[tuple[bytes, list[bytes]]]:

@@ -67,7 +67,7 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; every error of ours is one message and its exit code."""
+    """Run the command line; every `ZmqrlError` is one message and its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
         code = cli.main(standalone_mode=False)

@@ -111,7 +111,7 @@ def _run(asked: _Asked) -> int:
 
 
 def _run_seeds(asked: _Asked, seeds: int) -> int:
-    """Each seed in `DIR/seed-<seed>`; the worst exit code. One that was interrupted or asked to stop is the last."""
+    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
     if asked.resume is not None or asked.detach:
         raise click.UsageError("--seeds cannot be combined with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory

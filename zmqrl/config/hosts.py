@@ -39,7 +39,7 @@ def expand(hosts: Node | None) -> Node | None:
 
 
 def names_of_range(key: str) -> list[str]:
-    """The names that `node[01:16]` stands for; a name without brackets stands for itself."""
+    """The names in the range `node[01:16]`; a name without brackets is itself."""
     if "[" not in key and "]" not in key:
         return [key]
     match = _RANGE.match(key)
@@ -55,7 +55,7 @@ def names_of_range(key: str) -> list[str]:
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
     """`host` with what it leaves open taken from `defaults`; values set in neither (user, port ...) stays None.
 
-    How a host is reached is more than this: ~/.ssh/config stands between the two.
+    The address of a host also depends on ~/.ssh/config, which ranks between the two.
     """
     return replace(
         host,
@@ -154,7 +154,7 @@ def with_numbers(config: Config) -> Config:
 def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
     """`workers: auto` of the hosts in `cores` (physical cores of each) as numbers: all cores but one, at least one.
 
-    In sync the vector envs that other workers leave are dealt out host by host, so that none stands idle while
+    In sync the vector envs that other workers leave are dealt out host by host, so that none is idle while
     another has two; a host for which none is left gets 0. A host that is not in `cores` keeps `auto`.
     """
     open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in cores]

@@ -96,7 +96,7 @@ def preset_path(preset: str, beside: Path | None = None) -> Path:
 
 
 def preset_name(preset: str, beside: Path | None = None) -> str:
-    """What a run's configuration keeps of a preset: the name of one of ours, else the absolute path."""
+    """What a run's configuration keeps of a preset: the name of a preset of the package, else the absolute path."""
     path = preset_path(preset, beside)
     return path.stem if path.parent == PRESETS else str(path.resolve())
 
@@ -134,7 +134,7 @@ def _expanded(layer: Branch) -> Branch:
 
 
 def _flags(request: Request) -> Branch:
-    """What stands on the command line, `--mode` and its like last."""
+    """Values of the command line, `--mode` and similar flags last."""
     if isinstance(request.overrides, Mapping):
         layers = from_mapping(request.overrides, Source("override"))
     else:

@@ -26,7 +26,7 @@ _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = ()) -> T:
-    """`tree` as the dataclass `cls`. `prefix` is where it stands in the whole configuration.
+    """`tree` as the dataclass `cls`. `prefix` is its path in the whole configuration.
 
     Raises:
         ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.

@@ -1,7 +1,7 @@
 """YAML with the place of every key, so that an error can name file and line; stricter than PyYAML in what it takes.
 
-Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a word: `curve: off`);
-a key that stands twice, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.
+Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a string: `curve: off`);
+a duplicate key, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _number(kind: str, text: str) -> int | float:
 
 
 class _Reader:
-    """Nodes of PyYAML to ours."""
+    """Conversion of PyYAML nodes."""
 
     def __init__(self, name: str, lines: bool) -> None:
         self._name, self._lines = name, lines

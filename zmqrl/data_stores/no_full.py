@@ -20,7 +20,7 @@ def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ())
     Args:
         plan: Of the attempt that is refused.
         damaged: The files that cannot be loaded, with the cause of each.
-        why: What else is known: hosts that could not be asked, records of env steps.
+        why: Further facts: unreachable hosts, records of env steps.
     """
     causes = "; ".join([*why, *([few(damaged, 3)] if damaged else [])]).replace(f" in {plan.store_path}", "")
     lines = [

@@ -12,7 +12,7 @@ KEPT = 2
 class FullRetention:
     """The newest two stay, and the last two that survive a power cut; what was found stays until one does.
 
-    One thread may call `written` while another asks: single set operations, each of them atomic.
+    One thread may call `written` while another thread reads: single set operations, each of them atomic.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is asked what, and when: words of the probes in, orders out. No clock and no sockets of its own."""
+"""The sequence of checks: messages of the probes in, orders out. Without clock and sockets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Orders: TypeAlias = list[tuple[str, Order]]
 
 @dataclass(frozen=True)
 class Question:
-    """What one host is asked."""
+    """The checks of one host."""
 
     examine: Examine
     reach: Reach | None
@@ -55,7 +55,7 @@ class Question:
 
 
 class Examination:
-    """The learner's host is asked first what others need: where it listens, and what of the store exists."""
+    """The learner's host is checked first: the others need its addresses and its store."""
 
     def __init__(self, questions: Mapping[str, Question], learner: str) -> None:
         self.measurements = {host: Measurement(host) for host in questions}
@@ -78,7 +78,7 @@ class Examination:
         return self.over == set(self._questions)
 
     def handle(self, host: str, word: Word, now: float) -> Orders:
-        """`now`: unix time here when the word arrived."""
+        """`now`: unix time here when the message arrived."""
         if host in self.over:
             return []
         match word:
@@ -108,7 +108,7 @@ class Examination:
         return self._end(host)
 
     def is_idle(self, host: str) -> bool:
-        """Whether it is this host's turn to wait, not ours."""
+        """Whether no message of this host is due."""
         keeps_open = host == self._learner and self._learner_examined and host not in self._finishing
         return host in self._waiting or host in self._seen or (keeps_open and not self._seen)
 
@@ -189,7 +189,7 @@ class Examination:
         return [order for watcher in list(self._seen) for order in self._compare(watcher)]
 
     def _compare(self, host: str) -> Orders:
-        """Needs the words of two hosts, which come in any order."""
+        """Needs the messages of two hosts, which come in any order."""
         seen = self._seen[host]
         written = self._written.get(seen.name)
         if written is None and not self._is_over_learner():

@@ -27,10 +27,10 @@ class Link(ABC):
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
-        """Lines that were marked as words and are none, by reason."""
+        """Lines with the mark of messages that are invalid, by reason."""
 
     def words_in(self, lines: Iterable[str]) -> Iterator[Word]:
-        """The words among `lines`; a malformed one is counted, what a shell wrote is left out."""
+        """The messages in `lines`; a malformed one is counted, other output is ignored."""
         for line in lines:
             try:
                 word = read_word(line)

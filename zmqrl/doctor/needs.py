@@ -26,7 +26,7 @@ LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
 
 @dataclass(frozen=True)
 class HostNeed:
-    """What the run asks of one host."""
+    """Requirements of the run for one host."""
 
     learner: bool
     workers: int | None
@@ -41,7 +41,7 @@ class HostNeed:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the run asks of all."""
+    """Requirements of the run for all hosts."""
 
     hosts: Mapping[str, HostNeed]
     learner: str

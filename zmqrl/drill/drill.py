@@ -32,7 +32,7 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     """Run the whole drill in `asked.folder`.
 
     Raises:
-        ConfigError: The preset cannot be run as asked, or `--small-disk` not be had; nothing was started.
+        ConfigError: The preset cannot be run as requested, or `--small-disk` failed; nothing was started.
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
     learning, budget = learning_run(asked)

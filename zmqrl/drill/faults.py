@@ -12,7 +12,7 @@ from zmqrl.errors import ConfigError
 WHOLE_RUN = frozenset({"agent", "launcher"})
 """Roles whose death ends the attempt."""
 EVERY_PROCESS = "run"
-"""The role that stands for all processes of a run."""
+"""The role of faults of all processes of a run."""
 
 
 class Action(Enum):

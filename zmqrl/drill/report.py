@@ -76,7 +76,7 @@ class RunReport:
     failures: tuple[str, ...]
     left: tuple[str, ...]
     ledgers: tuple[Ledger, ...] = ()
-    """Of each attempt that ended as it was asked to, as its shared memory had it."""
+    """Of each attempt that ended as requested, from its shared memory."""
 
     @property
     def unknown(self) -> int:

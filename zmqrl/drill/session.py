@@ -228,7 +228,7 @@ class Session:
         self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
 
     def _ended_by_itself(self) -> None:
-        """No fault of ours ends a run but those that mean to: it is noted, and the run resumed."""
+        """An unexpected end of the run: it is noted, and the run resumed."""
         self._ends += 1
         self._end_deeds()
         during = ", ".join(str(a.fault.kind) for a in self._active) or "none"
@@ -252,7 +252,7 @@ class Session:
                 return
 
     def _catch_up(self, clock: Clock) -> None:
-        """In sync a learner that rolled back to a FULL repeats rounds: the check wants all that was ever stepped."""
+        """In sync a learner that rolled back to a FULL repeats rounds: the check needs all rows that were stepped."""
         if not (self.subject.witness and self.subject.sync):
             return
         until = time.monotonic() + RECOVERY_S

@@ -26,7 +26,7 @@ LAUNCHER = "launcher-0"
 GONE_S = 5.0
 """Within this everything must be gone once launcher or host agent was killed."""
 END_S = 60.0
-"""How long a run that was asked to stop may take."""
+"""How long a run may take to stop."""
 _VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
 
 
@@ -50,7 +50,7 @@ class Subject:
     plan: RunPlan
     """For the layout of its memory; the run makes its own from the same arguments."""
     arguments: Sequence[str]
-    """What stands after `zmqrl train`."""
+    """Arguments after `zmqrl train`."""
     witness: bool = False
     legs: list[Leg] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -156,7 +156,7 @@ class Subject:
             self._process.send_signal(signal.SIGUSR1)
 
     def await_end(self, before: Mapping[str, ProcessId]) -> int:
-        """Wait for the end of a run that was asked to stop. Returns the exit code."""
+        """Wait for the end of a run after a stop request. Returns the exit code."""
         assert self._process is not None
         try:
             code = self._process.wait(END_S)

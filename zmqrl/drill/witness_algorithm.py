@@ -79,7 +79,7 @@ class WitnessOffPolicy(_Witness):
 
     @property
     def prioritised(self) -> Mapping[str, float] | None:
-        """As asked."""
+        """Priorities, if configured."""
         return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
 
     def learner(self, weights: Weights, device: str) -> OffPolicyLearner:

@@ -12,7 +12,7 @@ from zmqrl.types import Array, EnvSpec
 
 @dataclass(frozen=True)
 class EnvSlotState:
-    """Where one env of a vector env stands: enough to rebuild it when the env is deterministic.
+    """The position of one env of a vector env: enough to rebuild it when the env is deterministic.
 
     `actions` are those given since the reset of episode `episode`, in order, `[steps, ...]`;
     None is none. `resetting` is true when the last step ended episode `episode`, so that the next step

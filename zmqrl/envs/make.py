@@ -1,4 +1,4 @@
-"""From the `env` section to gymnasium envs, and the launcher's look at an env before anything is started."""
+"""From the `env` section to gymnasium envs, and the launcher's check of an env before anything is started."""
 
 from __future__ import annotations
 

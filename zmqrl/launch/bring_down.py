@@ -21,7 +21,7 @@ from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, k
 GRACE_S = 5.0
 """What an agent may take to end its processes; a run that is to write a checkpoint is stopped, not brought down."""
 LAUNCHER_S = 30.0
-"""It asks every host, and waits for those that are slow."""
+"""Limit for all hosts, including slow ones."""
 LOOK_EVERY_S = 0.1
 KILL_WAIT_S = 5.0
 NOTHING = Reaped()
@@ -46,7 +46,7 @@ class HostReport:
     host: str
     reaped: Reaped = NOTHING
     cause: str | None = None
-    """Why it could not be looked at."""
+    """Why it could not be checked."""
 
     @property
     def is_down(self) -> bool:
@@ -122,7 +122,7 @@ def _config(doomed: Doomed) -> tuple[Config | None, str | None]:
 
 
 def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
-    """Which hosts to look at: the run's, and this machine."""
+    """Which hosts to check: the run's, and this machine."""
     if not limit:
         known = [] if config is None else [*config.hosts, config.learner.host]
         return list(dict.fromkeys([LOCAL, *known]))

@@ -1,4 +1,4 @@
-"""Whether single and sync can take up every running episode again: what its actions need is known before the start."""
+"""Whether single and sync can recover every running episode: the memory of its actions is known before the start."""
 
 from __future__ import annotations
 

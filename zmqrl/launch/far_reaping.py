@@ -26,7 +26,7 @@ SAID = 300
 
 
 def reap_far(config: Config, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | str]]:
-    """End what is left of the run on `hosts`; each with what became of it, or why it could not be asked."""
+    """End what is left of the run on `hosts`; each with what became of it, or why it is unreachable."""
     targets: list[Target] = []
     for host in hosts:
         try:
@@ -52,7 +52,7 @@ def _section(config: Config, host: str) -> HostSection:
 
 
 def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_s: float) -> Reaped:
-    """A pool's thread: ask, read the answer, and remove the run's folder where nothing of worth is in it."""
+    """A pool's thread: run the reaper, read its report, and remove the run's folder if it has no results."""
     section = filled(_section(config, host), config.defaults)
     try:
         command = reaper_command(section, run_id, host, grace_s)

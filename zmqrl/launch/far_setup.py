@@ -46,7 +46,7 @@ IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnas
 
 
 class Refused(Exception):
-    """`kind` is what `setup_hosts` chooses its words by."""
+    """`kind` selects the message of `setup_hosts`."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(kind)
@@ -265,7 +265,7 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
 
 
 def _beat() -> None:
-    """A word to the launcher; when it is gone this fails, and the finally clauses end what was begun."""
+    """Output to the launcher; without launcher this fails, and the finally clauses clean up."""
     print(".", flush=True)
 
 

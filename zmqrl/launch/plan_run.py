@@ -1,4 +1,4 @@
-"""From a resolved configuration to the plan: every question is asked before anything is started."""
+"""From a resolved configuration to the plan: all checks are made before anything is started."""
 
 from __future__ import annotations
 

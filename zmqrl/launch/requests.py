@@ -1,4 +1,4 @@
-"""How other commands ask a running launcher for something: a file per request in the run directory, and its answer."""
+"""Requests of other commands to a running launcher: a file per request in the run directory, and its answer."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_
 
 
 def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = False) -> RunPlan:
-    """`plan` with what is known of the checkpoints that it resumes from; call it when nothing else stands in the way.
+    """`plan` with what is known of the checkpoints that it resumes from; call it after all other checks.
 
     What an unreachable or rebooted learner's host left is copied to the run directory first.
 
@@ -129,7 +129,7 @@ def _is_visible(plan: RunPlan) -> bool:
 
 
 def _look_at_old_host(plan: RunPlan) -> list[str]:
-    """Copy what is newer on the disk of the last attempt's learner; why it could not be looked at, if so."""
+    """Copy what is newer on the disk of the last attempt's learner; the reason if that failed."""
     stored, info = read_config(Path(plan.run_dir)), read_info(Path(plan.run_dir))
     host = stored.learner.host
     section = stored.hosts.get(host, HostSection())

@@ -107,7 +107,7 @@ class RunDirectory:
 
     @property
     def successor(self) -> str | None:
-        """The run of another launcher that has taken the directory over; None: it is ours, as far as can be read."""
+        """The run of another launcher that owns the directory now; None: this launcher still owns it."""
         try:
             return None if self._owner is None else self._owner.successor
         except OSError:

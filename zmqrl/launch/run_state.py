@@ -311,7 +311,7 @@ class RunState:
 
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
-        """The broker's word for hosts whose events do not come to this launcher."""
+        """The broker's report of hosts whose events do not come to this launcher."""
         row = self.hosts.greet(message.host, len(message.workers))
         if row is None:
             return

@@ -22,7 +22,7 @@ class Host:
     python: str
     """As configured."""
     has_wheels: bool
-    """A wheel folder was sent, and no index asked."""
+    """A wheel folder was sent, and no package index is used."""
 
 
 def cause_and_mend(kind: str, detail: str, at: Host) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from zmqrl.launch.run_state import RunState
 
 
 class Stillness:
-    """Tells once per pause in which no env step was stored and no update done. Pure."""
+    """Reports once per pause in which no env step was stored and no update done. Pure."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s

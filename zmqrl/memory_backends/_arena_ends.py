@@ -182,7 +182,7 @@ class SegmentWriter(ABC):
 
     @abstractmethod
     def forget(self, ref: SlotRef) -> None:
-        """It is accepted, or no longer ours."""
+        """It is accepted, or no longer leased to this sink."""
 
     def move(self, ref: SlotRef, to: SlotRef) -> None:
         """A sealed segment continues under another lease; only for a writer that keeps them."""
@@ -222,7 +222,7 @@ class ArenaWriter(SegmentWriter):
         self._producers.pop(vector_env, None)
 
     def forget(self, ref: SlotRef) -> None:
-        """The slot is not ours, its views are harmless."""
+        """The slot is no longer leased to this sink; its views are harmless."""
 
 
 class LeasedSink(SegmentSink):
@@ -232,7 +232,7 @@ class LeasedSink(SegmentSink):
         self._writer = writer
         self._streams: tuple[StreamOrder, ...] = ()
         self._gone: dict[int, int] = {}
-        """Vector env to the incarnation that was stopped last: its env is closed, so it cannot be gone on with."""
+        """Vector env to the incarnation that was stopped last: its env is closed, so it cannot continue."""
         self._impossible: dict[int, int] = {}
         """Of the newest orders: a broker that did not know gave them back."""
         self._serial = -1
@@ -289,7 +289,7 @@ class LeasedSink(SegmentSink):
             self._push([ref for ref in refs if ref in self._sealed])
 
     def _stand(self, standing: Standing) -> None:
-        """Take in the newest word of the broker; only the newest counts."""
+        """Apply the newest message of the broker; only the newest counts."""
         if standing.orders is not None and standing.serial != self._serial:
             self._follow(standing.orders, standing.serial)
         self._acked = standing.acked
@@ -317,7 +317,7 @@ class LeasedSink(SegmentSink):
                 self._unpushed.append(to)
 
     def _named(self) -> dict[int, int]:
-        """Vector env to incarnation: those of the orders, followed or not, and those of unbooked segments."""
+        """Vector env to incarnation: those of the orders, followed or not, and those of unaccepted segments."""
         unbooked = {id.vector_env: id.incarnation for id in self._sealed.values()}
         return {**self._impossible, **unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
 

@@ -94,7 +94,7 @@ class SegmentSource(ABC):
         """
 
     def leave_word(self, word: LearnerWord) -> None:
-        """Keep `word` for a successor, where the stream outlives the learner. Cheap; called often."""
+        """Store the learner's record for a successor, where the stream outlives the learner. Cheap; called often."""
         del word
 
     def left_word(self) -> LearnerWord | None:
@@ -130,7 +130,7 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def take_up_requests(self) -> list[TakeUpRequest]:
-        """Requests seen by `take` and not answered yet (asked again until answered)."""
+        """Requests seen by `take` and not answered yet (repeated until answered)."""
 
     @abstractmethod
     def answer(self, take_up: TakeUp) -> None:
@@ -174,7 +174,7 @@ class SegmentSink(ABC):
         """Valid rows stepped and not yet sealed: what would be lost if the worker died now. Cheap."""
 
     def busy(self) -> None:
-        """The worker gets on though it steps no rows, as when it repeats actions: it is not stalled. Cheap."""
+        """Progress without new rows, as when the worker repeats actions: it is not stalled. Cheap."""
         return
 
     @abstractmethod

@@ -30,7 +30,7 @@ class Collect(Protocol):
     def __call__(self, interrupted: Callable[[], bool]) -> None:
         """Collect what the current version still lacks; returns at once when there is nothing to do.
 
-        `interrupted` is asked between two env steps; once it is true the segment is abandoned, and nothing else begun.
+        `interrupted` is called between two env steps; once it is true the segment is abandoned, and no other begun.
         """
         ...
 

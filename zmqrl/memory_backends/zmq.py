@@ -268,7 +268,7 @@ class ZmqSink(LeasedSink):
         return self._arena is not None and self._arena.broker_incarnation != self._broker
 
     def _say(self, now: float) -> None:
-        """Our absolute word, and what stayed unacknowledged. What an older broker gave from now on does not count."""
+        """The worker's complete state, and what is unacknowledged. Leases of an older broker no longer count."""
         self._said_at = now
         self._refusals.report()
         if self._arena is not None and self._is_new_broker():

@@ -427,7 +427,7 @@ class Finished(_Event, frozen=True, tag="finished"):
     peak_pss_mb: dict[Name, Finite]
     """By role."""
     ended: Count
-    """Processes that ended by themselves."""
+    """Processes that ended on their own."""
     killed: list[Text]
     left: list[Text]
     final_stopped: bool

@@ -101,7 +101,7 @@ class SegmentWords(NamedTuple):
 
     @classmethod
     def of(cls, meta: SegmentMeta) -> SegmentWords:
-        """As plain words."""
+        """As plain integers."""
         return cls(*meta.id, *meta.version, meta.rows)
 
     def meta(self) -> SegmentMeta:
@@ -135,7 +135,7 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     leases: list[SlotRef]
     """All that it holds."""
     streams: list[StreamAt]
-    """What it steps, or has unbooked segments of."""
+    """Vector envs that it steps, or of which segments are not accepted."""
     stopped: list[Count]
     """Vector envs of `streams` that it steps no more, so that a new broker does not give them back to it."""
     open: list[OpenRows]

@@ -67,13 +67,13 @@ class Examine(_Order, frozen=True):
 
     workdir: Text
     store: Text | None
-    """None: nothing to look at."""
+    """None: no store to check."""
     env: Mapping[str, Any] | None
     """`EnvSection` as JSON data."""
     mode: Mode
     seed: int
     env_limit_s: Finite
-    """The env is looked at no longer than this."""
+    """Time limit of the env check."""
     listen: Listen | None = None
     code: str | None = None
     """The user's own modules: a tar archive, base64."""
@@ -414,7 +414,7 @@ def read_word(line: str) -> Word | None:
     """What `word_line` wrote; None for what a shell wrote.
 
     Raises:
-        WireError: It is marked as a word, and is none.
+        WireError: It has the mark of a message and is invalid.
     """
     mark, _, text = line.partition(" ")
     if mark != MARK:

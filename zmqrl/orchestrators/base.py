@@ -41,11 +41,11 @@ class Teardown:
     """What `undeploy` verified."""
 
     ended: int
-    """Processes that ended by themselves within the grace."""
+    """Processes that ended on their own within the grace."""
     killed: tuple[str, ...] = ()
     """`host/role-index (pid n)` of those that had to be killed."""
     left: tuple[str, ...] = ()
-    """Those still there, and hosts that cannot be asked: the launcher's exit code is then 3."""
+    """Processes that remain, and unreachable hosts: the launcher's exit code is then 3."""
 
 
 class Orchestrator(ABC):
@@ -75,4 +75,4 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def undeploy(self, grace_s: float) -> Teardown:
-        """End every process of the run and verify it: ask, wait `grace_s`, kill, look again. Bounded."""
+        """End every process of the run and verify it: SIGTERM, wait `grace_s`, SIGKILL, verify. Bounded."""

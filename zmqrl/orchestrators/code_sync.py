@@ -156,7 +156,7 @@ def _one_line(script: str) -> str:
 
 
 def _place(finished: Finished, mark: str) -> str | None:
-    """What stands behind `mark`; login shells print other things before it."""
+    """The text after `mark`; login shells print other things before it."""
     for line in finished.stdout.decode(errors="replace").splitlines():
         if line.startswith(mark):
             return line.removeprefix(mark)

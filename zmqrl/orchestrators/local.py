@@ -94,7 +94,7 @@ class LocalOrchestrator(AgentsOrchestrator):
     """Every host is this machine: a run has one, tests have several."""
 
     def __init__(self, agent_command: Sequence[str] = ENTRY) -> None:
-        """`agent_command`: what stands before `zmqrl.agent RUN 0`."""
+        """`agent_command`: the command before `zmqrl.agent RUN 0`."""
         super().__init__()
         self._agent_command = tuple(agent_command)
 

@@ -46,7 +46,7 @@ def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
-    """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it cannot be asked."""
+    """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
     target = resolve(host, config.hosts.get(host, HostSection()), config.defaults)
     connection = Connection.open(target, config.ssh)
     try:

@@ -1,4 +1,4 @@
-"""Command lines for the remote shell. Their words can be seen there by `ps`: nothing secret is among them."""
+"""Command lines for the remote shell. They are visible there with `ps` and contain no secrets."""
 
 from __future__ import annotations
 

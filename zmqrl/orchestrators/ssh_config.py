@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is asked about one login, before the ssh configuration has been read."""
+    """One login to resolve, before the ssh configuration has been read."""
 
     host: str
     name: str

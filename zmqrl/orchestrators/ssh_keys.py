@@ -56,7 +56,7 @@ def known_keys(target: Target) -> tuple[KnownKey, ...]:
 
 
 def preferred_kinds(known: Sequence[KnownKey], offered: Sequence[str]) -> list[str]:
-    """The algorithms to ask a host for: those it is known by first, else it shows a key that cannot be compared."""
+    """The algorithms to offer: those of the host's known keys first, else it shows a key that cannot be compared."""
     kinds = {key.kind for key in known if not key.revoked}
     if "ssh-rsa" in kinds:
         kinds |= {"rsa-sha2-512", "rsa-sha2-256"}

@@ -1,4 +1,4 @@
-"""How many cores hosts have: asked before a run is planned, for `workers: auto`."""
+"""Numbers of cores of hosts: read before a run is planned, for `workers: auto`."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, Segm
 
 MAGIC = 0x5A4D51524C01
 REVISION = 2
-"""Of what the words mean."""
+"""Version of the meaning of the words."""
 HEADER_BYTES = 4096
 MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
 LEARNER_AT = 2 * LINE
-"""The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost, oldest incarnation."""
+"""The learner's record, two copies; sequence, incarnation, n, updates, updates lost, oldest incarnation."""
 SLOT_WORDS = 4 * LINE
 LEASE, SEAL, ACCEPT, RELEASE = 0, LINE, 2 * LINE, 3 * LINE
 META = SEAL + 1
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def digest(self) -> int:
-        """Tells layouts apart: 60 bits."""
+        """Identifies the layout: 60 bits."""
         text = repr((REVISION, self.columns, self.slots, self.streams, self.open_words))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
@@ -189,7 +189,7 @@ class Arena:
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
 
     def write_learner(self, word: LearnerWord) -> None:
-        """Learner: before it announces a version, and as it gets on."""
+        """Learner: before it announces a version, and as it makes progress."""
         first = self.words[LEARNER_AT]
         second = self.words[LEARNER_AT + LINE]
         older, sequence = (LEARNER_AT + LINE, first + 1) if first >= second else (LEARNER_AT, second + 1)
@@ -199,7 +199,7 @@ class Arena:
         w[older] = sequence
 
     def read_learner(self) -> LearnerWord | None:
-        """The last learner's word; None before the first. For its successor: no process writes meanwhile."""
+        """The last learner's record; None before the first. For its successor: no process writes meanwhile."""
         at = LEARNER_AT if self.words[LEARNER_AT] >= self.words[LEARNER_AT + LINE] else LEARNER_AT + LINE
         if not self.words[at]:
             return None
@@ -276,7 +276,7 @@ class Arena:
         self.words[BASE_AT] = env_steps + 1
 
     def ledger(self) -> Ledger:
-        """The current ledger: `produced` from the words of workers, the rest from the broker. Exact when both have ended."""
+        """The current ledger: `produced` is from the workers, the rest from the broker. Exact when both have ended."""
         table = self.streams
         records = [table.read(v) for v in range(table.streams)]
         produced = [table.produced(v) for v in range(table.streams)]

@@ -129,7 +129,7 @@ class StreamTable:
             self._words[word] = 0
 
     def produced(self, vector_env: int) -> int:
-        """Rows that workers say they stepped: by their own words, and by what the broker completed from them."""
+        """Rows that workers report as stepped: by their own words, and by what the broker completed from them."""
         completed = self.read(vector_env).completed
         return self.read_producer(vector_env).produced + completed
 

@@ -80,7 +80,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def pss_mb(pid: int) -> float | None:
-    """Proportional set size in 10^6 bytes; None when the process is gone or not ours."""
+    """Proportional set size in 10^6 bytes; None when the process has exited or belongs to another user."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             for line in lines:

@@ -74,11 +74,11 @@ class AgentLink:
         return found
 
     def report(self, report: bus.HostReport) -> None:
-        """Of this host, or of one that cannot speak: the broker believes that only of its own host's agent."""
+        """Of this host, or of one without a connection: the latter only counts from the broker's host."""
         send(self._control, frames.pack(report))
 
     def fetch(self, version: Version) -> None:
-        """Ask for `version` or a newer one; it will be in `fetched`."""
+        """Request `version` or a newer one; it will be in `fetched`."""
         send(self._control, frames.pack(bus.Fetch(version)))
 
     def close(self) -> None:

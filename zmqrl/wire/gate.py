@@ -74,7 +74,7 @@ class Gate:
         return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def serve(self) -> None:
-        """Answer who asks to come in, count who was refused; never blocks."""
+        """Answer authentication requests, count rejections; never blocks."""
         if self._zap is not None:
             for _ in range(MOST_EVENTS):
                 try:

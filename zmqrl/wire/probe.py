@@ -1,4 +1,4 @@
-"""Which of a host's addresses leads to the broker: asked in parallel, and only the right broker can answer."""
+"""Which of a host's addresses leads to the broker: probed in parallel, and only the right broker can answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reached:
 def first_answering(
     addresses: Sequence[str], ports: Sequence[int], host: str, keys: Keys | None, deadline_s: float
 ) -> Reached:
-    """Ask for a broker at every address, on its control port.
+    """Probe for a broker at every address, on its control port.
 
     Raises:
         DeadlineExceeded: None answered; the message states what each did.

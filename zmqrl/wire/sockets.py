@@ -1,4 +1,4 @@
-"""Sockets with our options. Liveness is ours: ZMTP heartbeats stay off, they disconnect and lose."""
+"""Sockets with the options of zmqrl. ZMTP heartbeats stay off: they disconnect and lose messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FULL with replay, written while training continues: slots are copied one by one, and looked at again afterwards.
+"""FULL with replay, written while training continues: slots are copied one by one, and verified afterwards.
 
 The copy is counted in `shared_memory.arena.check_fits`.
 """

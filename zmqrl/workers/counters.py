@@ -19,7 +19,7 @@ MOST_SAMPLES, RECENT_SAMPLES = 2000, 500
 
 @dataclass
 class Counters:
-    """Where the run stands; the part of FULL that is plain numbers."""
+    """Progress of the run; the part of FULL that is plain numbers."""
 
     incarnation: int = 0
     n: int = 0

@@ -1,7 +1,7 @@
-"""What the learner knows of episodes from the segments it took: their returns, and where every env stands.
+"""What the learner knows of episodes from the segments it took: their returns, and the position of every env.
 
 The two have different order: returns are counted in batch order (`EpisodeBook.observe`), so that they do not depend
-on who arrived first; where an env stands moves on with each segment taken (`advance`), so that a successor can be
+on who arrived first; the position of an env advances with each segment taken (`advance`), so that a successor can be
 notified immediately.
 """
 
@@ -119,7 +119,7 @@ class EnvRecord:
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to what `arrays` gave."""
+        """Restore what `arrays` gave."""
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()
@@ -190,7 +190,7 @@ class EpisodeBook:
                 self._length[vector_env] += columns["valid"][:, cut].sum(axis=0)
 
     def arrays(self, without: Collection[int] = ()) -> dict[str, Array]:
-        """For FULL. Of the vector envs `without` the record before the last segment, of the others as it stands."""
+        """For FULL. Of the vector envs `without` the record before the last segment, of the others the current one."""
         arrays: dict[str, Array] = {
             "running": self._running,
             "length": self._length,
@@ -212,7 +212,7 @@ class EpisodeBook:
         return {**arrays, "actions": np.concatenate(actions)} if actions else arrays
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to what `arrays` gave; vector envs that were not there then stay fresh."""
+        """Restore what `arrays` gave; vector envs that were not there then stay fresh."""
         known = min(len(self._records), len(arrays["running"]))
         self._running[:known] = arrays["running"][:known]
         self._length[:known] = arrays["length"][:known]

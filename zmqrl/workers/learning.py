@@ -147,7 +147,7 @@ class Learning:
         return self.goal_reached() or self.end.reason
 
     def goal_reached(self) -> str | None:
-        """The stop condition that the run has met; also asked by a learner that begins from the last FULL of a run."""
+        """The stop condition that the run has met; also used by a learner that begins from the last FULL of a run."""
         c, run, mean = self.counters, self.config.run, self._full_mean_return
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"

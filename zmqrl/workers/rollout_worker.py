@@ -98,7 +98,7 @@ class RolloutWorker:
     def turn(self, interrupted: Callable[[], bool]) -> None:
         """Collect what can be collected now; for single mode, where the learner calls the worker.
 
-        Once `interrupted`, asked between two env steps, is true the worker ends as after `stop`.
+        Once `interrupted`, called between two env steps, is true the worker ends as after `stop`.
         """
         self._interrupted = interrupted
         while self._turn(self._sink.poll(0.0)):
