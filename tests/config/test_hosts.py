@@ -181,7 +181,7 @@ def test_what_can_be(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("key", ["hosts.a.password", "defaults.pass", "ssh.passphrase", "password"])
 def test_a_password_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
     (tmp_path / "hosts.yaml").write_text("hosts: {a: {}}")
-    with pytest.raises(ConfigError, match="use keys: `ssh-copy-id USER@HOST`") as caught:
+    with pytest.raises(ConfigError, match="use SSH keys: `ssh-copy-id USER@HOST`") as caught:
         load(hosts_file=tmp_path / "hosts.yaml", overrides=[f"{key}=hunter2"])
     assert key in str(caught.value)
     assert "hunter2" not in str(caught.value)

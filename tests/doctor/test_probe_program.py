@@ -81,7 +81,7 @@ def test_a_host_is_measured_whole() -> None:
     ("how", "says"),
     [
         ("import", "the simulator's licence has run out"),
-        ("nan", "observation with NaN"),
+        ("nan", "observation has NaN"),
         ("crash", "died (signal SIGABRT) at: steps"),
     ],
 )
@@ -115,7 +115,7 @@ def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
     asked = structs.replace(ASKED, env=to_json(EnvSection(id="mine:Env")))
-    assert "no module 'mine'" in (env_of("", asked).error or "")
+    assert "module 'mine' was not found" in (env_of("", asked).error or "")
     assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
 
 

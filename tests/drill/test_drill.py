@@ -96,7 +96,7 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--only", "brokr"], "--only brokr: unknown fault"),
         (["--only", "broker", "--mode", "single"], "--only: the fault does not apply to any process"),
         (["--set", "run.seedd=1"], "run.seed"),
-        (["--json", "/nowhere/at/all.json"], "directory /nowhere/at/all.json not found"),
+        (["--json", "/nowhere/at/all.json"], "directory /nowhere/at not found"),
         (["--scenario", "dqn-snyc"], "unknown --scenario 'dqn-snyc'; known: ppo-sync, dqn-sync"),
         (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
