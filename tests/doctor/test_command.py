@@ -69,7 +69,7 @@ def test_a_taken_port_of_the_learners_host_and_a_refused_worker(tmp_path: Path) 
     assert any(line.startswith("later  manual") for line in lines)
     assert f"local: ports: cannot listen: port {port}: Address already in use by pid {os.getpid()}" in ended.stdout
     assert "far: ssh: 127.0.0.1:1 refused the connection" in ended.stdout
-    assert lines[-1].startswith("2 hosts examined: 2 faults that prevent a launch")
+    assert lines[-1].startswith("2 hosts examined: 2 faults preventing a launch")
 
 
 def test_a_run_on_this_machine_alone_imports_no_paramiko(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     assert run.end()[0] == 1
     summary = run.summary()
     assert summary["status"] == "failed"
-    assert "host agent of local died" in summary["error"]
+    assert "host agent of local exited unexpectedly" in summary["error"]
 
 
 def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:

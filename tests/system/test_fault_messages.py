@@ -318,7 +318,7 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
     of_agent, of_launcher = runs
 
     of_agent.kill("agent-0")
-    died = r"the host agent of local died: signal SIGKILL"
+    died = r"the host agent of local exited unexpectedly: signal SIGKILL"
     _hear(of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
     assert of_agent.end()[0] == 1
     found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])

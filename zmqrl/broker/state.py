@@ -213,7 +213,7 @@ class BrokerState:
             self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
             self._settle_if_heard()
         if self._membership.given_up and not self._membership.members:
-            self._actions.append(ev.Fail("all workers failed (restart limit reached)"))
+            self._actions.append(ev.Fail("all workers failed and are not restarted"))
 
     def _settle_if_heard(self) -> None:
         if not self._unheard and not self._booking.settled:

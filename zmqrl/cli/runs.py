@@ -25,7 +25,7 @@ def stop_command(run: str | None) -> None:
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
     os.kill(info.pid, signal.SIGUSR1)
-    click.echo(f"{info.run_id} stop requested; the summary will be in {directory}/summary.json")
+    click.echo(f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json")
 
 
 @click.command("clean")

@@ -67,7 +67,7 @@ def _line(event: HostEvent) -> str | None:
         case agent.Restarting() as restart:
             return f"{role}-{index}: restarting in {restart.in_s:g} s"
         case agent.GaveUp() as gave_up:
-            return f"{role}-{index} failed, restart limit reached: {gave_up.cause}"
+            return f"{role}-{index} failed and is not restarted: {gave_up.cause}"
         case agent.LeaseLost() as lost:
             return f"no heartbeat from the {lost.source}: leaving the run"
         case agent.Fault() as fault:

@@ -67,7 +67,7 @@ def _verdict(hosts: int, grave: Sequence[Fault], mild: Sequence[Fault]) -> str:
     warned = f", {len(mild)} warning{'s' * (len(mild) != 1)}"
     if not grave:
         return f"{many}{warned if mild else ''}: no faults"
-    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} that prevent a launch{warned}"
+    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} preventing a launch{warned}"
 
 
 def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:

@@ -150,7 +150,7 @@ def _unreachable(target: Target, error: OSError, timeout_s: float) -> HostFailed
         return HostFailed(
             target.host,
             f"no answer from {target.address} within {timeout_s:g} s",
-            f"possible causes: host down, firewall; try: ping  {target.hostname}; "
+            f"possible causes: host down, firewall; try: ping {target.hostname}; "
             "for a slow host: --set ssh.connect_timeout_s=30",
         )
     return HostFailed(

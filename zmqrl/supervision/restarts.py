@@ -123,7 +123,7 @@ class Supervision:
         self.given_up.add(event.place)
         actions: list[Action] = [GiveUp(event.place, event.cause)]
         if event.place.role in ("learner", "broker"):
-            actions.append(FailRun(f"{event.place} failed (restart limit reached): {event.cause}"))
+            actions.append(FailRun(f"{event.place} is not restarted: {event.cause}"))
         elif event.place.role == "worker" and self.workers_given_up() >= self._workers:
             actions.append(FailRun(f"all rollout workers failed, the last was {event.place}: {event.cause}"))
         return actions
