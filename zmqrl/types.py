@@ -124,7 +124,7 @@ class StateSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a run knows of its env before any env process is started."""
+    """Properties of the env, known before any env process is started."""
 
     id: str
     observation: SpaceSpec
@@ -154,7 +154,7 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
 DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
 """Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
-gone, what its words say was stepped and nothing accounts for."""
+gone, rows that were stepped by its words and are not accounted for."""
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class TakenSegment(NamedTuple):
-    """A segment that the stream table has accepted as stored and that the learner now holds."""
+    """A segment that the stream table has accepted as stored and that is now held by the learner."""
 
     ref: SlotRef
     meta: SegmentMeta
@@ -49,7 +49,7 @@ class Booked(NamedTuple):
 
 
 class Reattached(NamedTuple):
-    """What a learner finds in the arena of one that died."""
+    """The state that a learner finds in the arena of a dead predecessor."""
 
     replay: list[TakenSegment]
     """Held again, in the order requested."""
@@ -98,11 +98,11 @@ class SegmentSource(ABC):
         del word
 
     def left_word(self) -> LearnerWord | None:
-        """What the last learner of this stream left; None for the first."""
+        """The record of the last learner of this stream; None for the first."""
         return None
 
     def base_env_steps(self) -> int | None:
-        """Env steps of the run before this stream, as the broker knows them; None while it knows none."""
+        """Env steps of the run before this stream, from the broker; None while unknown."""
         return None
 
     def booked(self) -> list[Booked]:
@@ -179,11 +179,11 @@ class SegmentSink(ABC):
 
     @abstractmethod
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
-        """Finish a segment: it is the stream's from here on. Never blocks."""
+        """Finish a segment and hand it to the stream. Never blocks."""
 
     @abstractmethod
     def abandon(self, segment: OpenSegment) -> None:
-        """Keep the lease but discard what was written; `progress` must say 0 rows or they are dropped.unsealed."""
+        """Keep the lease, discard the rows; set `progress` to 0 rows, else they count as dropped.unsealed."""
 
     @abstractmethod
     def unacknowledged(self) -> int:

@@ -58,7 +58,7 @@ class Orchestrator(ABC):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         """Begin to start an agent on each host; never waits for a remote one.
 
-        What becomes of each is an event: `Handshake` or `HostUnusable`.
+        The result of each is an event: `Handshake` or `HostUnusable`.
         """
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Orchestrator(ABC):
         """Send one line to one host's agent, or to all; never blocks."""
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
-        """Where the processes of `host` find what listens at `addresses` and `ports`: there, or at a tunnel's end."""
+        """Addresses and ports at which `host` reaches the listeners of `addresses` and `ports`, or a tunnel to them."""
         return list(addresses), list(ports)
 
     @abstractmethod
