@@ -45,7 +45,7 @@ class LearnResult:
 
 
 class Algorithm(ABC):
-    """Made by the launcher and by the learner from the same configuration; nothing here blocks.
+    """Created by the launcher and by the learner from the same configuration; no method blocks.
 
     A concrete class names itself by its module: `kind: ppo` is the one `Algorithm` in `zmqrl.algorithms.ppo`,
     `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
@@ -74,7 +74,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def acting(self) -> ActingSpec:
-        """How workers act, and the extra columns that a segment carries."""
+        """How workers act, and the extra columns of a segment."""
 
     def statistics(self) -> Weights:
         """Further arrays that are published alongside the network's from version 0 on, such as `obs_mean`."""
@@ -123,7 +123,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Array]:
-        """Everything beyond `weights()` that FULL must hold: optimiser, target network, statistics, counters."""
+        """State in a full checkpoint in addition to `weights()`: optimiser, target network, statistics, counters."""
 
     @abstractmethod
     def load_state(self, weights: Weights, state: Weights) -> None:

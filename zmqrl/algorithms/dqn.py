@@ -138,7 +138,7 @@ class DQN(Algorithm):
         return NetworkSpec((("q", gain_free),))
 
     def acting(self) -> ActingSpec:
-        """Epsilon-greedy in the q values; `epsilon` comes with the version."""
+        """Epsilon-greedy in the q values; `epsilon` is part of the version."""
         return ActingSpec(
             layers=self.network().tower("q"),
             head="epsilon_greedy",

@@ -97,7 +97,7 @@ class PPO(Algorithm):
         return NetworkSpec((("actor", actor), ("critic", critic)), free)
 
     def acting(self) -> ActingSpec:
-        """Categorical or Gaussian actions; a segment carries their log-probabilities."""
+        """Categorical or Gaussian actions; a segment contains their log-probabilities."""
         return ActingSpec(
             layers=self.network().tower("actor"),
             head="categorical" if self.discrete else "gaussian",

@@ -83,7 +83,7 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Kill, stop, hang and damage PRESET's processes at random, and check from outside that nothing was lost."""
+    """Inject random faults (kill, stop, hang, damage) into two runs of PRESET and verify that no rows were lost."""
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named
     from zmqrl.drill.runs import Asked

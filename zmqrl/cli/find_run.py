@@ -39,7 +39,7 @@ def is_live(directory: Path, info: RunInfo) -> bool:
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
-    """This user's runs of this machine, wherever their directories are, also of launchers that are gone."""
+    """This user's runs on this machine in any directory, also of launchers that have exited."""
     for pid, run_id in agents():
         directory = _directory_of(pid)
         info = read_info(directory) if directory is not None else None
@@ -48,7 +48,7 @@ def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
 
 
 def _directory_of(pid: int) -> Path | None:
-    """An agent's stderr is `<run directory>/logs/<host>-agent-0.log`: nothing else has to be kept of where it runs."""
+    """An agent's stderr is `<run directory>/logs/<host>-agent-0.log`: it gives the directory of the run."""
     try:
         log = Path(os.readlink(f"/proc/{pid}/fd/2"))
     except OSError:

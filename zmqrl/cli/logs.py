@@ -1,4 +1,4 @@
-"""`logs`: what the processes of a run wrote, of all hosts, as it comes."""
+"""`logs`: the logs of the processes of a run, of all hosts."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def _logs(directory: Path, who: str | None) -> dict[Path, Log]:
 
 
 def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
-    """Lines carry no time of their own: the logs come in the order of their last lines."""
+    """Lines have no timestamps: the logs are ordered by their last lines."""
     return sorted(logs.values(), key=lambda log: log.written_at)
 
 
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
-    """One word alone may be WHO: it is, when it names no run but logs of the newest."""
+    """A single argument is WHO when it names no run but logs of the newest one."""
     from zmqrl.cli.find_run import find_run
 
     try:

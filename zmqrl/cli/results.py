@@ -1,4 +1,4 @@
-"""What comes after: `eval`, `plot`, `bench`, and `version`."""
+"""Commands on results: `eval`, `plot`, `bench`, and `version`."""
 
 from __future__ import annotations
 

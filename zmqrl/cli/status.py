@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLLOW_S = 1.0
 SILENT_S = 5.0
-"""status.json is written every second; a launcher that was stopped, or swaps, writes nothing."""
+"""status.json is written every second; a stopped or swapping launcher does not write it."""
 HOST_COLUMNS = (
     ("HOST", "host", ""),
     ("STATE", "state", ""),

@@ -44,7 +44,7 @@ class StepResult(NamedTuple):
 
 
 class VectorEnv(ABC):
-    """N envs of one kind. One thread; nothing here blocks longer than the user's env does.
+    """N envs of one kind. One thread; no method blocks longer than the user's env.
 
     NEXT_STEP autoreset: the step after one that ended an episode ignores its action, resets, and
     returns the first observation of the next episode with reward 0 and both flags false. The caller

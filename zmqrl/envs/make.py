@@ -64,7 +64,7 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
 
 
 def probe(section: EnvSection) -> EnvSpec:
-    """What the run must know of its env. Makes one and closes it again; nothing of it reaches stdout or stderr.
+    """Properties of the env. Creates one env and closes it; its output does not reach stdout or stderr.
 
     Raises:
         ConfigError: It cannot be made, or its spaces are not supported; names key, value and the nearest id.

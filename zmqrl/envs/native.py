@@ -17,7 +17,7 @@ WHOLE_BATCH = -1
 
 
 class NativeVectorEnv(VectorEnv):
-    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt but begun afresh."""
+    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt, envs start again."""
 
     def __init__(self, spec: EnvSpec, env: Any, num_envs: int, seed: int, vector_env: int, incarnation: int) -> None:
         self.spec = spec

@@ -55,7 +55,7 @@ def _pair(keys: tuple[bytes, bytes]) -> tuple[str, str]:
 
 
 def _listen(plan: RunPlan, hosts: Sequence[str]) -> Listen:
-    """Everywhere; on loopback alone when every other host comes through a tunnel that ends on this machine."""
+    """All interfaces; loopback only when every other host uses a tunnel to this machine."""
     tunnels = all(host in plan.config.hosts and plan.config.hosts[host].tunnel for host in hosts[1:])
     only_tunnels = tunnels and hosts[0] == LOCAL
     return Listen("127.0.0.1" if only_tunnels else "*", _ports(plan.config.learner))

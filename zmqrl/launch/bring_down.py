@@ -1,4 +1,4 @@
-"""Bringing a run down from any shell, whether its launcher lives or not: the launcher first, then host by host."""
+"""`zmqrl down`: end a run from any shell, with or without a live launcher: first the launcher, then each host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOBODY = "\0"
 
 @dataclass(frozen=True)
 class Doomed:
-    """A run to bring down, as far as it is known here."""
+    """A run to end, as far as it is known on this machine."""
 
     run_id: str
     run_dir: Path | None = None
@@ -101,7 +101,7 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
 
 
 def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
-    """Until the run has no launcher: its process is gone, or has written that it is done with this run."""
+    """Until the launcher has exited or recorded the end of this run."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if not await_gone([ProcessId(info.pid, info.start_time)], LOOK_EVERY_S):

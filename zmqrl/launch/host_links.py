@@ -47,7 +47,7 @@ class HostLinks:
         self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
 
     def renew(self, now: float) -> None:
-        """Every agent's right to live, and requests; `now` in monotonic seconds. OSError: the latter must wait."""
+        """Renew the leases of agents and handle requests; `now` in monotonic seconds. OSError: requests are retried."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._orchestrator.command(None, agent.Lease())
@@ -81,7 +81,7 @@ class HostLinks:
             self._orchestrator.command(self._learner_host, agent.Gone(event.host, gone))
 
     def nobody(self) -> str | None:
-        """Why the run cannot begin, or continue, for want of hosts; None while it can."""
+        """Why the run cannot start or continue without further hosts; None while it can."""
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
@@ -92,7 +92,7 @@ class HostLinks:
         return "\n".join(["no usable host left", *missing])
 
     def _invite(self) -> None:
-        """Hosts that SSH cannot reach join by a file that their user carries there."""
+        """Write the connection files of hosts that are not reached by SSH."""
         for boot in [self._boots[host] for host in sorted(self._manual)]:
             try:
                 path = write_connection_file(self._private, boot, self._join_command(boot.host))
@@ -141,7 +141,7 @@ class HostLinks:
         return f"{host}: reconnecting, {workers} workers"
 
     def _keep(self, part: agent.LogText) -> None:
-        """A remote host's log, as it comes; the name is the remote agent's, so no path is taken from it."""
+        """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""
         path = self._logs / f"{Path(part.name).name}.log"
         with path.open("a") as log:
             if log.tell() > LOG_LIMIT_BYTES:

@@ -80,7 +80,7 @@ class HostTable:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether any host with workers is there, or may come."""
+        """Whether any host with workers is ready or may join."""
         return any(row.workers and not row.is_gone for row in self)
 
     def greet(self, host: str, workers: int) -> HostRow | None:

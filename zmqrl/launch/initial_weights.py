@@ -25,7 +25,7 @@ OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
 def initial_file(plan: RunPlan) -> bytes | None:
-    """What the run directory keeps as `initial.safetensors`: a run that begins again begins with the same bits.
+    """What the run directory keeps as `initial.safetensors`: a restart from scratch has the same bits.
 
     None: version 0 is random, or an earlier attempt has written the file.
 

@@ -1,4 +1,4 @@
-"""The message when the agent of the learner's host has died: with it the run is over."""
+"""The message when the agent of the learner's host exited unexpectedly, which ends the run."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 def plan_run(
     config: Config, run_dir: Path, started_at: float, resume: bool = False, sources: Sources | None = None
 ) -> RunPlan:
-    """Probe the env, make the algorithm, size the arena and check what the machine must have. Writes nothing.
+    """Probe the env, create the algorithm, size the arena and check the machine. Writes no files.
 
     Args:
         config: From `zmqrl.launch.configure.load`.

@@ -1,4 +1,4 @@
-"""A fault as its user reads it: what died, where and why, its last log lines, and what was done about it. Pure."""
+"""A fault for the user: what failed, where, the cause, its last log lines, and the action taken. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTENSIONS = "Extension modules:"
 
 @dataclass(frozen=True)
 class Problem:
-    """What died, where and why, and what was done about it."""
+    """What failed, where, the cause, and the action taken."""
 
     where: str
     cause: str

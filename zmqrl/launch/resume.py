@@ -1,4 +1,4 @@
-"""What a resume continues from: looked for, and refused where nothing can be loaded, before anything is started."""
+"""What a resume continues from: found and checked before anything is started."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
 
 
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
-    """The run begins at env step 0: summary and checkpoints of the attempts before are not taken for its own."""
+    """The run begins at env step 0: summary and checkpoints of earlier attempts are moved aside."""
     name, kept = f"before-attempt-{plan.lineage.attempt}", []
     for folder in (directory.path, Path(plan.store_path)):
         try:

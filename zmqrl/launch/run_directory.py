@@ -60,7 +60,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
-        """Make it, or take over one whose launcher is gone; it is owned until `release`.
+        """Create it, or take over one whose launcher has exited; it is owned until `release`.
 
         Once this returns the directory, `config.json`, `run.json` and the weights to start from survive a power cut.
 
@@ -186,7 +186,7 @@ class RunDirectory:
             self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
-        """Nothing was started after all: the directory is as it was before, or gone where this attempt made it.
+        """Undo a failed start: restore the directory, or remove it if this attempt created it.
 
         One that another launcher has taken over is left to it.
         """

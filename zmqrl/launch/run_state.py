@@ -1,4 +1,4 @@
-"""What the launcher knows of a run. Pure: events in; views, `status.json` and the summary read it."""
+"""The launcher's state of a run. Pure: events in; views, `status.json` and the summary read it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RunState:
     failure: str | None = None
     """The first cause, once the run cannot continue."""
     refused: str | None = None
-    """What a process that found the configuration bad reported, while nothing was stored yet."""
+    """The error of a process that rejected the configuration before the first stored row."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
@@ -68,7 +68,7 @@ class RunState:
     stored: int = 0
     """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
-    """Of a resume: how far the attempts before this one came by the run's records."""
+    """Of a resume: the recorded progress of earlier attempts."""
     resumed_from: agent.Resumed | None = None
     """The FULL that the learner resumed from."""
     refused_messages: dict[str, int] = field(default_factory=dict)
@@ -247,7 +247,7 @@ class RunState:
         return f"not restarted: restart limit reached ({restart.max} within {restart.window_s:g} s)"
 
     def _without(self, role: str) -> str:
-        """What becomes of the run when a process of that role does not come back."""
+        """Effect on the run when a process of that role is not restarted."""
         if role == "evaluator":
             return "the run continues without evaluations"
         if role != "worker":

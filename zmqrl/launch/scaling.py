@@ -27,7 +27,7 @@ class Scaling:
         return tuple(self._held.get(host, ()))
 
     def forget(self, host: str) -> None:
-        """It is gone: when it comes back its workers have other indexes."""
+        """The host is lost: when it returns, its workers have other indexes."""
         self._held[host] = []
 
     def scale(self, host: str, workers: int) -> tuple[int, ...]:

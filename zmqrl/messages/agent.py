@@ -38,7 +38,7 @@ class Ready(_Event, frozen=True, tag="ready"):
 
 
 class Left(_Event, frozen=True, tag="left"):
-    """A worker ends because the broker let it go.
+    """A worker ends because the broker removed it from the run.
 
     Worker to its agent, and on to the launcher: before it ends by orders.
 
@@ -71,7 +71,7 @@ class Listening(_Event, frozen=True, tag="listening"):
 class Refused(_Event, frozen=True, tag="refused"):
     """Messages that the sender refused so far, by reason.
 
-    Any process to its agent, agent to launcher: when the counts grew, once per heartbeat at most.
+    Any process to its agent, agent to launcher: when the counts increased, once per heartbeat at most.
 
     Counts are absolute: an old one is replaced by the next.
     """
@@ -490,7 +490,7 @@ class Joined(_Event, frozen=True, tag="joined"):
     address: Name
     milliseconds: Finite
     store: bool
-    """It sees the store as the learner's host does."""
+    """The host shares the store of the learner's host."""
 
 
 AgentEvent: TypeAlias = (
