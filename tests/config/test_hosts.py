@@ -148,7 +148,7 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("hosts: {a: {env: {'A B': x}}}", "hosts.yaml:1: hosts.a.env.A B: 'A B' is not a valid name of an environment variable"),
         ("run: {mode: single}\nhosts: {local: {}, a: {}}", "hosts.yaml:2: hosts.a.workers: 'auto': mode single has no rollout workers; set 0, use --limit local"),
         ("security: {curve: off}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host a would connect to the learner's host local over the network in plain text"),
-        ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would reach"),
+        ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect"),
         ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would connect to the learner's host a"),
         ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a valid array"),
         ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': no such file or folder"),

@@ -173,7 +173,7 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "own run": (
         {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2),))},
         "lock",
-        "your run 6a2b (pid 77, since 1 min, 2 workers)",
+        "run 6a2b (pid 77, since 1 min, 2 workers)",
     ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
@@ -265,7 +265,7 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
         ),
         (1, "Traceback\nModuleNotFoundError: No module named 'numpy'\n", "packages", "'numpy'"),
         (-1, "", "probe", "no output"),
-        (None, "Killed\n\n", "probe", "exit unknown): Killed"),
+        (None, "Killed\n\n", "probe", "code unknown): Killed"),
     ],
 )
 def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, check: str, says: str) -> None:

@@ -63,7 +63,7 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
 
 
 @pytest.mark.parametrize(("other", "said"), [
-    ("ready", "its vector envs go to the other workers"),
+    ("ready", "its vector envs move to the other workers"),
     ("exit", "no rollout worker remains, the run ends"),
 ])  # fmt: skip
 def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:

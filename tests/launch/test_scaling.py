@@ -60,7 +60,7 @@ def test_the_last_worker_stays() -> None:
 def test_of_several_changes_all_are_tried_before_any_is_made() -> None:
     scaling = Scaling(plan_of())
     scaling.try_all({"local": 1, "b": 3})
-    with pytest.raises(ConfigError, match="b=3 makes 5 workers"):
+    with pytest.raises(ConfigError, match="b=3 gives 5 workers"):
         scaling.try_all({"local": 2, "b": 3})
     assert (scaling.held("local"), scaling.held("b")) == ((0, 1), (2,)), "nothing was changed"
     assert scaling.scale("b", 2) == (2, 3), "no index was used up"

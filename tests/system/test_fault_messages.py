@@ -286,7 +286,7 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     run.wait_for_successor("worker-1", before)
     run.kill("worker-1")
     given_up = r"\n  not restarted: restart limit reached \(1 within 600 s\)"
-    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs go to the other workers\Z"])
+    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs move to the other workers\Z"])
     raised = [r"\Alocal/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
     run.order("worker-0", "raise")
     _hear(run, [*raised, last])
