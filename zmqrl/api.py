@@ -34,21 +34,21 @@ def train(
     init_from: str | Path | None = None,
     **overrides: Any,
 ) -> Summary:
-    """Train on this machine and return what `summary.json` holds. Call it from the main thread.
+    """Train on this machine and return the content of `summary.json`. Call it from the main thread.
 
     Args:
         preset: A name of `zmqrl presets`, or a path of a YAML file.
-        run_dir: Where the run writes; default `runs/<name>-<time>`.
+        run_dir: Run directory; default `runs/<name>-<time>`.
         mode: single, sync or async.
         workers: Rollout workers.
-        seed: Seed of everything random.
-        init_from: Run directory or checkpoint file whose weights version 0 has; None: random ones.
-        overrides: What `--set` takes: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
+        seed: Seed of all random streams.
+        init_from: Run directory or checkpoint file with the initial weights; None: random weights.
+        overrides: As for `--set`: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
             `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets.
 
     Raises:
-        ConfigError: The run cannot be started as asked; nothing was written.
-        TrainingFailed: Nothing was started after all.
+        ConfigError: The run cannot be started with these arguments; nothing was written.
+        TrainingFailed: The run ended before it started.
     """
     started_at = time.time()
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
@@ -68,7 +68,7 @@ def train(
 
 @contextmanager
 def _script_directory_for_children() -> Iterator[None]:
-    """Processes of the run look into the working directory; what lies beside the calling script is theirs as well."""
+    """Processes of the run import from the working directory and from the directory of the calling script."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     before = os.environ.get("PYTHONPATH")
     if script is not None:
@@ -88,7 +88,7 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     Raises:
         FolderOfRuns: `run_dir` is the folder of several runs, which the message names.
         ConfigError: `run_dir` has no configuration of a run.
-        StoreError: It holds no checkpoint.
+        StoreError: It has no checkpoint.
     """
     directory = Path(run_dir)
     config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")

@@ -1,7 +1,7 @@
 """The one way in for every process of a run: `python -m zmqrl.entry zmqrl.<role> RUN INDEX`.
 
 Sets what must be set before numpy loads, binds the process's life to its parent's, reads the boot line from
-stdin and hands over to the role's `main(boot)`. Imports nothing heavy by itself.
+stdin and hands over to the role's `main(boot)`. It imports no heavy module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def die_with_parent() -> None:
 
 
 def introduce_agent() -> None:
-    """A far launcher tells an agent of another version nothing at all: first it has to hear which one this is."""
+    """A remote launcher sends no command before the handshake shows the version of this agent."""
     from zmqrl.orchestrators.introduction import introduction
 
     os.write(STDOUT, introduction().encode())

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 
 class ZmqrlError(Exception):
-    """The root. A message says what happened, the value got, and what to do."""
+    """The root. A message states what happened, the value got, and what to do."""
 
     exit_code = 1
 
 
 class ConfigError(ZmqrlError):
-    """Something the user wrote cannot be run: mend the file or the flag. Nothing was started."""
+    """The configuration or a flag is invalid: correct it. Nothing was started."""
 
     exit_code = 2
 
@@ -27,13 +27,13 @@ class FolderOfRuns(ConfigError):
 
 
 class TrainingFailed(ZmqrlError):
-    """The run started and could not go on: the message names the first cause."""
+    """The run started and could not continue: the message names the first cause."""
 
     exit_code = 1
 
 
 class HostFailed(ZmqrlError):
-    """A host cannot be used: which one, why, and the command that mends it. Other hosts may go on."""
+    """A host cannot be used: which one, why, and the command that fixes it. Other hosts may continue."""
 
     def __init__(self, host: str, cause: str, mend: str) -> None:
         super().__init__(f"{host}: {cause}\n   {mend}")
@@ -55,7 +55,7 @@ class Interrupted(ZmqrlError):
 
 
 class WireError(ZmqrlError):
-    """A message was refused. `reason` is a short word that the broker counts refusals by."""
+    """A message was rejected. `reason` is the key under which the broker counts rejections."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -79,7 +79,7 @@ class ArenaError(ZmqrlError):
 
 
 class ArenaTooLarge(ArenaError, ConfigError):
-    """The arena does not fit into memory: the message says the need, what there is, the setting."""
+    """The arena does not fit into memory: the message states the required and available memory and the setting."""
 
     exit_code = 2
 

@@ -20,7 +20,7 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     """The concrete subclass of `base` that `kind` names.
 
     `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of
-    module a.b. ConfigError says what is wrong and names the nearest kind. It is returned as Any: the caller knows its
+    module a.b. ConfigError states what is wrong and names the nearest kind. It is returned as Any: the caller knows its
     constructor.
     """
     if ":" in kind:
@@ -30,7 +30,7 @@ def load(kind: str, package: str, base: type[T]) -> Any:
         near = difflib.get_close_matches(kind, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(names)
-        raise ConfigError(f"{kind!r} is no {base.__name__} of zmqrl ({known}) and no path `module:Name`{hint}")
+        raise ConfigError(f"unknown {base.__name__} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")
     found = list(concrete(f"{package}.{kind}", base))
     if len(found) != 1:
         raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
@@ -68,5 +68,5 @@ def _by_path(path: str, base: type[T]) -> Any:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{path!r} cannot be loaded as a {base.__name__}: {error}") from error
     if not (inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found)):
-        raise ConfigError(f"{path!r} is no concrete {base.__name__}: it is {found!r}")
+        raise ConfigError(f"{path!r} is not a concrete {base.__name__}: found {found!r}")
     return found

@@ -39,7 +39,7 @@ JudgedRole: TypeAlias = Literal["learner", "worker"]
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
 BYTES = "bytes"
-"""The dtype of a state that is no array."""
+"""The dtype of a state that is not an array."""
 
 
 class Version(NamedTuple):
@@ -69,7 +69,7 @@ class SlotRef(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentMeta:
-    """What a slot's header says of its segment."""
+    """The description of a segment in the slot's header."""
 
     id: SegmentId
     version: Version
@@ -128,7 +128,7 @@ class StateSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a run knows of its env before any env process is started."""
+    """Properties of the env, known before any env process is started."""
 
     id: str
     observation: SpaceSpec
@@ -143,7 +143,7 @@ class EnvSpec:
 
 
 class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Says that version v is in the store. What PUB/SUB carries and every control reply repeats."""
+    """Notice that version v is in the store. It is sent by PUB/SUB and repeated in every control reply."""
 
     version: Version
     key: Annotated[str, Meta(max_length=4096)]
@@ -159,7 +159,7 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
 DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
 """Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
-gone, what its words say was stepped and nothing accounts for."""
+gone, rows that were stepped by its words and are not accounted for."""
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -69,8 +69,8 @@ def test_a_flood_is_summed_up_by_reason() -> None:
     now[0] += WINDOW_S
     log.add(Dropped(SegmentId(0, 0, 99), 1, "unknown"))
     *_, first, second, last = out.getvalue().splitlines()
-    assert "dropped 24 rows, unsealed: of segments that are not named" in first
-    assert "dropped 16 rows, superseded: of segments that are not named" in second
+    assert "dropped 24 rows, unsealed: of unidentified segments" in first
+    assert "dropped 16 rows, superseded: of unidentified segments" in second
     assert "index 99" in last
     log.close()
     assert len(out.getvalue().splitlines()) == MOST_LINES + 3, "nothing was left out since"
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_summed_up_at_the_end() -> None:
     for index in range(MOST_LINES + 1):
         log.add(Dropped(SegmentId(0, 0, index), 8, "unsealed"))
     log.close()
-    assert "dropped 8 rows, unsealed: of segments that are not named" in out.getvalue().splitlines()[-1]
+    assert "dropped 8 rows, unsealed: of unidentified segments" in out.getvalue().splitlines()[-1]
 
 
 def test_a_line_has_the_time_of_day_and_the_window_a_clock_that_is_never_set_back() -> None:

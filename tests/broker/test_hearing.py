@@ -111,7 +111,7 @@ def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:
 def test_an_agent_speaks_for_its_own_host_alone(ear: Ear) -> None:
     assert ear.hear(ear.far, agent("far", [1])) == ev.HostIs({}, [], "far", [1])
     assert ear.told(ear.far) == ["welcome"]
-    with pytest.raises(WireError, match="host: far speaks for local"):
+    with pytest.raises(WireError, match="host: far sends for local"):
         ear.hear(ear.far, agent("local", [1]))
     assert ear.told(ear.far) == []
 

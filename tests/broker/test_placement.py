@@ -159,7 +159,7 @@ def test_going_back_beyond_what_was_stored_ends_the_run(placed: Placed) -> None:
     placed.placement.leave(0)
     placed.join(0)
     assert [a.cause for a in placed.actions if isinstance(a, ev.Fail)] == [
-        f"the learner went back to {Version(2, 1)}, beyond what was stored"
+        f"the learner rolled back to version {Version(2, 1)}, newer than the stored rows"
     ] * 2
     assert not placed.placement.requests
 

@@ -86,7 +86,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     assert not private_folder(run.info.run_id).exists()
     again = zmqrl("down", run.directory)
     assert again.out.splitlines()[1:] == ["  launcher: 0 left", "  local: 0 left"]
-    assert zmqrl("down", "--all").out == "no run of yours is here\n"
+    assert zmqrl("down", "--all").out == "no active run of yours on this machine\n"
 
 
 def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, begin: Callable[[str], Live]) -> None:
@@ -107,10 +107,10 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     assert down.code == 3
     lines = down.out.splitlines()
     assert lines[2] == "  local: 0 left"
-    assert lines[3].startswith("  own: NOT VERIFIED: it joined by itself")
+    assert lines[3].startswith("  own: NOT VERIFIED: it joined manually")
     assert lines[4].startswith("  gone: NOT VERIFIED: ")
     assert str(port) in lines[4]
-    assert down.err.startswith("zmqrl: not down: ")
+    assert down.err.startswith("zmqrl: processes remain: ")
     assert "on gone" in down.err
     assert zmqrl("down", directory, "--limit", "local").code == 0
     missing = zmqrl("down", directory, "--limit", "g0ne")

@@ -53,7 +53,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
     [
         (["trian", "cartpole-ppo"], "did you mean 'train'?"),
         (["quux"], "No such command 'quux'"),
-        (["train"], "name a preset"),
+        (["train"], "--resume DIR"),
         (["launch"], "Missing argument 'HOSTS'"),
         (["train", "cartpole-ppo", "--workesr", "2"], "--workers"),
         (["train", "cartpole-ppo", "--seed", "x"], "'x' is not a valid integer"),

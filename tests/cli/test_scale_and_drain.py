@@ -47,11 +47,11 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     assert (fewer.code, fewer.out) == (0, "local: 1 workers\n")
     await_workers(info.run_id, {"worker-0"})
     refusals = {
-        ("scale", "l0cal=2"): "there is no host 'l0cal' in this run; there are: local",
-        ("scale", "local=5"): "local=5 makes 5 workers, and the run has 4 vector envs: in sync each worker needs one",
-        ("scale", "local=0"): "local=0 would leave the run without a worker: `zmqrl stop` ends it",
-        ("drain", "l0cal"): "there is no host 'l0cal' in this run; there are: local",
-        ("drain", "local"): "local=0 would leave the run without a worker: `zmqrl stop` ends it",
+        ("scale", "l0cal=2"): "unknown host 'l0cal'; hosts of this run: local",
+        ("scale", "local=5"): "local=5 gives 5 workers for 4 vector envs",
+        ("scale", "local=0"): "local=0 would remove the last worker",
+        ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
+        ("drain", "local"): "local=0 would remove the last worker",
     }
     for (command, word), why in refusals.items():
         refused = zmqrl(command, directory, word)
@@ -67,15 +67,15 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     (("scale", "local="), "'local=': write HOST=N with a number of workers"),
     (("scale", "=2"), "'=2': write HOST=N with a number of workers"),
     (("scale", "some-run", "local"), "'local': write HOST=N with a number of workers"),
-    (("scale", "some-run"), "write HOST=N: which host is to run how many workers?"),
-    (("scale", "a/lr=1", "local=1"), "'a/lr=1' is neither a run directory nor the id of a live run or of one in runs/"),
+    (("scale", "some-run"), "write HOST=N"),
+    (("scale", "a/lr=1", "local=1"), "'a/lr=1' is not a run directory, an active run's id, or a run's id in runs/"),
     (("scale",), "Missing argument '[RUN] HOST=N...'."),
-    (("scale", "n0-run", "local=1"), "'n0-run' is neither a run directory nor the id of a live run or of one in runs/"),
-    (("scale", "local=1"), "no run is live and there is none in runs/: name a run directory"),
+    (("scale", "n0-run", "local=1"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),
+    (("scale", "local=1"), "no active run and no run in runs/"),
     (("drain", "a", "b", "c"), "'a b c': write [RUN] HOST"),
     (("drain",), "Missing argument '[RUN] HOST'."),
-    (("drain", "n0-run", "local"), "'n0-run' is neither a run directory nor the id of a live run or of one in runs/"),
-    (("drain", "local"), "no run is live and there is none in runs/: name a run directory"),
+    (("drain", "n0-run", "local"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),
+    (("drain", "local"), "no active run and no run in runs/"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_one_message(zmqrl: Command, words: tuple[str, ...], why: str) -> None:
     refused = zmqrl(*words)

@@ -15,12 +15,12 @@ HOSTS = "hosts: {local: {workers: 1}, away: {manual: true}, node1: {ssh: 127.0.0
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--limit", "local"], "there is no host to set up: none of those that are meant is reached by SSH"),
-        (["--limit", "away"], "there is no host to set up"),
-        (["--limit", "node2"], "--limit node2: no host or group has this name; did you mean 'node1'?"),
-        (["--wheels", "."], "--wheels .: there are no wheels in it; fill it where there is an index: "),
+        (["--limit", "local"], "no host to set up: none of the selected hosts is reached by SSH"),
+        (["--limit", "away"], "no host to set up"),
+        (["--limit", "node2"], "--limit node2: unknown host or group; did you mean 'node1'?"),
+        (["--wheels", "."], "--wheels .: no wheels found; "),
         (["--wheels", "."], "constraints.txt annotated-types click gymnasium "),
-        (["--wheels", "none"], "--wheels none: there are no wheels in it"),
+        (["--wheels", "none"], "--wheels none: no wheels found"),
         (["--constraints", "none.txt"], "--constraints none.txt: cannot be read: No such file or directory"),
         (["--set", "hosts.node1.prt=22"], "--set: hosts.node1.prt: unknown key (value 22); did you mean 'port'?"),
     ],

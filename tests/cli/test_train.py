@@ -58,7 +58,7 @@ def test_dry_run_shows_how_each_host_is_reached(zmqrl: Command) -> None:
     shown = zmqrl("launch", "hosts.yaml", "--dry-run", "--mode", "async")
     assert (shown.code, shown.err) == (0, "")
     lines = shown.out.splitlines()
-    assert "processes on node2: a worker for each physical core but one" in lines
+    assert "processes on node2: workers: physical cores - 1" in lines
     assert "processes on old: workers: 1" in lines
     old = next(line for line in lines if line.startswith("host old: "))
     assert old.startswith("host old: ann@10.0.3.7:2222 via ")

@@ -39,17 +39,17 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("env: 3", "hosts.yaml:1: env: 3: must be a section of keys (id, num_envs, vector_envs, segment_steps, kwargs, wrappers, max_episode_steps, recovery)"),
         ("run: {seed: {a: 1}}", "hosts.yaml:1: run.seed: must be a valid integer, not a section"),
         ("algorithm: {learning_rate: .inf}", "hosts.yaml:1: algorithm.learning_rate: inf: a number must be finite"),
-        ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: 'ppoo' is no Algorithm"),
-        ("run: {preset: cartpol-ppo}", "hosts.yaml:1: run.preset: there is no preset 'cartpol-ppo'; did you mean 'cartpole-ppo'?"),
+        ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: unknown Algorithm 'ppoo'"),
+        ("run: {preset: cartpol-ppo}", "hosts.yaml:1: run.preset: unknown preset 'cartpol-ppo'; did you mean 'cartpole-ppo'?"),
         ("modes: {asnc: {}}", "hosts.yaml:1: modes.asnc: unknown key; did you mean 'async'?"),
         ("run: {name: a/b}", "hosts.yaml:1: run.name: 'a/b': letters, digits"),
-        ("a: 1\na: 2", "hosts.yaml:2: the key 'a' stands twice (first at hosts.yaml:1)"),
-        ("run:\n  seed: [1", "hosts.yaml:2: this is no YAML: while parsing a flow sequence"),
-        ("- 1", "hosts.yaml:1: a mapping `section: ...` must stand here, not [1]"),
+        ("a: 1\na: 2", "hosts.yaml:2: duplicate key 'a' (first at hosts.yaml:1)"),
+        ("run:\n  seed: [1", "hosts.yaml:2: invalid YAML: while parsing a flow sequence"),
+        ("- 1", "hosts.yaml:1: expected a mapping `section: ...`, found [1]"),
         ("run: !!python/object:os.system {}", "hosts.yaml:1: the tag 'tag:yaml.org,2002:python/object:os.system' is not"),
-        ("run: &a {seed: *a}", "hosts.yaml:1: this contains itself"),
+        ("run: &a {seed: *a}", "hosts.yaml:1: the value contains itself"),
         ("hosts: {'n[1:x]': {}}", "hosts.yaml:1: hosts.n[1:x]: write a range as node[01:16]"),
-        ("learner: {host: gpu}\nhosts: {gpu1: {}}", "hosts.yaml:1: learner.host: 'gpu': there is no such host; did you mean 'gpu1'? hosts: local, gpu1"),
+        ("learner: {host: gpu}\nhosts: {gpu1: {}}", "hosts.yaml:1: learner.host: 'gpu': unknown host; did you mean 'gpu1'? hosts: local, gpu1"),
     ],
 )  # fmt: skip
 def test_of_a_file(tmp_path: Path, text: str, message: str) -> None:
@@ -62,8 +62,8 @@ def test_of_a_file(tmp_path: Path, text: str, message: str) -> None:
         ("run.sead=1", "--set: run.sead: unknown key (value 1); did you mean 'seed'?"),
         ("run.seed=x", "--set: run.seed: 'x': must be a valid integer"),
         ("run.seed", "--set run.seed: write --set key=value"),
-        ("run..seed=1", "--set run..seed: 'run..seed' is no dotted key"),
-        ("run.seed=[1", "--set run.seed=[1: this is no YAML"),
+        ("run..seed=1", "--set run..seed: 'run..seed' is not a dotted key"),
+        ("run.seed=[1", "--set run.seed=[1: invalid YAML"),
     ],
 )
 def test_of_a_flag(flag: str, message: str) -> None:
@@ -73,7 +73,7 @@ def test_of_a_flag(flag: str, message: str) -> None:
 
 
 def test_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no\.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"no\.yaml: file not found"):
         load(hosts_file=tmp_path / "no.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(hosts_file=tmp_path)

@@ -105,7 +105,7 @@ def test_limit(tmp_path: Path, limit: list[str], left: dict[str, object]) -> Non
 @pytest.mark.parametrize("term", ["node1", "", "cpu,", "[1:"])
 def test_a_limit_that_names_nothing(tmp_path: Path, term: str) -> None:
     message = refused(tmp_path, LAB, [term])
-    assert "no host or group has this name" in message
+    assert "unknown host or group" in message
     assert "hosts: local, gpu1, node01, node02, node03, old07; groups: cpu, new" in message
     assert ("did you mean 'node01'?" in message) == (term == "node1")
 
@@ -119,7 +119,7 @@ def test_a_learner_here_needs_no_line_of_its_own(tmp_path: Path) -> None:
 
 def test_workers_flag(tmp_path: Path) -> None:
     text = "hosts: {local: {workers: 1}, node1: {workers: 1}, node2: {workers: 0}}"
-    says = "--workers is for this machine alone, and other hosts are listed: node1; "
+    says = "--workers applies to this machine only, and other hosts are listed: node1; "
     assert refused(tmp_path, text, workers=2).startswith(says)
     assert counts(loaded(tmp_path, text, ["local"], workers=2).config) == {"local": 2}
     assert counts(loaded(tmp_path, text.replace("1: {workers: 1", "1: {workers: 0"), workers=2).config)["local"] == 2
@@ -131,27 +131,27 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("hosts: {local: {ssh: 10.0.0.1}}", "hosts.yaml:1: hosts.local.ssh: '10.0.0.1': local is this machine"),
         ("hosts:\n  local:\n    python: /usr/bin/python3", "hosts.yaml:3: hosts.local.python: '/usr/bin/python3': local is this machine"),
         ("hosts: {local: {tunnel: true}}", "hosts.yaml:1: hosts.local.tunnel: true: local is this machine"),
-        ("hosts: {local: {nice: 5}}", "hosts.yaml:1: hosts.local.nice: 5: processes of this machine have the launcher's own"),
-        ("hosts: {local: {env: {A: b}}}", "hosts.yaml:1: hosts.local.env: {'A': 'b'}: processes of this machine have the launcher's own"),
-        ("security: {curve: off}\nlearner: {host: b}\nhosts: {b: {}, a: {tunnel: true}}", "hosts.yaml:1: security.curve: 'off': host a would reach the learner's host b"),
+        ("hosts: {local: {nice: 5}}", "hosts.yaml:1: hosts.local.nice: 5: processes of this machine inherit the launcher's"),
+        ("hosts: {local: {env: {A: b}}}", "hosts.yaml:1: hosts.local.env: {'A': 'b'}: processes of this machine inherit the launcher's"),
+        ("security: {curve: off}\nlearner: {host: b}\nhosts: {b: {}, a: {tunnel: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect to the learner's host b"),
         ("hosts: {a: {workers: 1, manual: true, user: rl}}", "hosts.yaml:1: hosts.a.user: 'rl': a manual host is not reached by SSH"),
-        ("learner: {host: a}\nhosts: {a: {manual: true}}", "hosts.yaml:2: hosts.a.manual: true: this host starts by itself, and the learner runs there"),
+        ("learner: {host: a}\nhosts: {a: {manual: true}}", "hosts.yaml:2: hosts.a.manual: true: this host is started manually, and the learner runs there"),
         ("learner: {host: a}\nhosts: {a: {tunnel: true}}", "hosts.yaml:2: hosts.a.tunnel: true: this host cannot be reached by others"),
-        ("hosts: {-oProxyCommand=x: {}}", "hosts.yaml:1: hosts.-oProxyCommand=x: '-oProxyCommand=x': a host's name has letters"),
-        ("hosts: {'a/b': {}}", "hosts.yaml:1: hosts.a/b: 'a/b': a host's name has letters"),
+        ("hosts: {-oProxyCommand=x: {}}", "hosts.yaml:1: hosts.-oProxyCommand=x: '-oProxyCommand=x': host names consist of letters"),
+        ("hosts: {'a/b': {}}", "hosts.yaml:1: hosts.a/b: 'a/b': host names consist of letters"),
         ("hosts: {a: {ssh: -oProxyCommand=x}}", "hosts.yaml:1: hosts.a.ssh: '-oProxyCommand=x': must be a name or an address"),
         ("hosts: {a: {ssh: rl@b}}", "hosts.yaml:1: hosts.a.ssh: 'rl@b': must be a name or an address; the user goes into `user`"),
-        ("hosts: {a: {user: '-l x'}}", "hosts.yaml:1: hosts.a.user: '-l x': is no user name"),
-        ("hosts: {a: {jump: 'b,-c'}}", "hosts.yaml:1: hosts.a.jump: 'b,-c': must be a host as ssh takes it"),
+        ("hosts: {a: {user: '-l x'}}", "hosts.yaml:1: hosts.a.user: '-l x': invalid user name"),
+        ("hosts: {a: {jump: 'b,-c'}}", "hosts.yaml:1: hosts.a.jump: 'b,-c': must be [user@]host[:port]"),
         ("hosts: {a: {python: venv/bin/python}}", "hosts.yaml:1: hosts.a.python: 'venv/bin/python': must be an absolute path or begin with ~/"),
         ("defaults: {workdir: zmqrl}", "hosts.yaml:1: defaults.workdir: 'zmqrl': must be an absolute path or begin with ~/"),
-        ("hosts: {a: {env: {'A B': x}}}", "hosts.yaml:1: hosts.a.env.A B: 'A B' is no name of an environment variable"),
-        ("run: {mode: single}\nhosts: {local: {}, a: {}}", "hosts.yaml:2: hosts.a.workers: 'auto': mode single has no rollout workers; write 0, give --limit local"),
-        ("security: {curve: off}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host a would reach the learner's host local over the network in the clear"),
-        ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would reach"),
-        ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would reach the learner's host a"),
+        ("hosts: {a: {env: {'A B': x}}}", "hosts.yaml:1: hosts.a.env.A B: 'A B' is not a valid name of an environment variable"),
+        ("run: {mode: single}\nhosts: {local: {}, a: {}}", "hosts.yaml:2: hosts.a.workers: 'auto': mode single has no rollout workers; set 0, use --limit local"),
+        ("security: {curve: off}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host a would connect to the learner's host local over the network in plain text"),
+        ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect"),
+        ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would connect to the learner's host a"),
         ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a valid array"),
-        ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': there is no such file or folder"),
+        ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': no such file or folder"),
         ("code: {sync: [a/m.py, m.py]}", "hosts.yaml:1: code.sync: 'm.py' and 'a/m.py': both would be imported as 'm.py'"),
         ("code: {max_mb: 0}", "hosts.yaml:1: code.max_mb: 0: must be greater than 0"),
     ],
@@ -181,7 +181,7 @@ def test_what_can_be(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("key", ["hosts.a.password", "defaults.pass", "ssh.passphrase", "password"])
 def test_a_password_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
     (tmp_path / "hosts.yaml").write_text("hosts: {a: {}}")
-    with pytest.raises(ConfigError, match="use keys: `ssh-copy-id USER@HOST`") as caught:
+    with pytest.raises(ConfigError, match="use SSH keys: `ssh-copy-id USER@HOST`") as caught:
         load(hosts_file=tmp_path / "hosts.yaml", overrides=[f"{key}=hunter2"])
     assert key in str(caught.value)
     assert "hunter2" not in str(caught.value)
@@ -219,4 +219,4 @@ def test_a_flag_reaches_one_host_of_a_range(tmp_path: Path) -> None:
     config = loaded(tmp_path, LAB, overrides=["hosts.node02.workers=0", "hosts.node[03:03].nice=3"]).config
     assert [config.hosts[f"node0{n}"].workers for n in (1, 2, 3)] == ["auto", 0, "auto"]
     assert (config.hosts["node02"].groups, config.hosts["node03"].nice) == (("cpu", "new"), 3)
-    assert "host 'node02' stands twice" in refused(tmp_path, LAB + "  node02: {}")
+    assert "host 'node02' is listed twice" in refused(tmp_path, LAB + "  node02: {}")

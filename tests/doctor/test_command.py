@@ -30,7 +30,7 @@ def test_a_sound_machine_is_a_table_and_exit_code_0(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout
     assert head.split()[:3] == ["host", "state", "python"] and row.startswith("local ")
     assert "ports" not in head and "store" not in head  # nothing is to be known of them here
-    assert ended.stdout.splitlines()[-1].endswith(": nothing stands in the way")
+    assert ended.stdout.splitlines()[-1].endswith(": no faults")
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.yaml"]
 
 
@@ -50,7 +50,7 @@ def test_bad_configuration_is_one_message(tmp_path: Path) -> None:
     assert ended.returncode == 2 and ended.stdout == ""
     assert ended.stderr.startswith("zmqrl: hosts.yaml:1") and "did you mean 'workers'?" in ended.stderr
     limited = doctor(tmp_path, "hosts: {local: {workers: 1}}\n", "--limit", "node07")
-    assert limited.returncode == 2 and "--limit node07: no host or group has this name" in limited.stderr
+    assert limited.returncode == 2 and "--limit node07: unknown host or group" in limited.stderr
 
 
 def test_a_taken_port_of_the_learners_host_and_a_refused_worker(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_taken_port_of_the_learners_host_and_a_refused_worker(tmp_path: Path) 
     lines = ended.stdout.splitlines()
     assert any(line.startswith("later  manual") for line in lines)
     assert f"local: ports: cannot listen: port {port}: Address already in use by pid {os.getpid()}" in ended.stdout
-    assert "far: ssh: 127.0.0.1:1 refuses the connection" in ended.stdout
-    assert lines[-1].startswith("2 hosts examined: 2 faults in the way of a launch")
+    assert "far: ssh: 127.0.0.1:1 refused the connection" in ended.stdout
+    assert lines[-1].startswith("2 hosts examined: 2 faults preventing a launch")
 
 
 def test_a_run_on_this_machine_alone_imports_no_paramiko(tmp_path: Path) -> None:

@@ -91,9 +91,9 @@ def hello(**changed: str | None) -> dict[str, Any]:
     return {"hello": Hello("node07", "rl", "/v/python", {**VERSIONS, **changed})}
 
 
-WORKDIR = "name another directory: hosts.node07.workdir"
+WORKDIR = "hosts.node07.workdir"
 GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
-    "another zmqrl": (
+    "another version": (
         hello(zmqrl="0.0.9"),
         "versions",
         "zmqrl 0.0.9 there, 0.1.0 here",
@@ -131,12 +131,12 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "built without encryption",
         "pip install --force-reinstall pyzmq",
     ),
-    "no loopback": ({"curve": Curve(True, None)}, "CURVE", "got no answer", "loopback"),
+    "no loopback": ({"curve": Curve(True, None)}, "CURVE", "no answer", "ip link show lo"),
     "no port answers": (
         {"reached": Reached((Answer("10.0.0.5", dict.fromkeys(PORTS, "connection refused"), None),))},
         "ports",
         "10.0.0.5 ports 47100, 47101, 47102: connection refused",
-        "open ports 47100-47102 on gpu1, name the right address with learner.address, or set hosts.node07.tunnel: true",
+        "open ports 47100-47102 on gpu1, set learner.address, or set hosts.node07.tunnel: true",
     ),
     "one port of three": (
         {"reached": Reached((Answer("10.0.0.5", {**PORTS, "47101": "filtered"}, 0.2),))},
@@ -144,7 +144,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "10.0.0.5 port 47101: filtered",
         "open ports",
     ),
-    "no address": ({"reached": Reached(())}, "ports", "gpu1 has no address but loopback", "learner.address"),
+    "no address": ({"reached": Reached(())}, "ports", "gpu1 has only loopback addresses", "learner.address"),
     "an env that fails": ({"env": EnvFacts(error="no simulator")}, "env", "no simulator", "code.sync"),
     "another's run": (
         {"locks": Locks((Lock("6a2b", "anna", False, 77, 7200.0, 15),))},
@@ -173,7 +173,7 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "own run": (
         {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2),))},
         "lock",
-        "your run 6a2b (pid 77, since 1 min, 2 workers)",
+        "run 6a2b (pid 77, since 1 min, 2 workers)",
     ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
@@ -256,7 +256,7 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
     [
         (127, "sh: 1: exec: /opt/py: not found", "python", "/opt/py: not found"),
         (126, "sh: /opt/py: Permission denied", "python", "Permission denied"),
-        (1, "/usr/bin/python3: No module named zmqrl", "zmqrl", "not installed"),
+        (1, "/usr/bin/python3: No module named zmqrl", "zmqrl", "is missing"),
         (
             1,
             "/v/python: Error while finding module specification (ModuleNotFoundError: No module named 'zmqrl.doctor')",
@@ -264,8 +264,8 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
             "another version",
         ),
         (1, "Traceback\nModuleNotFoundError: No module named 'numpy'\n", "packages", "'numpy'"),
-        (-1, "", "probe", "without a word"),
-        (None, "Killed\n\n", "probe", "exit unknown): Killed"),
+        (-1, "", "probe", "no output"),
+        (None, "Killed\n\n", "probe", "code unknown): Killed"),
     ],
 )
 def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, check: str, says: str) -> None:

@@ -165,27 +165,27 @@ def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:
 
 
 FAULTS = {
-    "refused": ("ssh", "10.77.0.10:2222 refuses the connection", "systemctl status ssh"),
+    "refused": ("ssh", "10.77.0.10:2222 refused the connection", "systemctl status ssh"),
     "unknown": (
         "ssh",
-        "host key is not known: 10.77.0.12:22 shows ssh-ed25519",
+        "unknown host key: 10.77.0.12:22 shows ssh-ed25519",
         "--limit unknown --accept-new-hosts",
     ),
     "changed": ("ssh", "host key CHANGED", "ssh-keygen -f"),
     "stranger": ("ssh", "nobody", "ssh"),
-    "no-python": ("python", "there is no such python", "set hosts.no-python.python, or make it: zmqrl setup"),
+    "no-python": ("python", "python was not found", "set hosts.no-python.python, or create it: zmqrl setup"),
     "no-zmqrl": ("zmqrl", "No module named", "zmqrl setup"),
     "other-version": ("versions", "zmqrl 9.9 there, 0.1.0 here", "--limit other-version"),
     "full": ("workdir", "/tmp/full/zmqrl cannot be written: /tmp/full: No space left on device", "df -h /tmp/full"),
-    "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "leave the host out with --limit"),
-    "no-env": ("env", "there is no module 'odd_env'", "code.sync"),
+    "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "--limit"),
+    "no-env": ("env", "module 'odd_env' was not found", "code.sync"),
     "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
     "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
 }
 WARNINGS = {
     "late-clock": ("clock", "1 h behind this machine", "timedatectl set-ntp true"),
-    "busy": ("store", "is not the learner's host's: it is another directory", "mount it as on local"),
-    "drifting": ("env", "of 8 envs went another way from the same seed and actions", "reset(seed=...)"),
+    "busy": ("store", "is not shared with the learner's host: another directory", "mount it as on local"),
+    "drifting": ("env", "of 8 envs gave other results", "reset(seed=...)"),
 }
 
 

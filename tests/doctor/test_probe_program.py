@@ -93,7 +93,7 @@ def test_a_host_is_measured_whole() -> None:
     ("how", "says"),
     [
         ("import", "the simulator's licence has run out"),
-        ("nan", "observation with NaN"),
+        ("nan", "observation has NaN"),
         ("crash", "died (signal SIGABRT) at: steps"),
     ],
 )
@@ -127,7 +127,7 @@ def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
     asked = structs.replace(ASKED, env=env_text(id="mine:Env"))
-    assert "no module 'mine'" in (env_of("", asked).error or "")
+    assert "module 'mine' was not found" in (env_of("", asked).error or "")
     assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
 
 
@@ -137,7 +137,7 @@ def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     links = [("local", lambda: LocalLink({"PYTHONPATH": str(tmp_path)}))]
     failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
-    assert failure.cause == "connected, but no answer within 0.3 s about its first word"
+    assert failure.cause == "connected, but no answer within 0.3 s to: the handshake"
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
     assert look_at_folder("/proc/none").error == "/proc: No such file or directory"
     (tmp_path / "file").write_text("")
-    assert "is no directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
+    assert "is not a directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
 
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:

@@ -42,7 +42,7 @@ def test_all_ports_answer_who_has_a_key(door: Door) -> None:
 )
 def test_without_the_right_keys_nothing_answers(door: Door, keys: dict[str, str]) -> None:
     (answer,) = reach(order(door, 1.0, **keys)).answers
-    assert set(answer.ports.values()) == {"connects, but something else than the check answers there"}
+    assert set(answer.ports.values()) == {"connected, but another program answers on this port"}
     assert answer.round_trip_ms is None
 
 

@@ -39,7 +39,7 @@ def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     assert all(outcome["recovered_s"] is not None for outcome in report["outcomes"])
     assert [minimum["injected"] for minimum in report["at_least"]] == [1] * len(KINDS)
     assert report["outside"]["rows"] == report["books_rows"][0] > 1000
-    assert "verdict: nothing lost, nothing twice, all recovered" in done.stdout
+    assert "verdict: no row lost, no row stored twice, all processes recovered" in done.stdout
 
 
 @pytest.mark.timeout(180)
@@ -85,19 +85,19 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
     os.kill(drill.pid, signal.SIGINT)
     _, err = drill.communicate(timeout=START_S)
     assert drill.returncode == 130
-    assert "its runs were ended" in err
+    assert "its runs were stopped" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["cartpole-pppo"], "did you mean 'cartpole-ppo'?"),
-        (["--for", "soon"], "'soon' is no duration: write 60s, 10m or 90"),
-        (["--only", "brokr"], "--only brokr: there is no such fault"),
-        (["--only", "broker", "--mode", "single"], "--only: no process of these runs can have such a fault"),
+        (["--for", "soon"], "'soon' is not a duration: write 60s, 10m or 90"),
+        (["--only", "brokr"], "--only brokr: unknown fault"),
+        (["--only", "broker", "--mode", "single"], "--only: the fault does not apply to any process"),
         (["--set", "run.seedd=1"], "run.seed"),
-        (["--json", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
-        (["--scenario", "dqn-snyc"], "'dqn-snyc' is unknown; known: ppo-sync, dqn-sync"),
+        (["--json", "/nowhere/at/all.json"], "directory /nowhere/at not found"),
+        (["--scenario", "dqn-snyc"], "unknown --scenario 'dqn-snyc'; known: ppo-sync, dqn-sync"),
         (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
         (["--at-least", "worker:kill=13"], "13 faults are more than the 12 of the drill; raise --faults"),

@@ -63,7 +63,7 @@ def test_a_disk_is_filled_only_where_it_is_small() -> None:
     assert {f.run for f in plan_faults(2, 300, 60.0, [LEARNING, small]) if f.kind.action is Action.DISK_FULL} == {
         "witness"
     }
-    with pytest.raises(ConfigError, match="run:disk-full: no process"):
+    with pytest.raises(ConfigError, match="run:disk-full: the fault does not apply"):
         plan_faults(1, 5, 60.0, [LEARNING, WITNESS], minimums_named(["run:disk-full=1"]))
 
 
@@ -124,7 +124,7 @@ def test_a_minimum_that_is_not_understood_is_refused(word: str) -> None:
 def test_minimums_that_no_plan_can_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="6 faults are more than the 5"):
         plan_faults(1, 5, 60.0, [LEARNING], minimums_named(["worker:kill=6"]))
-    with pytest.raises(ConfigError, match="evaluator:kill: no process"):
+    with pytest.raises(ConfigError, match="evaluator:kill: the fault does not apply"):
         plan_faults(1, 5, 60.0, [WITNESS], minimums_named(["evaluator:kill=1"]))
 
 

@@ -42,8 +42,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "lost": ({"outside": replace(OUTSIDE, lost=1)}, "1 rows lost"),
     "doubled": ({"outside": replace(OUTSIDE, doubled=1)}, "1 doubled"),
     "foreign": ({"outside": replace(OUTSIDE, foreign=1)}, "1 foreign"),
-    "books": ({"books_rows": (9, 9)}, "the books say 9 to 9 rows"),
-    "no check": ({"outside": None}, "no outside check"),
+    "books": ({"books_rows": (9, 9)}, "9 to 9 rows are recorded as stored"),
+    "no check": ({"outside": None}, "the outside check is missing"),
     "left": ({"runs": (replace(RUN, left=("learning/worker-0 (pid 7)",)),)}, "left behind: learning/worker-0"),
     "ended": ({"runs": (replace(RUN, failures=("the run ended by itself",)),)}, "learning: the run ended by itself"),
     "exit code": ({"runs": (replace(RUN, exit_code=3),)}, "exit code 3"),
@@ -60,19 +60,19 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"runs": (replace(RUN, ledgers=(Ledger(9, 7, 0, {}, 0), WHOLE)),)},
         "the ledger of an attempt does not balance",
     ),
-    "too few": ({"at_least": minimums_named(["broker:kill=3"])}, "2 faults broker:kill, and --at-least says 3"),
+    "too few": ({"at_least": minimums_named(["broker:kill=3"])}, "2 faults broker:kill, and --at-least requires 3"),
     "not injected": (
         {"at_least": minimums_named(["agent:kill=1"]), "outcomes": (replace(GOOD.outcomes[2], injected=False),)},
         "0 faults agent:kill",
     ),
-    "no ledger": ({"runs": (replace(RUN, ledger=None),)}, "no ledger"),
+    "no ledger": ({"runs": (replace(RUN, ledger=None),)}, "the ledger is missing"),
     "threshold": ({"threshold": Threshold(475.0, None, 1000, 1000)}, "threshold was not reached"),
 }
 
 
 def test_a_good_drill_passes() -> None:
     assert (GOOD.exit_code, GOOD.faults) == (0, ())
-    assert "nothing lost, nothing twice" in str(GOOD)
+    assert "no row lost, no row stored twice" in str(GOOD)
 
 
 @pytest.mark.parametrize(("change", "says"), BAD.values(), ids=BAD)

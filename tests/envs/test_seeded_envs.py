@@ -101,5 +101,5 @@ def test_a_state_of_another_size_is_the_envs_fault() -> None:
     env.start()
     env.states()
     env.step(np.zeros(1, np.int64))
-    with pytest.raises(EnvFault, match="get_state raised ValueError: its get_state returned another size"):
+    with pytest.raises(EnvFault, match="get_state raised ValueError: get_state returned another size"):
         env.states()

@@ -75,7 +75,7 @@ def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
     config = load_config("cartpole-ppo")
     with pytest.raises(ConfigError, match=r"run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):
         check_resume(run_dir, config, "acrobot-ppo")
-    with pytest.raises(ConfigError, match="there is no such run directory"):
+    with pytest.raises(ConfigError, match="run directory not found"):
         check_resume(run_dir / "no", config)
     (run_dir / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config\.json"):

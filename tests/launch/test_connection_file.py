@@ -31,7 +31,7 @@ def test_what_was_written_is_read_back_and_nobody_else_can(tmp_path: Path) -> No
     assert read_connection_file(path) == (boot, JOIN)
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-    with pytest.raises(ConfigError, match="can be read by others"):
+    with pytest.raises(ConfigError, match="is readable by other users"):
         read_connection_file(path)
 
 
@@ -58,5 +58,5 @@ def test_another_one_is_a_configuration_fault(tmp_path: Path, change: Change, sa
 def test_garbage_is_a_configuration_fault(tmp_path: Path, content: bytes) -> None:
     path, _ = written(tmp_path)
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="is no connection file"):
+    with pytest.raises(ConfigError, match="is not a connection file"):
         read_connection_file(path)

@@ -155,7 +155,7 @@ def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: 
     assert (code, summary["status"], summary["restarts"]) == (1, "failed", 2)
     assert "EnvFault: step returned NaN (env Broken-v0, seed 7, step 12)" in summary["error"]
     assert "raise error" in summary["error"], "the log's tail"
-    assert "given up after 1 restarts" in err
+    assert "restart limit reached (1 within" in err
 
 
 def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None:
@@ -194,7 +194,7 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     assert run.end()[0] == 1
     summary = run.summary()
     assert summary["status"] == "failed"
-    assert "host agent of local died" in summary["error"]
+    assert "host agent of local exited unexpectedly" in summary["error"]
 
 
 def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:

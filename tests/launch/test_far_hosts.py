@@ -83,15 +83,17 @@ def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection,
 
 def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection, code: Pack) -> None:
     workdir = f"{inner_tmp(lab, 1)}/cut"
-    with pytest.raises(HostFailed, match=r"h1: the code of code\.sync could not be put below .*/cut: .*incomplete"):
+    with pytest.raises(
+        HostFailed, match=r"h1: the code of code\.sync could not be unpacked below .*/cut: .*incomplete"
+    ):
         deliver(connection, replace(code, content=code.content[:-512]), workdir)
     assert os.listdir(lab.hosts[1].tmp / "cut" / "code") == []
 
 
 def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: Pack) -> None:
-    with pytest.raises(HostFailed, match=r"could not be put below /proc/none: ") as failed:
+    with pytest.raises(HostFailed, match=r"could not be unpacked below /proc/none: ") as failed:
         deliver(connection, code, "/proc/none")
-    assert failed.value.mend.startswith("look at it: ssh ") and "set hosts.h1.workdir" in failed.value.mend
+    assert failed.value.mend.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.mend
 
 
 @pytest.mark.timeout(400)
@@ -112,12 +114,12 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, t
     assert first.stdout.endswith(" s\n") and first.stdout.count("\n") == 1
     refused = {line.split(":")[0] for line in first.stderr.splitlines() if not line.startswith(" ")}
     assert refused == {"h1", "h9"}, first.stderr
-    assert "is not in a venv, and setup installs into nothing else" in first.stderr
+    assert "is not in a venv; setup installs into venvs only" in first.stderr
     runs = ready.run(f"{inner_tmp(lab, 0)}/venv/bin/python", "-I", "-m", "zmqrl", "version", timeout_s=30)
     assert (runs.returncode, runs.stdout) == (0, f"zmqrl, version {goods.wheel.version}\n"), runs.stderr
     again = setup(lab, tmp_path, hosts, goods, "--limit", "h0")
     assert (again.returncode, again.stderr) == (0, "")
-    assert ", already there, " in again.stdout
+    assert ", already installed, " in again.stdout
 
 
 @pytest.mark.timed

@@ -135,7 +135,7 @@ def changed_later(shell: Shell, goods: Parcel, python: Path) -> None:
     sent = len(shell.sent)
     again = set_up(shell, goods)
     assert (again.was_there, len(shell.sent)) == (True, sent)
-    assert "already there" in str(again)
+    assert "already installed" in str(again)
     entry = next((shell.home / "venvs" / "zmqrl" / "lib").glob("python*/site-packages/zmqrl/entry.py"))
     entry.write_text("broken = True\n")
     mended = set_up(shell, goods)
@@ -172,8 +172,8 @@ def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: Parcel, index: 
     with pytest.raises(HostFailed) as failed:
         set_up(shell, replace(goods, wheels=None), env={"PIP_INDEX_URL": address})
     assert asked[0] == f"/simple/{requirements()[0]}/"
-    assert f"pip finds no {requirements()[0]}==" in str(failed.value)
-    assert "it asked the host's own index" in str(failed.value)
+    assert f"pip found no {requirements()[0]}==" in str(failed.value)
+    assert "in the package index of the host" in str(failed.value)
     assert "zmqrl setup hosts.yaml --limit node7 --wheels DIR" in str(failed.value)
 
 
@@ -183,20 +183,20 @@ def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods
     without = replace(goods, wheels=tuple(w for w in goods.wheels if not w.name.startswith("torch-")))
     pin = f"torch=={version('torch')}"
     assert refused(shell, without).startswith(
-        f"node7: pip finds no {pin} that goes with the other pins in the wheel folder"
+        f"node7: pip found no {pin} compatible with the other pins in the wheel folder"
     )
     message = refused(shell, replace(without, constraints=b""))
     assert "pip: No matching distribution found for torch>=2.4" in message
-    assert "put it there: python -m pip download -d DIR torch; for other pins" in message
+    assert "add it: python -m pip download -d DIR torch; for other pins" in message
     assert os.listdir(shell.home / "zmqrl") == []
 
 
 @pytest.mark.parametrize(
     ("script", "cause", "mend"),
     [
-        ("exit 1", "there is no Python 3.10 to 3.13 to make ~/venvs/zmqrl/bin/python with", "apt install python3"),
+        ("exit 1", "no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python", "apt install python3"),
         ('echo "Python 3.8.1"; exit 1', ", it has Python 3.8.1", "set hosts.node7.python"),
-        ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "setup gave no answer: exit code 3", "ssh node7 sh -c true"),
+        ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "no answer from setup: exit code 3", "ssh node7 sh -c true"),
     ],
 )  # fmt: skip
 def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: str, cause: str, mend: str) -> None:
@@ -213,7 +213,7 @@ def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: st
 def test_a_host_without_any_python(shell: Shell, goods: Parcel) -> None:
     (shell.home.parent / "programs" / "python3").unlink()
     assert refused(shell, goods).startswith(
-        "node7: there is no Python 3.10 to 3.13 to make ~/venvs/zmqrl/bin/python with\n"
+        "node7: no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python\n"
     )
 
 
@@ -234,16 +234,18 @@ def test_debian_without_python3_venv(shell: Shell, goods: Parcel) -> None:
     python.chmod(0o755)
     message = refused(shell, goods)
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert f"its Python {minor} cannot make ~/venvs/zmqrl/bin/python: it has no venv with pip" in message
+    assert f"the host's Python {minor} cannot create ~/venvs/zmqrl/bin/python: venv or ensurepip is missing" in message
     assert f"sudo apt install python{minor}-venv" in message
     assert not (shell.home / "venvs" / "zmqrl").exists()
 
 
 def test_it_installs_into_venvs_alone(shell: Shell, goods: Parcel) -> None:
     python = os.path.realpath(sys.executable)
-    assert f"{python} is not in a venv, and setup installs into nothing else" in refused(shell, goods, python)
-    assert "there is no python9" in refused(shell, goods, "python9")
-    assert "/opt/none/python9x is not there and its name tells no venv" in refused(shell, goods, "/opt/none/python9x")
+    assert f"{python} is not in a venv; setup installs into venvs only" in refused(shell, goods, python)
+    assert "python9 was not found" in refused(shell, goods, "python9")
+    assert "/opt/none/python9x does not exist and is not of the form VENV/bin/python" in refused(
+        shell, goods, "/opt/none/python9x"
+    )
     assert os.listdir(shell.home) == []
 
 
@@ -260,7 +262,7 @@ def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: Parcel) -> None
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps"]
     subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=60)
     message = refused(shell, goods, "~/venv/bin/python")
-    assert f"has an editable zmqrl, whose files in {source} differ from those that run here" in message
+    assert f"has an editable zmqrl, whose files in {source} differ from those on this machine" in message
     assert "-m pip uninstall -y zmqrl" in message
 
 
@@ -268,7 +270,7 @@ def test_a_venv_whose_python_is_gone(shell: Shell, goods: Parcel) -> None:
     (shell.home / "venvs" / "zmqrl" / "bin").mkdir(parents=True)
     (shell.home / "venvs" / "zmqrl" / "bin" / "python").symlink_to("/nowhere/python3.9")
     message = refused(shell, goods)
-    assert f"{shell.home}/venvs/zmqrl is there and has no Python that starts" in message
+    assert f"{shell.home}/venvs/zmqrl exists, but its Python does not start" in message
     assert f"ssh node7 rm -r {shell.home}/venvs/zmqrl" in message
 
 

@@ -72,13 +72,13 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("cartpole-ppo", "sync", {"env__id": "Blackjack-v1"}, "--set: env.id: 'Blackjack-v1' has observations"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
-        ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers are more than env.vector_envs 4"),
+        ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
         ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),
         ("cartpole-ppo", "sync", {"algorithm__minibatch_size": 512}, "--set: algorithm.minibatch_size: 512 is larger than the batch of 256 rows"),
         ("cartpole-dqn", "async", {"algorithm__batch_size": 20000}, "--set: algorithm.batch_size: 20000 is larger than replay.capacity"),
-        ("cartpole-dqn", "async", {"replay__learning_starts": 20000}, "--set: replay.learning_starts: 20000 is more than replay.capacity"),
-        ("cartpole-dqn", "sync", {"replay__capacity": 100, "replay__learning_starts": 0, "algorithm__batch_size": 8}, "--set: replay.capacity: 100 cannot hold 128 env steps"),
+        ("cartpole-dqn", "async", {"replay__learning_starts": 20000}, "--set: replay.learning_starts: 20000 exceeds replay.capacity"),
+        ("cartpole-dqn", "sync", {"replay__capacity": 100, "replay__learning_starts": 0, "algorithm__batch_size": 8}, "--set: replay.capacity: 100 is smaller than 128 env steps"),
         ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100: workers and learner would wait for each other; the least value is 128"),
         ("cartpole-dqn", "async", {"replay__slack": 130, "replay__ratio": 0.01}, "--set: replay.slack: 130: workers and learner would wait for each other; the least value is 132"),
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
@@ -86,9 +86,9 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
         ("cartpole-ppo", "sync", {"learner__device": "cuda:1"}, "--set: learner.device: 'cuda:1': this machine has no NVIDIA device"),
         ("cartpole-ppo", "sync", {"store__path": "/proc/x"}, "--set: store.path: '/proc/x' cannot be written"),
-        ("cartpole-ppo", "sync", {"store__path": "/etc/hostname/x"}, "--set: store.path: '/etc/hostname/x' cannot be made"),
-        ("cartpole-ppo", "sync", {"store__kind": "directry"}, "--set: store.kind: 'directry' is no DataStore"),
-        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc' is what mode single takes"),
+        ("cartpole-ppo", "sync", {"store__path": "/etc/hostname/x"}, "--set: store.path: '/etc/hostname/x' cannot be created"),
+        ("cartpole-ppo", "sync", {"store__kind": "directry"}, "--set: store.kind: unknown DataStore 'directry'"),
+        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc' is used by mode single"),
     ],
 )  # fmt: skip
 def test_faults(
@@ -131,7 +131,7 @@ def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path)
     plan = planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=1, min_workers=9, **values)
     assert dict(plan.workers) == {"local": 1, "a": 1, "b": 3}
     assert plan.slots == 6 + 5 * 2
-    with pytest.raises(ConfigError, match=r"6 workers are more than env\.vector_envs 4"):
+    with pytest.raises(ConfigError, match=r"6 workers exceed env\.vector_envs 4"):
         planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=2, **values | {"env__vector_envs": 4})
 
 

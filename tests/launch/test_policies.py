@@ -42,5 +42,5 @@ def test_the_stored_policy_acts_on_one_row_and_on_many(tmp_path: Path, preset: s
 
 def test_a_run_without_a_version_is_named(tmp_path: Path) -> None:
     config = load_config("cartpole-dqn")
-    with pytest.raises(StoreError, match=r"checkpoints holds no version"):
+    with pytest.raises(StoreError, match=r"checkpoints has no version"):
         stored_policy(tmp_path, config, probe(config.env))

@@ -46,10 +46,10 @@ def test_a_detail_is_not_said_twice() -> None:
 
 
 @pytest.mark.parametrize(("role", "code", "said"), [
-    ("learner", 1, "given up after 1 restarts within 600 s; the run ends"),
-    ("broker", 1, "given up after 1 restarts within 600 s; the run ends"),
-    ("evaluator", 1, "the run goes on, and nothing is scored any more"),
-    ("learner", 2, "exit code 2 is bad configuration, which no restart mends; the run ends"),
+    ("learner", 1, "restart limit reached (1 within 600 s); the run ends"),
+    ("broker", 1, "restart limit reached (1 within 600 s); the run ends"),
+    ("evaluator", 1, "the run continues without evaluations"),
+    ("learner", 2, "exit code 2 means invalid configuration; the run ends"),
 ])  # fmt: skip
 def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, said: str) -> None:
     state = RunState(stand_in_plan(tmp_path / "run"))
@@ -63,8 +63,8 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
 
 
 @pytest.mark.parametrize(("other", "said"), [
-    ("ready", "its vector envs go to the other workers"),
-    ("exit", "no rollout worker is left, and the run ends"),
+    ("ready", "its vector envs move to the other workers"),
+    ("exit", "no rollout worker remains, the run ends"),
 ])  # fmt: skip
 def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
     plan = stand_in_plan(tmp_path / "run")

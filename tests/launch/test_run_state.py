@@ -104,7 +104,7 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         "local/worker-0: signal SIGKILL",
         "    last words",
         "  log: x.log",
-        "  it is started again in 0.5 s, for the last time within 600 s (restart.max 1)",
+        "  restarting in 0.5 s, the last restart within 600 s (restart.max 1)",
     ]
 
 

@@ -32,11 +32,11 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
 
 
 @pytest.mark.parametrize(("mode", "host", "workers", "why"), [
-    ("sync", "x", 1, "there is no host 'x' in this run; there are: local, b, c"),
-    ("sync", "c", 1, "c=1: c took no part when the run began, and cannot join it now: `zmqrl stop` it, and resume"),
+    ("sync", "x", 1, "unknown host 'x'; hosts of this run: local, b, c"),
+    ("sync", "c", 1, "c=1: c was not part of the run at its start: `zmqrl stop` the run, and resume"),
     ("single", "b", 1, "mode single has no workers to scale"),
-    ("sync", "b", 3, "b=3 makes 5 workers, and the run has 4 vector envs: in sync each worker needs one"),
-    ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has room for 1"),
+    ("sync", "b", 3, "b=3 gives 5 workers for 4 vector envs"),
+    ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has 1 unused"),
 ])  # fmt: skip
 def test_refusals(mode: Mode, host: str, workers: int, why: str) -> None:
     scaling = Scaling(plan_of(mode))
@@ -53,14 +53,14 @@ def test_the_learner_s_host_takes_part_without_workers() -> None:
 def test_the_last_worker_stays() -> None:
     scaling = Scaling(plan_of())
     scaling.scale("local", 0)
-    with pytest.raises(ConfigError, match="b=0 would leave the run without a worker: `zmqrl stop` ends it"):
+    with pytest.raises(ConfigError, match="b=0 would remove the last worker"):
         scaling.scale("b", 0)
 
 
 def test_of_several_changes_all_are_tried_before_any_is_made() -> None:
     scaling = Scaling(plan_of())
     scaling.try_all({"local": 1, "b": 3})
-    with pytest.raises(ConfigError, match="b=3 makes 5 workers"):
+    with pytest.raises(ConfigError, match="b=3 gives 5 workers"):
         scaling.try_all({"local": 2, "b": 3})
     assert (scaling.held("local"), scaling.held("b")) == ((0, 1), (2,)), "nothing was changed"
     assert scaling.scale("b", 2) == (2, 3), "no index was used up"

@@ -59,7 +59,7 @@ def test_who_is_away_is_named(state: RunState) -> None:
     state.handle(host_event("local", "started", role="worker", index=1))
     assert stillness.look(state, 0.0) is None
     text = str(stillness.look(state, 60.0))
-    assert "no env step was stored for limits.stalled_after_s (60 s), at 1,500" in text
+    assert "no env step stored for limits.stalled_after_s (60 s), at 1,500" in text
     assert "local/worker-1 is starting" in text and "worker-0" not in text
 
 
@@ -71,7 +71,7 @@ def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
     state.hosts["local"].state = "drained"
     assert stillness.look(state, 0.0) is None
     text = str(stillness.look(state, 60.0))
-    assert "every process lives" in text and "local" not in text
+    assert "all processes are running" in text and "local" not in text
 
 
 def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:

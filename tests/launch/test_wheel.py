@@ -76,7 +76,7 @@ def installed(made: Wheel, folder: Path) -> Path:
 
 def test_of_neither(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "zmqrl" / "presets", tmp_path / "zmqrl")
-    with pytest.raises(ConfigError, match="neither installed by pip nor is it a checkout"):
+    with pytest.raises(ConfigError, match="not installed by pip and not a checkout"):
         make_wheel(tmp_path / "zmqrl")
 
 

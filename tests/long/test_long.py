@@ -42,7 +42,7 @@ def python(*words: object, limit_s: float) -> str:
 
 def test_every_scenario_is_drilled_for_an_hour_in_all(tmp_path: Path) -> None:
     out = python("-m", "zmqrl", "drill", "--long", "--run-dir", tmp_path / "d", limit_s=2 * HOUR_S)
-    assert "nothing lost, nothing twice, all recovered" in out
+    assert "no row lost, no row stored twice, all processes recovered" in out
 
 
 @pytest.mark.parametrize("preset", PRESETS)

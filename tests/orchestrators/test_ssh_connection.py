@@ -114,7 +114,7 @@ def test_writing_to_a_process_that_does_not_read_never_blocks(connection: Connec
     start = time.monotonic()
     for _ in range(60):
         channel.write(bytes(1_000_000))
-    with pytest.raises(HostFailed, match="has not read its input"):
+    with pytest.raises(HostFailed, match="does not read its input"):
         channel.write(bytes(10_000_000))
     assert time.monotonic() - start < 2.0
     channel.close()

@@ -61,13 +61,13 @@ def make_key(path: Path, passphrase: str = "") -> str:
 
 def test_a_name_that_nobody_knows(lab: Lab) -> None:
     error = refused(target_of(lab, 1, hostname="no-such-host.invalid"))
-    assert "'no-such-host.invalid' is not known" in error.cause
+    assert "unknown host name 'no-such-host.invalid'" in error.cause
     assert "getent hosts no-such-host.invalid" in error.mend and "hosts.h1.ssh" in error.mend
 
 
 def test_a_port_where_nothing_listens(lab: Lab) -> None:
     error = refused(target_of(lab, 1, port=9))
-    assert "refuses the connection" in error.cause and ":9" in error.cause
+    assert "refused the connection" in error.cause and ":9" in error.cause
     assert "hosts.h1.port" in error.mend
 
 
@@ -86,7 +86,7 @@ def test_a_listener_that_says_nothing(lab: Lab) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = target_of(lab, 1, hostname="127.0.0.1", port=silent.getsockname()[1])
         error = refused(target, SshSection(connect_timeout_s=0.2))
-    assert "said no hello within 0.2 s" in error.cause
+    assert "no SSH banner within 0.2 s" in error.cause
 
 
 def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPat
         server.start()
         error = refused(target_of(lab, 1, hostname="127.0.0.1", port=shy.getsockname()[1]))
         server.join(WAIT_S)
-    assert "hung up 3 times before saying hello" in error.cause
+    assert "before the SSH banner (3 attempts)" in error.cause
     assert "MaxStartups" in error.mend
 
 
@@ -117,14 +117,14 @@ def test_a_listener_that_is_no_sshd(lab: Lab) -> None:
         server.start()
         error = refused(target_of(lab, 1, hostname="127.0.0.1", port=other.getsockname()[1]))
         server.join(WAIT_S)
-    assert "speaks no ssh that we do" in error.cause and "HTTP" in error.cause
+    assert "does not support a common SSH protocol" in error.cause and "HTTP" in error.cause
 
 
 def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab, tmp_path: Path) -> None:
     error = refused(target_of(lab, 1, known_hosts=(str(tmp_path / "known"),)))
     public = lab.hosts[1].folder / "host_key.pub"
     listed = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, timeout=WAIT_S)
-    assert "not known" in error.cause and listed.stdout.split()[1] in error.cause
+    assert "unknown" in error.cause and listed.stdout.split()[1] in error.cause
     assert "ssh-keygen -lf" in error.mend and "ssh.host_keys=accept-new" in error.mend
     assert not (tmp_path / "known").exists()
 
@@ -192,10 +192,10 @@ def test_a_host_that_takes_only_other_methods(own_lab: Lab) -> None:
 def test_an_identity_that_is_not_there_or_is_no_key(lab: Lab, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     error = refused(target_of(lab, 1, identities=(missing,)))
-    assert f"no key to log in with as {target_of(lab, 1).user}: {missing} (no such file)" in error.cause
+    assert f"no usable key for user {target_of(lab, 1).user}: {missing} (no such file)" in error.cause
     assert f"ssh-keygen -t ed25519 -f {missing} && ssh-copy-id" in error.mend
     (tmp_path / "junk").write_text("no key")
-    assert "junk (no private key" in refused(target_of(lab, 1, identities=(str(tmp_path / "junk"),))).cause
+    assert "junk (not a private key" in refused(target_of(lab, 1, identities=(str(tmp_path / "junk"),))).cause
     assert "(cannot be read: Is a directory)" in refused(target_of(lab, 1, identities=(str(tmp_path),))).cause
 
 
@@ -209,7 +209,7 @@ def test_a_key_with_a_passphrase_needs_an_agent_and_works_with_one(lab: Lab, tmp
     place = str(tmp_path / "agent")
     target = target_of(lab, 1, identities=(str(locked),), agent=place)
     error = refused(target)
-    assert "has a passphrase, and no agent holds it" in error.cause and "agent (does not answer" in error.cause
+    assert "has a passphrase, and no SSH agent holds it" in error.cause and "agent (no answer" in error.cause
     assert f"ssh-add {locked}" in error.mend
     with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL) as agent:
         until(lambda: Path(place).exists())
@@ -231,20 +231,20 @@ def test_a_key_with_a_passphrase_needs_an_agent_and_works_with_one(lab: Lab, tmp
 def test_no_agent_and_no_key(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     error = refused(target_of(lab, 1, identities=(), identities_only=False))
-    assert "agent (none runs, or it holds no key)" in error.cause
-    assert "agent (switched off" in refused(target_of(lab, 1, identities=(), agent="none")).cause
+    assert "agent (not running, or without keys)" in error.cause
+    assert "agent (disabled" in refused(target_of(lab, 1, identities=(), agent="none")).cause
 
 
 def test_a_failing_jump_host_is_named_as_such(lab: Lab, tmp_path: Path) -> None:
     error = refused(target_of(lab, 1, jump=target_of(lab, 0, host="gate", port=9)))
-    assert error.cause.startswith("jump host gate: ") and "refuses the connection" in error.cause
+    assert error.cause.startswith("jump host gate: ") and "refused the connection" in error.cause
     unknown = target_of(lab, 0, host="gate", known_hosts=(str(tmp_path / "none"),))
-    assert "jump host gate: host key is not known" in refused(target_of(lab, 1, jump=unknown)).cause
+    assert "jump host gate: unknown host key" in refused(target_of(lab, 1, jump=unknown)).cause
 
 
 def test_a_host_that_its_jump_host_does_not_reach(lab: Lab) -> None:
     error = refused(target_of(lab, 1, port=9, jump=target_of(lab, 0, host="gate")))
-    assert "jump host gate does not reach" in error.cause
+    assert "jump host gate cannot connect to" in error.cause
     assert re.search(r"ssh .*nc -vz \S+ 9", error.mend)
     until(lambda: not sessions(lab.hosts[0]))
 
@@ -252,7 +252,7 @@ def test_a_host_that_its_jump_host_does_not_reach(lab: Lab) -> None:
 def test_a_host_behind_a_jump_host_has_its_own_key_checked(lab: Lab, tmp_path: Path) -> None:
     unknown = target_of(lab, 1, known_hosts=(str(tmp_path / "none"),), jump=target_of(lab, 0, host="gate"))
     error = refused(unknown)
-    assert error.cause.startswith("host key is not known")
+    assert error.cause.startswith("unknown host key")
     assert "ssh -J " in error.mend or " -J " in error.mend
     until(lambda: not sessions(lab.hosts[0]))
 
@@ -275,12 +275,12 @@ def test_a_refused_tunnel(own_lab: Lab) -> None:
     host.kill_sshd()
     host.start_sshd({"AllowTcpForwarding": "no"})
     with connected(target_of(own_lab, 1)) as connection:
-        with pytest.raises(HostFailed, match=r"(?s)h1: its sshd opens no reverse tunnel.*AllowTcpForwarding yes"):
+        with pytest.raises(HostFailed, match=r"(?s)h1: .*reverse tunnel.*AllowTcpForwarding yes"):
             connection.forward_back(("127.0.0.1", 1))
         assert connection.run("echo still here", WAIT_S).stdout == b"still here\n"
     jump = target_of(own_lab, 1, host="gate")
     error = refused(target_of(own_lab, 0, jump=jump))
-    assert "it allows no forwarding (AllowTcpForwarding)" in error.cause
+    assert "forwarding is disabled (AllowTcpForwarding)" in error.cause
 
 
 def test_more_sessions_than_sshd_allows(own_lab: Lab) -> None:
@@ -289,7 +289,7 @@ def test_more_sessions_than_sshd_allows(own_lab: Lab) -> None:
     host.start_sshd({"MaxSessions": "1", "Subsystem": "none /bin/false"})
     with connected(target_of(own_lab, 1)) as connection:
         channel = connection.start("cat", Path("/dev/null"))
-        with pytest.raises(HostFailed, match=r"(?s)h1: its sshd opens no further session.*MaxSessions"):
+        with pytest.raises(HostFailed, match=r"(?s)h1: .*further session.*MaxSessions"):
             connection.run("true", WAIT_S)
         channel.close()
         until(lambda: connection.is_alive() and not host.processes("cat"))

@@ -155,7 +155,7 @@ def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: C
     assert second.ask() == "owner"
     first.send(signal.SIGCONT)
     assert first.ask("successor?").startswith("run b (pid")
-    with pytest.raises(ConfigError, match="a was silent: this run ends without a further checkpoint"):
+    with pytest.raises(ConfigError, match="a sent no heartbeat; this run ends without a further checkpoint"):
         check_owner(tmp_path, "a")
     time.sleep(2 * RENEW_S)  # it counts its own record up again, and disturbs nobody
     assert second.ask("successor?") == "None"

@@ -123,18 +123,18 @@ def said(lab: Lab) -> Mapping[str, str]:
 
 FAULTS = {
     "nowhere": ("no-such-host.invalid", "hosts.nowhere.ssh"),
-    "refused": ("refuses the connection", "systemctl status ssh"),
-    "unknown": ("host key is not known", "accept-new"),
+    "refused": ("refused the connection", "systemctl status ssh"),
+    "unknown": ("unknown host key", "accept-new"),
     "changed": ("host key CHANGED", "ssh-keygen -"),
     "stranger": ("nobody", "ssh"),
-    "no-python": ("there is no /opt/none/bin/python", "zmqrl setup"),
-    "no-zmqrl": ("/usr/bin/python3 has no zmqrl", "zmqrl setup"),
+    "no-python": ("/opt/none/bin/python was not found", "zmqrl setup"),
+    "no-zmqrl": ("zmqrl is not installed in /usr/bin/python3", "zmqrl setup"),
     "other-version": ("zmqrl 9.9 there", "zmqrl setup"),
     "full": ("No space left on device", "hosts.full.workdir"),
     "busy": ("walker-6a2b", "--limit"),
     "blocked": (f"port {PORT + 2} of the learner's host does not answer", "tunnel: true"),
-    "late-clock": ("its clock is 3600 s behind", "timedatectl"),
-    "sound": ("does not see store.path", "through the broker"),
+    "late-clock": ("clock is 3600 s behind", "timedatectl"),
+    "sound": ("is not shared with the learner's host", "the broker sends the weights"),
 }
 
 

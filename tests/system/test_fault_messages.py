@@ -33,7 +33,7 @@ LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=4.0, stalled_a
 ORDERED = RestartSection(max=30, backoff_s=0.1)
 PAUSE_S = 0.5
 """Many heartbeats, and less than `lost_after_s`."""
-RESTARTED = r"it is started again (?:at once|in \d+(?:\.\d)? s)"
+RESTARTED = r"restarting (?:immediately|in \d+(?:\.\d)? s)"
 RESUME = r"\n  resume with: (zmqrl train --resume /\S+)\Z"
 
 
@@ -180,7 +180,9 @@ CASES = (
     ),
     _case("evaluator", KILL, "signal SIGKILL"),
     _case("worker", KILL, "signal SIGKILL", [rf"\n    {WORDS}"], order="say", together=True),
-    _case("worker", Action.HANG, r"hangs: silent for limits\.lost_after_s \(4 s\), killed", index=1, together=True),
+    _case(
+        "worker", Action.HANG, r"hangs: no heartbeat for limits\.lost_after_s \(4 s\), killed", index=1, together=True
+    ),
     _case(
         "worker",
         Action.STALL,
@@ -197,7 +199,7 @@ CASES = (
         "learner",
         Action.NO_SPACE,
         r"\S+ cannot be written in \S+: .*File too large; see store\.path",
-        done=r"the run waits, since workers get no weights, and tries again, for \d+ s at most",
+        done=r"the run waits because workers receive no weights, retrying, for \d+ s at most",
     ),
     _case("learner", KILL, "signal SIGKILL"),
     _case("learner", Action.DAMAGE, "signal SIGKILL"),
@@ -205,7 +207,7 @@ CASES = (
 DAMAGED = (
     r"\Alocal/learner-0: full-\S+\.safetensors in \S+: ",
     _log("learner-0"),
-    r"\n  it is not loaded; the run (?:goes on from|begins anew)",
+    r"\n  not loaded; the run (?:continues from|starts from scratch)",
 )
 
 
@@ -277,20 +279,20 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     run = hear(_plan(tmp_path, "run", "sync", 2, RestartSection(max=1, backoff_s=0.1)))
     run.wait_for_updates(1)
     killed = r"\Alocal/worker-1: signal SIGKILL"
-    last = rf"\n  {RESTARTED}, for the last time within 600 s \(restart\.max 1\)\Z"
+    last = rf"\n  {RESTARTED}, the last restart within 600 s \(restart\.max 1\)\Z"
     before = run.process_of("worker-1")
     run.kill("worker-1")
     _hear(run, [killed, _log("worker-1"), last])
     run.wait_for_successor("worker-1", before)
     run.kill("worker-1")
-    given_up = r"\n  it is given up after 1 restarts within 600 s"
-    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs go to the other workers\Z"])
+    given_up = r"\n  not restarted: restart limit reached \(1 within 600 s\)"
+    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs move to the other workers\Z"])
     raised = [r"\Alocal/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
     run.order("worker-0", "raise")
     _hear(run, [*raised, last])
     run.order("worker-0", "raise")
-    _hear(run, [*raised, rf"{given_up}; no rollout worker is left, and the run ends\Z"])
-    _hear(run, [r"\Afailed: no rollout worker is left, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
+    _hear(run, [*raised, rf"{given_up}; no rollout worker remains, the run ends\Z"])
+    _hear(run, [r"\Afailed: all rollout workers failed, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
     assert run.end()[0] == 1
 
 
@@ -316,10 +318,8 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
     of_agent, of_launcher = runs
 
     of_agent.kill("agent-0")
-    died = r"the host agent of local died: signal SIGKILL"
-    _hear(
-        of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes end with it, and so does the run"]
-    )
+    died = r"the host agent of local exited unexpectedly: signal SIGKILL"
+    _hear(of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
     assert of_agent.end()[0] == 1
     found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])
     assert found, of_agent.blocks()
@@ -331,7 +331,7 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
     of_launcher.process.kill()
     assert not await_gone(held, END_S)
     said = _zmqrl("status", str(of_launcher.run_dir)).rstrip()
-    gone = rf"its launcher \(pid {of_launcher.process.pid} on \S+\) is gone\n  it was last heard of at .*env steps\n"
-    found = re.search(rf"ended without a summary: {gone}.*have ended with it{RESUME}", said, re.DOTALL)
+    gone = rf"the launcher \(pid {of_launcher.process.pid} on \S+\) has exited\n  last status at .*env steps\n"
+    found = re.search(rf"ended without a summary: {gone}.*have ended{RESUME}", said, re.DOTALL)
     assert found, said
     _can_be_typed(found[1], of_launcher)

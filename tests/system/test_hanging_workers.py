@@ -30,7 +30,7 @@ def test_a_worker_that_is_stopped_for_ever(
     code, out, err = run.end()
     assert code == 0, f"{out}\n{err}"
     summary = run.summary()
-    assert "local/worker-1: hangs: silent for limits.lost_after_s (2 s), killed" in out + err
+    assert "local/worker-1: hangs: no heartbeat for limits.lost_after_s (2 s), killed" in out + err
     assert summary["restarts"] == 1
     assert summary["ledger"]["balanced"], summary["ledger"]
     assert summary["weights_sha256"] == reference(run.plan)["weights_sha256"]

@@ -125,7 +125,7 @@ def test_a_total_below_what_is_there_is_warned_of(run_dir: Path) -> None:
     env_steps = summary(run_dir)["env_steps"]
     (run_dir / "summary.json").unlink()  # as after the death of the launcher
     said = resume(run_dir, STEPS // 2)
-    warned = [line for line in said.splitlines() if "nothing to train" in line]
+    warned = [line for line in said.splitlines() if "remains to train" in line]
     assert len(warned) == 1 and f"{env_steps:,}" in warned[0] and f"{STEPS // 2:,}" in warned[0], said
     assert summary(run_dir)["env_steps"] == env_steps
 

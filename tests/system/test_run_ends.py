@@ -152,7 +152,7 @@ def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: Mode) -
     os.kill(processes["agent-0"].pid, signal.SIGKILL)
     assert not await_gone(processes.values(), END_S)
     assert run.end()[0] == 1
-    assert "host agent of local died" in run.summary()["error"]
+    assert "host agent of local exited unexpectedly" in run.summary()["error"]
 
 
 def test_what_is_done_leaves_nothing(tmp_path: Path, begin: Begin) -> None:

@@ -87,7 +87,7 @@ def test_a_killed_agent_costs_its_workers_and_no_bit(begin: Begin, lab: Lab, alo
     until(lambda: not processes(lab.hosts[1], run.run_id), "the workers of a killed agent to die", 5.0)
     code, _, err = run.end()
     assert (code, run.summary()["weights_sha256"]) == (0, alone)
-    assert "h1: " in err and "the run goes on without it" in err
+    assert "h1: " in err and "the run continues without this host" in err
     assert run.summary()["ledger"]["balanced"]
 
 
@@ -201,7 +201,7 @@ def test_strangers_are_refused_and_counted_while_the_run_goes_on(begin: Begin, l
     assert {"unknown key", "wrong handshake"} & set(refused), refused
     code, _, err = run.end()
     assert (code, run.summary()["weights_sha256"]) == (0, alone)
-    assert "broker-0: refused: " in err
+    assert "broker-0: rejected " in err
 
 
 def test_a_cable_that_is_out_for_a_moment_costs_no_bit(begin: Begin, lab: Lab, alone: str) -> None:

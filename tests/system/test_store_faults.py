@@ -131,12 +131,12 @@ def test_a_full_that_cannot_be_written_does_not_stop_the_run(
     between = (_newest(run, "v")[-1].stat().st_size + _newest(run, "full-")[-1].stat().st_size) // 2
     limit_files(learner, between)
     before = _newest(run, "v")[-1]
-    run.wait_for(lambda: "the FULL before it stays" in _problems(run))
+    run.wait_for(lambda: "the previous full checkpoint is kept" in _problems(run))
     run.wait_for(lambda: _newest(run, "v")[-1] not in (before, _newest(run, "v")[0]))
     limit_files(learner, None)
     summary, told = _ended_well(run)
     assert_same(summary, undisturbed)
-    assert told.count("can be written again") == 1, "once, not with every version in between"
+    assert told.count("writes succeed again") == 1, "once, not with every version in between"
     n = int(_newest(run, "v")[-1].stem.rpartition("-")[2])
     assert _newest(run, "full-")[-1].name == f"full-0-{n}.safetensors", "FULL again when there was room"
 
@@ -163,13 +163,13 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
     os.kill(learner.pid, signal.SIGKILL)
     summary, told = _ended_well(run)
     assert_same(summary, undisturbed)
-    assert newest.name in told and "it is not loaded" in told
+    assert newest.name in told and "not loaded" in told
     assert summary["restarts"] == 1
 
 
 @pytest.mark.parametrize(("mode", "start"), [
-    ("async", "goes on from the weights of version 0-"),
-    ("sync", "goes on from FULL 0-0"),
+    ("async", "continues from the weights of version 0-"),
+    ("sync", "continues from full checkpoint 0-0"),
 ])  # fmt: skip
 def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: Mode, start: str) -> None:
     """With replay FULL is written by the clock: for a while there is only one beside that of version 0.
@@ -208,7 +208,7 @@ def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
     os.kill(learner.pid, signal.SIGSTOP)
     store.rename(store.with_name("away"))
     os.kill(learner.pid, signal.SIGKILL)
-    run.wait_for(lambda: "it is away" in _problems(run))
+    run.wait_for(lambda: "the store is unavailable" in _problems(run))
     assert not store.exists()
     store.with_name("away").rename(store)
     newest = newest_n(store, "v0-")
@@ -232,7 +232,7 @@ def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
     again = begin(replace(plan, run_id=f"{plan.run_id}-b", resume=True, config=config))
     code, _, err = again.end()
     assert code == 1
-    assert "no FULL can be loaded" in err and all(full.name in err for full in fulls)
+    assert "no full checkpoint can be loaded" in err and all(full.name in err for full in fulls)
 
 
 def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
@@ -264,7 +264,7 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
     run.wait_for(lambda: "evaluator-0" in run.processes())
     evaluator = run.processes()["evaluator-0"]
     limit_files(evaluator, FEW_BYTES)
-    run.wait_for(lambda: "the best version before it stays" in _problems(run))
+    run.wait_for(lambda: "the previous best version is kept" in _problems(run))
     limit_files(evaluator, None)
     summary, _ = _ended_well(run)
     assert summary["restarts"] == 0

@@ -25,7 +25,7 @@ class Head(ABC):
     """Names of the extras that this head can fill."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
-        """ConfigError when the spec asks for an extra that this head does not know."""
+        """ConfigError when the spec requests an extra that this head does not know."""
         self.spec = spec
         self.rows = rows
         self._extras = frozenset(column.name for column in spec.extras)
@@ -211,9 +211,11 @@ def make_head(spec: ActingSpec, rows: int) -> Head:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"head {spec.head!r} is none of {sorted(HEADS)} and cannot be loaded: {error}") from error
+        raise ConfigError(
+            f"head {spec.head!r} is unknown (known: {sorted(HEADS)}) and cannot be loaded: {error}"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Head)):
-        raise ConfigError(f"head {spec.head!r} is no zmqrl.acting.heads.Head: {found!r}")
+        raise ConfigError(f"head {spec.head!r} is not a zmqrl.acting.heads.Head: {found!r}")
     return found(spec, rows)
 
 

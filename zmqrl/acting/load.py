@@ -1,4 +1,4 @@
-"""From an acting spec to a policy; torch is imported only when the spec asks for it."""
+"""From an acting spec to a policy; torch is imported only when the spec requests it."""
 
 from __future__ import annotations
 

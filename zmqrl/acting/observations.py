@@ -11,7 +11,7 @@ from zmqrl.types import Array, Weights
 
 
 class ObservationInput:
-    """`obs [rows, ...]` of any dtype to float32 `[rows, size]`, in a buffer of its own."""
+    """`obs [rows, ...]` of any dtype to float32 `[rows, size]`, in a separate buffer."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         self._size = math.prod(spec.observation.shape)

@@ -48,7 +48,7 @@ class ActingSpec:
 
     `layers` end in logits (categorical), q values (epsilon_greedy) or the mean (gaussian and the
     other continuous heads). `head` is a name of `zmqrl.acting.heads`, or `a.b:Head` of a torch-free module.
-    `extras` are the columns that the head fills beside `action`, each `[T, N, ...]`.
+    `extras` are the columns that the head fills alongside `action`, each `[T, N, ...]`.
     With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat observation):
     the network sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) as float32.
     """

@@ -56,10 +56,10 @@ class Child:
     killed: bool = False
     told_to_end: bool = False
     ready: bool = False
-    """It said so: from then on its silence means something."""
+    """The process reported that it is ready: from then on its silence counts."""
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
-    """Lines that it wrote and that are no events, by reason."""
+    """Lines that it wrote and that are not events, by reason."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -109,7 +109,7 @@ class Child:
         self._unwritten = b""
 
     def wake(self) -> None:
-        """One byte: there are new weights. A full pipe means that it was told already."""
+        """One byte: there are new weights. A full pipe means that a notification is pending."""
         if self.wake_fd is None:
             return
         try:
@@ -151,7 +151,7 @@ class Child:
             return ()
 
     def cap_log(self) -> None:
-        """Empty a log that grew past its limit; the writer appends, so it goes on at the new end."""
+        """Empty a log that grew past its limit; the writer appends, so it continues at the new end."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > LOG_LIMIT_BYTES:
                 os.truncate(self.log, 0)
@@ -184,7 +184,7 @@ class Nursery:
         self.log_dir.mkdir(parents=True, exist_ok=True)
 
     def start(self, boot: Boot, place: Place, spawn: int, shared: Mapping[str, int]) -> Child:
-        """Start one process with the `shared` descriptors and pipes of its own.
+        """Start one process with the `shared` descriptors and their own pipes.
 
         `boot` is what all processes of the host share; role, index, spawn and fds are filled in here.
 
@@ -248,6 +248,6 @@ class Nursery:
             if fd is not None:
                 os.set_blocking(fd, False)
         identity = identify(process.pid)
-        assert identity is not None, "not reaped yet"
+        assert identity is not None, "the process is not reaped"
         pidfd = os.pidfd_open(process.pid)
         return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

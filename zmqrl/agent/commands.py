@@ -1,4 +1,4 @@
-"""What the launcher says to a host agent: JSON lines on its stdin."""
+"""Commands of the launcher to a host agent: JSON lines on its stdin."""
 
 from __future__ import annotations
 

@@ -25,16 +25,16 @@ class DataPlane(ABC):
     token: str | None = None
     """What other hosts look for in the store."""
     sees_store = True
-    """Whether versions are read from the store; else the broker is asked for them."""
+    """Whether versions are read from the store; else they are requested from the broker."""
 
     @property
     def farewell(self) -> bool:
-        """Whether the broker has said that the run is over."""
+        """Whether the broker has reported that the run is over."""
         return False
 
     @property
     def heard(self) -> int | None:
-        """Grows as the broker is heard; None where the broker is a child of this agent."""
+        """Grows with each message of the broker; None where the broker is a child of this agent."""
         return None
 
     @property
@@ -61,19 +61,19 @@ class DataPlane(ABC):
 
     @abstractmethod
     def report(self, report: HostReport) -> None:
-        """Tell the broker who lives, and whom this host holds."""
+        """Report to the broker the live processes and the workers assigned to this host."""
 
     def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        """Tell the broker that another host's agent has ended, and its workers with it."""
+        """Notify the broker that another host's agent has ended, and its workers with it."""
         return
 
     @abstractmethod
     def ledger(self) -> Ledger | None:
-        """The books as they stand in the arena; None where there is none."""
+        """The current stream records of the arena; None without an arena."""
 
     @abstractmethod
     def leases_in_use(self) -> int | None:
-        """Slots that workers may write now; None where there is no arena."""
+        """Slots that workers may write now; None without an arena."""
 
     @abstractmethod
     def close(self) -> None:

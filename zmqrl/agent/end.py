@@ -16,7 +16,7 @@ from zmqrl.supervision.restarts import Place
 from zmqrl.types import Notice
 
 HURRIED_GRACE_S = 2.5
-"""With stdin at its end nobody waits for us: all is over within 3 s."""
+"""Limit after the end of stdin: the host agent ends within 3 s."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Outcome:
     """How the processes of a host have ended."""
 
     ended: int
-    """By themselves."""
+    """Processes that ended on their own."""
     killed: list[str]
     left: list[str]
     final_stopped: bool
@@ -40,7 +40,7 @@ class End:
         self._ended = 0
         self._killed: list[str] = []
         self.final_notice: Notice | None = None
-        """What the learner published last, as it said at its end."""
+        """What the learner published last, as it reported at its end."""
 
     @property
     def begun(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which version to ask the broker for, and when. Pure."""
+"""Which version to request from the broker, and when. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AGAIN_S, AGAIN_MAX_S = 2.0, 30.0
 class Fetching:
     """One request at a time: each reply is a whole policy, and behind a thin wire they would pile up.
 
-    A request that nothing came of is repeated, ever more rarely, as what it asked for may still be on its way; at once
+    A request without an answer is repeated with backoff, since the answer may be in transit; at once
     when another broker is there, which knows nothing of it.
     """
 
@@ -34,10 +34,10 @@ class Fetching:
             self._wanted = None
 
     def due(self, broker: int | None, now: float) -> Version | None:
-        """What is to be asked for now, which then counts as asked.
+        """The version to request now, which then counts as requested.
 
         Args:
-            broker: incarnation of the one that was heard last; None: unknown.
+            broker: incarnation of the broker that reported last; None: unknown.
             now: monotonic seconds.
         """
         is_new = self._broker is not None and broker != self._broker

@@ -1,4 +1,4 @@
-"""The host agent's loop: what is readable or writable, what is due, what the launcher says."""
+"""The host agent's loop: what is readable or writable, what is due, the launcher's commands."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class HostAgent:
         self._on_time(time.monotonic())
 
     def _poller(self) -> zmq.Poller:
-        """Made anew each turn: a descriptor that was closed is not in it, and nobody has to take it out."""
+        """Created again each turn, so that closed descriptors are not in it."""
         poller = zmq.Poller()
         readable: list[Any] = [self._wakeup_read, *self._data_plane.sockets, *self._processes.readable()]
         if not self._commands.ended:
@@ -142,7 +142,7 @@ class HostAgent:
         silent = self._lease.silent(now)
         if silent is not None and not self._processes.ending:
             lease_s = self._limits.host_lease_s
-            LOG.error("the %s has been silent for limits.host_lease_s (%g s): this host ends", silent, lease_s)
+            LOG.error("the %s has been silent for limits.host_lease_s (%g s): the host agent stops", silent, lease_s)
             self._output.send(agent.LeaseLost(silent))
             self._processes.end(Manner.HURRIED)
 
@@ -151,7 +151,7 @@ class HostAgent:
         try:
             notice = self._data_plane.take_notice()
         except StoreError as error:
-            LOG.warning("weights not fetched, the next notice tries again: %s", error)
+            LOG.warning("weights not fetched, retrying at the next notice: %s", error)
             return
         if self._data_plane.farewell:
             self._processes.end(Manner.CLEAN)

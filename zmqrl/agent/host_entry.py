@@ -1,6 +1,6 @@
 """An agent's entry in the register of its machine (`zmqrl.agent.host_lock`), and the files of that folder.
 
-The folder is given by its descriptor throughout: nobody can put another in its place.
+The folder is given by its descriptor throughout: no process can put another in its place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ YEAR_33658 = 1e12
 
 @dataclass(frozen=True)
 class Entry:
-    """One agent, as its file says."""
+    """One agent, read from its file."""
 
     run_id: str
     pid: int
@@ -127,7 +127,7 @@ def read_all(folder: int) -> dict[str, Entry]:
 
 
 def read(folder: int, name: str) -> Entry | None:
-    """What a file says, if it is one of ours in form and its owner speaks of himself."""
+    """The content of a file, if its format is valid and its owner is the user that it names."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # it may be a fifo
     except OSError:

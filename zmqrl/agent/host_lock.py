@@ -1,6 +1,6 @@
 """Who uses a host: every agent registers where all users of the machine can read it.
 
-The entries of others are their word. What is believed of one is what the kernel confirms: a process of that pid and
+Entries of other users are not trusted. An entry counts when the kernel confirms it: a process of that pid and
 start time lives, and belongs to the owner of the file. A liar can at most name a process of his own.
 """
 
@@ -34,11 +34,11 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder: Path = AGENTS) -> Iterator[None]:
-    """Be in the register of this machine as the agent of `boot`; `warn` is told of other runs of this user.
+    """Register on this machine as the agent of `boot`; `warn` receives other runs of this user.
 
     `launcher`: the node or address that it was started from; empty when that is this machine.
 
-    An agent that was started here is not refused or warned for anything: whoever sits at a machine knows it.
+    An agent that was started here is neither rejected nor warned: its user is at the machine.
 
     Raises:
         ConfigError: The agent was started over SSH and another user's run is on this host.
@@ -57,14 +57,14 @@ def _acquired(lock: HostLock, entry: Entry, remote: bool) -> str | None:
     try:
         return lock.acquire(entry, remote)
     except OSError as error:  # a full disk keeps nobody from the host
-        LOG.warning("not registered on this machine: %s", error)
-        return f"{entry.host}: other users are not told of this run: {error}" if remote else None
+        LOG.warning("this run is not registered on this machine: %s", error)
+        return f"{entry.host}: this run is not visible to other users: {error}" if remote else None
 
 
 class HostLock:
     """The register: a folder per user that its owner alone may write to, with a file per agent.
 
-    Nothing of it is locked, since whoever can read a folder can lock it: an agent registers, then looks who else has.
+    No file lock is used, since any reader of a folder can lock it: an agent registers, then reads the other entries.
     """
 
     def __init__(self, prefix: Path = AGENTS) -> None:
@@ -103,7 +103,7 @@ class HostLock:
         self._remove(lambda left: left.process == entry.process and file_name(left) == file_name(entry))
 
     def entries(self) -> list[Entry]:
-        """Everyone's, also of agents that are dead (`is_live` tells)."""
+        """The entries of all users, also of dead agents (see `is_live`)."""
         return [entry for folder, owner in self._folders() for entry in _entries(folder, owner).values()]
 
     def forget(self, run_id: str) -> None:
@@ -124,7 +124,7 @@ class HostLock:
                         host_entry.remove(folder, name)
                 host_entry.remove_unfinished(folder)
             except OSError as error:
-                LOG.warning("still in the register of this machine: %s", error)
+                LOG.warning("the run remains registered on this machine: %s", error)
 
     def _write(self, entry: Entry) -> OSError | None:
         try:
@@ -177,17 +177,18 @@ def _is_foreign(path: str) -> bool:
 
 
 def _entries(folder: int, owner: int) -> dict[str, Entry]:
-    """A user speaks for himself alone: files that another one owns are no entries."""
+    """Only entries that the named user owns count."""
     return {name: entry for name, entry in host_entry.read_all(folder).items() if entry.uid == owner}
 
 
 def _busy(entry: Entry, others: list[Entry]) -> str:
     return (
         f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
-        f"   zmqrl does not touch it: ask {others[0].user}, or leave the host out (--limit)"
+        f"   contact {others[0].user}, or exclude the host (--limit); zmqrl does not stop it"
     )
 
 
 def _warning(entry: Entry, own: list[Entry]) -> str:
     runs = "; ".join(map(str, own[:3]))
-    return f"{entry.host}: your {runs} is here too, and slows both down: `zmqrl down {own[0].run_id}` ends it"
+    stop = f"stop it: `zmqrl down {own[0].run_id}`"
+    return f"{entry.host}: another run of yours is active on this host: {runs}; both will be slower; {stop}"

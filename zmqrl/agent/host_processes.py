@@ -46,7 +46,7 @@ class HostProcesses:
         self._end = End(boot, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
-        """Lines of processes that are no events, by reason."""
+        """Lines of processes that are not events, by reason."""
         self.failed = False
         """Whether supervision gave the run up."""
 
@@ -64,7 +64,7 @@ class HostProcesses:
         return (child.stdin_fd for child in self._children.values() if child.has_unwritten)
 
     def handle(self, ready: Container[int]) -> None:
-        """Read, reap and write where `ready` says so."""
+        """Read, reap and write the descriptors in `ready`."""
         for child in list(self._children.values()):
             if child.events_fd in ready:
                 self._take_events(child)
@@ -100,7 +100,7 @@ class HostProcesses:
             self._start(EVALUATOR, 0)
 
     def hold(self, workers: tuple[int, ...]) -> None:
-        """Hold these workers from now on: new ones are started, the others leave when the broker lets them."""
+        """Assign these workers: new ones are started, the others leave when the broker permits it."""
         before, self._workers = self._workers, workers
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
@@ -123,7 +123,7 @@ class HostProcesses:
         self._tell_evaluator(notice)
 
     def report(self) -> None:
-        """Tell the broker who lives; it takes leases back only from processes that were reaped."""
+        """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
         children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
@@ -134,7 +134,7 @@ class HostProcesses:
         )
 
     def measure(self) -> None:
-        """Tell what the processes use, and keep their logs from growing without end."""
+        """Report the resource use of the processes, and keep their logs from growing without end."""
         books = self._data_plane.ledger()
         stored = None if books is None else books.stored
         self._events.usage(self._children.values(), self._data_plane.leases_in_use(), stored)
@@ -159,7 +159,7 @@ class HostProcesses:
         return self._end.is_over(now)
 
     def finish(self) -> None:
-        """Once it is over: kill what was left behind, and tell how all of it ended."""
+        """Once it is over: kill what was left behind, and report how all of it ended."""
         ledger = self._data_plane.ledger()
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._end.report())
 
@@ -171,7 +171,7 @@ class HostProcesses:
     # one process
 
     def _start(self, place: Place, spawn: int) -> None:
-        assert self._data_plane.endpoints is not None, "nothing is started before the broker is known"
+        assert self._data_plane.endpoints is not None, "processes start after the broker's endpoints are known"
         boot = replace(self._boot, endpoints=self._data_plane.endpoints)
         child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
         self._children[place] = child
@@ -234,7 +234,7 @@ class HostProcesses:
         if state == "stalled":
             why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
         elif state == "lost" and place.role == "worker":
-            why = f"hangs: silent for limits.lost_after_s ({limits.lost_after_s:g} s)"
+            why = f"hangs: no heartbeat for limits.lost_after_s ({limits.lost_after_s:g} s)"
         else:
             return
         child.last_fault = agent.Fault(f"{why}, killed", {}, [])

@@ -53,7 +53,7 @@ class IpcFolder:
     def endpoints(self) -> Endpoints:
         """One ipc socket per channel."""
         if len(os.fsencode(self.path)) + len("/descriptors") > SOCKET_PATH_LIMIT:
-            raise ConfigError(f"{self.path} is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter one")
+            raise ConfigError(f"{self.path} is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter path")
         return Endpoints(*(f"ipc://{self.path}/{name}" for name in ("segments", "descriptors", "notices", "control")))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The host lease: an agent that nobody renews it for ends its processes. Pure.
+"""The host lease: an agent whose lease is not renewed ends its processes. Pure.
 
 End of file on stdin is not enough: a launcher that is stopped, or behind a cut cable, closes nothing.
 """
@@ -16,7 +16,7 @@ class HostLease:
         self._renewed_at: dict[Source, float] = {}
 
     def renew(self, source: Source, now: float) -> None:
-        """`source` lives; from its first renewal on it must go on. `now` in seconds of one clock."""
+        """`source` lives; after its first renewal, renewals are required. `now` in seconds of one clock."""
         self._renewed_at[source] = now
 
     def silent(self, now: float) -> Source | None:

@@ -1,4 +1,4 @@
-"""Logs of a far host on their way to the launcher: what processes wrote since the last look, as `log` events."""
+"""Logs of a remote host on their way to the launcher: what processes wrote since the last look, as `log` events."""
 
 from __future__ import annotations
 

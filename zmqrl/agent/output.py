@@ -1,4 +1,4 @@
-"""What the host agent says: JSON lines on stdout, never waiting for a launcher that does not read."""
+"""Output of the host agent: JSON lines on stdout, never waiting for a launcher that does not read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AgentOutput:
         self._write(line_of(event))
 
     def flush(self) -> None:
-        """Write what can be written now. A reader that is gone is no error: stdin tells."""
+        """Write what can be written now. A reader that is gone is not an error: the end of stdin reports it."""
         while self._pending and not self._gone:
             try:
                 del self._pending[: os.write(self.fd, self._pending)]

@@ -1,4 +1,4 @@
-"""What the launcher is told of a host's processes: that they run, how they ended, what they use, what they log."""
+"""Events of a host's processes for the launcher: start, exit, resource use, log lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ProcessEvents:
         self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
     def said(self, child: Child, report: agent.Report) -> None:
-        """Pass on what it says of itself."""
+        """Forward the process's own report."""
         self._send(child.place, report)
 
     def listening(self, addresses: agent.BrokerAddresses) -> None:
@@ -52,7 +52,7 @@ class ProcessEvents:
         self._send(child.place, exited)
 
     def decided(self, action: Action) -> None:
-        """What supervision does about a death; a start is told of when it has happened."""
+        """Report the action of supervision after an exit; a start is reported when it has happened."""
         if isinstance(action, RestartAfter):
             self._send(action.place, agent.Restarting(action.delay_s))
         elif isinstance(action, GiveUp):
@@ -61,11 +61,11 @@ class ProcessEvents:
             self._output.send(agent.RunFailed(action.cause))
 
     def sample(self, children: Collection[Child]) -> dict[str, agent.ProcessUsage]:
-        """Measure without telling: those who are about to end count in the peaks."""
+        """Measure without reporting: those who are about to end count in the peaks."""
         return self._usage.sample(children)
 
     def usage(self, children: Collection[Child], leases: int | None, stored: int | None) -> None:
-        """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the broker's books."""
+        """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the stream records."""
         self._output.send(agent.Usage(self.sample(children), leases, stored))
 
     def send_logs(self) -> None:

@@ -48,7 +48,7 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
         ConfigError: `run_id` cannot be one.
     """
     if not RUN_ID.fullmatch(run_id) or run_id in (".", ".."):
-        raise ConfigError(f"{run_id!r} is no run id: `zmqrl status` shows them")
+        raise ConfigError(f"{run_id!r} is not a run id; `zmqrl status` lists them")
     seen = _Seen()
     _ask(run_id, host, register, seen)
     await_gone(seen.names, grace_s)
@@ -85,7 +85,7 @@ def _clean(run_id: str, register: Path) -> None:
     try:
         HostLock(register).forget(run_id)
     except (ConfigError, OSError) as error:
-        LOG.warning("the register of this machine still names run %s: %s", run_id, error)
+        LOG.warning("run %s remains registered on this machine: %s", run_id, error)
 
 
 def _named(seen: _Seen, processes: set[ProcessId]) -> tuple[str, ...]:

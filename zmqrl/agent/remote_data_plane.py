@@ -25,7 +25,7 @@ from zmqrl.wire.probe import Reached, first_answering
 LOG = logging.getLogger(__name__)
 PROBE_S = 8.0
 STORE_S = 1.0
-"""How long a version may take to be seen in the store; then the broker is asked for it."""
+"""How long a version may take to be seen in the store; then it is requested from the broker."""
 
 
 class RemoteDataPlane(DataPlane):
@@ -66,7 +66,7 @@ class RemoteDataPlane(DataPlane):
         return reached
 
     def take_notice(self) -> Notice | None:
-        assert self._link is not None, "there are no sockets to read before"
+        assert self._link is not None, "sockets are read after they are opened"
         newest = self._relay.newest(self._link.notices())
         taken = self._take_fetched(self._link)
         if newest is not None and self._relay.newest([newest]) is not None:
@@ -82,14 +82,14 @@ class RemoteDataPlane(DataPlane):
             try:
                 taken = self._relay.put(fetched.notice, fetched.content) or taken
             except StoreError as error:
-                LOG.warning("weights that were fetched are asked for again: %s", error)
+                LOG.warning("fetched weights are requested again: %s", error)
             else:
                 self._fetching.came(fetched.notice.version)
         link.fetched.clear()
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:
-        """From the store where it is seen; else it is asked for, and comes later."""
+        """From the store where it is seen; else it is requested, and comes later."""
         if self.sees_store:
             try:
                 return self._relay.take([notice])

@@ -1,4 +1,4 @@
-"""Which processes of this machine are of one run of this user. Found by what nobody else has, never by a likeness.
+"""Processes on this machine of one run of this user, found by unique marks, never by a similar name.
 
 Three marks, each compared whole: the argv that `entry` is started with, the environment variable that the agent gives
 to its processes (and they to whatever they start), and the agent's entry in the register of the machine.
@@ -103,7 +103,7 @@ def _start_time(pid: int) -> int:
 
 
 def _leads(agent: ProcessId) -> bool:
-    """An agent that was just started may still be in the session of whoever started it."""
+    """An agent that was just started may still be in the session of the process that started it."""
     return _session(agent.pid) == agent.pid
 
 

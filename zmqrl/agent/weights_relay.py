@@ -48,12 +48,12 @@ class WeightsRelay:
         """What came another way than by the store; None when it is not newer.
 
         Raises:
-            StoreError: It is not what its notice says.
+            StoreError: It does not match the digest of its notice.
         """
         if self.newest([notice]) is None:
             return None
         if len(content) != notice.nbytes or hashlib.sha256(content).hexdigest() != notice.sha256:
-            raise StoreError(f"version {notice.version} came damaged over the network")
+            raise StoreError(f"version {notice.version} was received with a wrong digest")
         self._write(notice, content)
         return notice
 

@@ -1,6 +1,6 @@
 """The algorithm seam. One algorithm code serves single, sync and async.
 
-`Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to tell the workers how to act.
+`Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to define how workers act.
 `OnPolicyLearner` and `OffPolicyLearner` hold the tensors; only the learner process imports them.
 """
 
@@ -21,7 +21,7 @@ from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, Mode, Vers
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, as the schedules and random streams see it."""
+    """Progress of a run, for schedules and random streams."""
 
     seed: int
     env_steps: int
@@ -47,14 +47,14 @@ class LearnResult:
 
 
 class Algorithm(ABC):
-    """Made by the launcher and by the learner from the same configuration; nothing here blocks.
+    """Created by the launcher and by the learner from the same configuration; no method blocks.
 
     A concrete class names itself by its module: `kind: ppo` is the one `Algorithm` in `zmqrl.algorithms.ppo`,
     `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
     """
 
     Config: ClassVar[type[Any]]
-    """Frozen dataclass of the fields that stand beside `kind`."""
+    """Frozen dataclass of the fields other than `kind`."""
     modes: ClassVar[frozenset[Mode]]
     on_policy: ClassVar[bool]
 
@@ -76,10 +76,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def acting(self) -> ActingSpec:
-        """How workers act, and the extra columns that a segment carries."""
+        """How workers act, and the extra columns of a segment."""
 
     def statistics(self) -> Weights:
-        """Further arrays that are published beside the network's from version 0 on, such as `obs_mean`."""
+        """Further arrays that are published alongside the network's from version 0 on, such as `obs_mean`."""
         return {}
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
@@ -154,11 +154,11 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Array]:
-        """Everything beyond `weights()` that FULL must hold: optimiser, target network, statistics, counters."""
+        """State in a full checkpoint in addition to `weights()`: optimiser, target network, statistics, counters."""
 
     @abstractmethod
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Go back to what `weights()` and `state()` gave, bit for bit."""
+        """Restore what `weights()` and `state()` gave, bit for bit."""
 
 
 class OnPolicyLearner(BaseLearner):

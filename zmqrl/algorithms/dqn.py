@@ -58,7 +58,7 @@ class PrioritisedSection:
 
 @dataclass(frozen=True)
 class DQNConfig:
-    """The fields beside `kind: dqn`. Replay's size and the replay ratio stand in `replay`."""
+    """The fields other than `kind: dqn`. The size of replay and the replay ratio are in `replay`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -138,7 +138,7 @@ class DQN(Algorithm):
         return NetworkSpec((("q", gain_free),))
 
     def acting(self) -> ActingSpec:
-        """Epsilon-greedy in the q values; `epsilon` comes with the version."""
+        """Epsilon-greedy in the q values; `epsilon` is part of the version."""
         return ActingSpec(
             layers=self.network().tower("q"),
             head="epsilon_greedy",

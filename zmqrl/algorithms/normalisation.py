@@ -53,7 +53,7 @@ class ObsNormaliser:
         return {f"obs_stats.{key}": value for key, value in _stats_state(self._stats).items()}
 
     def load_state(self, state: Weights) -> None:
-        """Back to what `state` gave; remembered versions are forgotten."""
+        """Back to what `state` gave; remembered versions are discarded."""
         self._stats = _stats_from(state, "obs_stats")
         self._history = {}
 

@@ -21,7 +21,7 @@ Schedule = Literal["constant", "linear"]
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """The fields beside `kind: ppo`. Defaults are those of Stable-Baselines3."""
+    """The fields other than `kind: ppo`. Defaults are those of Stable-Baselines3."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -89,7 +89,7 @@ class PPO(Algorithm):
             )
 
     def network(self) -> NetworkSpec:
-        """Towers `actor` and `critic`; beside them `log_std` when actions are continuous."""
+        """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
         space, section, orthogonal = self.env.observation, self.network_section, self.config.orthogonal_init
         actor = tower("actor", section, space, self._action_size, output_gain=0.01, orthogonal=orthogonal)
         critic = tower("critic", section, space, 1, output_gain=1.0, orthogonal=orthogonal)
@@ -97,7 +97,7 @@ class PPO(Algorithm):
         return NetworkSpec((("actor", actor), ("critic", critic)), free)
 
     def acting(self) -> ActingSpec:
-        """Categorical or Gaussian actions; a segment carries their log-probabilities."""
+        """Categorical or Gaussian actions; a segment contains their log-probabilities."""
         return ActingSpec(
             layers=self.network().tower("actor"),
             head="categorical" if self.discrete else "gaussian",

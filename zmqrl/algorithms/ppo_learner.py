@@ -162,7 +162,7 @@ class PPOLearner(OnPolicyLearner):
         deviation = float((ratio - 1.0).abs().max())
         if not deviation <= self._policy.ratio_tolerance:
             raise TrainingFailed(
-                f"the first minibatch's probability ratio is off 1 by {deviation:.3g} (allowed "
+                f"the probability ratio of the first minibatch differs from 1 by {deviation:.3g} (limit "
                 f"{self._policy.ratio_tolerance:g}): worker and learner disagree on version, statistics or arithmetic"
             )
 

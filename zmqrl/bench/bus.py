@@ -1,9 +1,9 @@
 """`zmqrl bench bus`: how fast segments go from workers through the broker to the learner, all processes real.
 
 Small: CartPole columns, T = 32, N = 8, 2 writers. Each loops: open, fill every column from a prepared segment, seal;
-the broker books and forwards; the learner (this process) takes, checks each segment's meta, releases. Leases, acks,
+the broker accepts and forwards; the learner (this process) takes, checks each segment's meta, releases. Leases, acks,
 the stream table and all checks are on.
-Large: 3 MB segments of uint8 images, 1 writer, beside one process that copies the same segments into such an arena.
+Large: 3 MB segments of uint8 images, 1 writer, alongside one process that copies the same segments into such an arena.
 
 Yardsticks of the same run, in turn: `multiprocessing.Queue` with the same segments pickled in batches by as many
 processes, and the bare copy of the same columns into an arena's slots by one.
@@ -32,7 +32,7 @@ TAKE_S = 0.2
 
 
 def run(repeats: int = 3, seconds: float = 2.0) -> BenchResult:
-    """Transitions/s of small segments and the share of memcpy of large ones, each beside its yardstick in turn."""
+    """Transitions/s of small segments and the share of memcpy of large ones, each alongside its yardstick in turn."""
     small, queue, copied, large, large_copied = [], [], [], [], []
     for _ in range(repeats):
         small.append(_rows(SMALL) * path_segments_per_s(SMALL, WORKERS, LEASES, seconds))
@@ -101,7 +101,7 @@ class _Checked:
 
 
 def path_segments_per_s(columns: tuple[ColumnSpec, ...], workers: int, leases: int, seconds: float) -> float:
-    """The whole path, from when every writer has been heard."""
+    """The whole path, from when every writer has reported."""
     with running(columns, workers, leases) as source:
         checked = _Checked(_rows(columns), workers)
 
@@ -114,7 +114,7 @@ def path_segments_per_s(columns: tuple[ColumnSpec, ...], workers: int, leases: i
         deadline = time.perf_counter() + START_S
         while not checked.all_write:
             if turn() > deadline:
-                raise DeadlineExceeded(f"not every writer of {workers} was heard within {START_S} s")
+                raise DeadlineExceeded(f"only some of {workers} writers reported within {START_S} s")
         before, begun = checked.segments, time.perf_counter()
         now = begun
         while now < begun + seconds or checked.segments == before:

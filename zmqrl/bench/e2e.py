@@ -1,9 +1,9 @@
-"""`zmqrl bench e2e`: training as a user sees it, on CartPole, beside Stable-Baselines3 in turn.
+"""`zmqrl bench e2e`: training as a user sees it, on CartPole, alongside Stable-Baselines3 in turn.
 
 async   PPO with a 2x64 network, env steps per second while training
-sync    PPO with the rl-zoo preset, env steps per second, beside Stable-Baselines3 with the same preset
+sync    PPO with the rl-zoo preset, env steps per second, alongside Stable-Baselines3 with the same preset
 to_475  the whole command until the mean return of 100 episodes is 475, five seeds, in both modes
-Stable-Baselines3 comes with the extra `bench`; without it, that row is left out and said to be.
+Stable-Baselines3 comes with the extra `bench`; without it, that row is omitted with a note.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a benchmark prints: JSON with the figures, the yardstick beside them, versions, host and commit."""
+"""What a benchmark prints: JSON with the figures, the yardstick alongside them, versions, host and commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs as a benchmark sees them: the command line in a process of its own, and its summary."""
+"""Whole runs as a benchmark sees them: the command line in a separate process, and its summary."""
 
 from __future__ import annotations
 

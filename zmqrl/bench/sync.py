@@ -1,7 +1,7 @@
 """`zmqrl bench sync`: one round of sync mode, whole, with nothing to learn and nothing to simulate.
 
 2 workers, 4 vector envs, N = 1, T = 1, a 2x64 network. A round is: two workers act and seal two segments each, the
-broker books them, the learner gathers four, writes FULL, saves the version, the notice goes out, the host agent fetches
+broker accepts them, the learner gathers four, writes FULL, saves the version, sends the notice, the host agent fetches
 and verifies it, the workers wake.
 The yardstick of the same run is a bare round of two processes over pipes with the same bytes written to two files.
 """
@@ -40,7 +40,7 @@ def run(repeats: int = 3) -> BenchResult:
 
 
 def _bare_round_ms(rounds: int) -> float:
-    """Mean time of: ask two processes, wait for both, write and rename two files."""
+    """Mean time of: request to two processes, wait for both, write and rename two files."""
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(2)]
     children = [context.Process(target=_answer, args=(there,), daemon=True) for _, there in pairs]

@@ -1,4 +1,4 @@
-"""What the broker answers: each peer at most once per round, and always where it stands, never what happened."""
+"""Replies of the broker: each peer at most once per round, always the current state, never the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_DESCRIPTORS = 10_000
 
 
 class Answers:
-    """Who is at which peer id, and what each is owed. Never blocks: who has no room for an answer asks again."""
+    """Peer ids and pending replies. Never blocks: a peer whose queue is full repeats its request."""
 
     def __init__(self, doors: Doors, state: BrokerState, desk: WeightsDesk, refused: Counter[str]) -> None:
         """`refused`: where it counts what could not be taken, or answered."""
@@ -75,7 +75,7 @@ class Answers:
         self._owed.update(self._state.end_remote())
 
     def act(self, actions: Iterable[ev.Action]) -> None:
-        """Publish at once, owe the rest. TrainingFailed when the run cannot go on."""
+        """Publish at once, owe the rest. TrainingFailed when the run cannot continue."""
         for action in actions:
             match action:
                 case ev.Forward():

@@ -1,6 +1,6 @@
 """Which worker writes into which slot, and booking what it sealed: in order per vector env, each segment once.
 
-Who may book for a vector env is who holds it (`zmqrl.broker.placement`); descriptors are hints, a slot's words count.
+Only the holder of a vector env (`zmqrl.broker.placement`) adds to it; descriptors are hints, a slot's words count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Booking:
     def __init__(
         self, plan: RunPlan, arena: Arena, streams: Streams, placement: Placement, actions: list[ev.Action]
     ) -> None:
-        """To be made before `Arena.begin_broker`. `actions`: where it puts what it wants done."""
+        """To be made before `Arena.begin_broker`. `actions`: receives the actions to perform."""
         self._arena, self._streams, self._placement, self._actions = arena, streams, placement, actions
         self._leases_per_worker = plan.config.limits.leases_per_worker
         self._sync, self._resume = plan.config.run.mode != "async", plan.resume
@@ -38,7 +38,7 @@ class Booking:
         self._remote: set[int] = set()
         """Of these, who have no arena."""
         self.settled = arena.broker_incarnation == 0
-        """Every worker of the broker before has been heard or is dead: what nobody claimed is free."""
+        """Every worker of the broker before has reported or is dead: what no process claimed is free."""
         self._base: int | None = arena.base_env_steps()
         """env_steps of the run before this arena."""
         self._released = True
@@ -58,7 +58,7 @@ class Booking:
         (self._remote.add if remote else self._remote.discard)(index)
 
     def claim(self, index: int, leases: Iterable[SlotRef]) -> None:
-        """What a worker that outlived a broker may write into goes on."""
+        """A worker that outlived a broker keeps its leases."""
         for ref in leases if not self.settled else ():
             leased = ref.slot in self._slots.in_doubt and self._arena.word(ref.slot, LEASE) == ref.generation
             # Else it was booked and released since, and the worker has not heard: free, not its own.
@@ -67,7 +67,7 @@ class Booking:
                 self._leases[index][ref.slot] = ref
 
     def settle(self) -> None:
-        """Nobody else will claim: book what is sealed, free the rest."""
+        """No other process will claim: accept what is sealed, free the rest."""
         self.settled = True
         self._forward(self.accept_all_sealed())
         self._slots.settle()
@@ -134,13 +134,13 @@ class Booking:
         self._forward(booked)
 
     def leave(self, index: int) -> None:
-        """The process is gone, and all it sealed is booked: take its slots back."""
+        """The process is gone, and all it sealed is accepted: take its slots back."""
         for ref in list(self._leases[index].values()):
             self._take_back(index, ref)
         del self._leases[index]
 
     def accept_all_sealed(self) -> list[SlotRef]:
-        """Book whatever is sealed, in order: what dead workers left, and all of it when the broker ends."""
+        """Accept whatever is sealed, in order: what dead workers left, and all of it when the broker ends."""
         booked: list[SlotRef] = []
         lessees = {ref: index for index, leases in self._leases.items() for ref in leases.values()}
         for ref in self._arena.sealed():

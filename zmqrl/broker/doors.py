@@ -1,4 +1,4 @@
-"""The broker's sockets: ipc for its own host, beside it tcp behind the gate when other hosts take part."""
+"""The broker's sockets: ipc for its own host, alongside it tcp behind the gate when other hosts participate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Doors:
         for socket in inbound:
             self._gate.watch(socket)
         self.guards: Sequence[zmq.Socket[Any]] = self._gate.sockets
-        """To poll beside the others; readable means `guard`."""
+        """To poll alongside the others; readable means `guard`."""
         self.ports: tuple[int, int, int] | None = None
         if listen is not None:
             try:
@@ -60,7 +60,7 @@ class Doors:
             return self._gate.open_tcp(socket, listen, port)
         except zmq.ZMQError as error:
             where = f"port {port} of {listen.address}"
-            raise ConfigError(f"learner.port: {where} cannot be had: {error}; choose another, or auto") from error
+            raise ConfigError(f"cannot bind learner.port, {where}: {error}; set another port, or auto") from error
 
     def bind_again(self) -> bool:
         """Bind the sockets whose files were removed, as at a logout; returns whether there were any.
@@ -78,7 +78,7 @@ class Doors:
         return bool(gone)
 
     def guard(self) -> Counter[str]:
-        """Answer who asks to come in; who was refused so far, by reason."""
+        """Answer authentication requests; rejections so far, by reason."""
         self._gate.serve()
         return self._gate.refused
 

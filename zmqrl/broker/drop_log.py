@@ -45,7 +45,7 @@ class DropLog:
 
     def _sum_up(self) -> None:
         for reason, rows in self._left_out.items():
-            self._write(f"{rows} rows, {reason}: of segments that are not named, within {WINDOW_S:g} s")
+            self._write(f"{rows} rows, {reason}: of unidentified segments, within {WINDOW_S:g} s")
         self._left_out.clear()
 
     def _write(self, text: str) -> None:

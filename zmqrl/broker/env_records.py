@@ -1,4 +1,4 @@
-"""Env-slot records on the wire: where a successor takes a vector env up, packed, and sent in parts that are asked for.
+"""Env-slot records on the wire: where a successor takes a vector env up, packed, and sent in parts that are requested.
 
 A record has every action since the reset of each env, so it has no limit of its own. One part travels per request, and
 a part that is lost is requested again.
@@ -88,7 +88,7 @@ class TakeUpParts:
         return self._partial[request][1].offset if request in self._partial else 0
 
     def take(self, part: bus.AnswerPart, requests: Iterable[TakeUpRequest]) -> TakeUp | None:
-        """Take in one part of an answer to one of `requests`; the take-up once it is whole."""
+        """Take in one part of an answer to one of `requests`; the handover once it is whole."""
         vector_env, incarnation, next_index, nbytes, offset, content = part
         by_key = {(r.vector_env, r.incarnation): r for r in requests}
         open_requests = set(by_key.values())
@@ -135,7 +135,7 @@ def _slot_state(row: Sequence[Any]) -> EnvSlotState:
     episode, resetting, elapsed, *arrays = row
     actions, state, obs = (None if array is None else _array_from_data(array) for array in arrays)
     if (state is None) != (obs is None) or (state is not None and state.dtype != np.uint8):
-        raise ValueError("a state without an observation, or not of bytes")
+        raise ValueError("a state without an observation, or not bytes")
     return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed))
 
 

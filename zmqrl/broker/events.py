@@ -1,4 +1,4 @@
-"""What the broker's state is told, and what it wants done: plain data, no sockets."""
+"""Events and actions of the broker's state: plain data, no sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotR
 
 @dataclass(frozen=True)
 class WorkerIs:
-    """A worker's absolute word of itself, at its start and at each heartbeat."""
+    """A worker's complete state, at its start and at each heartbeat."""
 
     index: int
     spawn: int
@@ -19,20 +19,20 @@ class WorkerIs:
     streams: Mapping[int, int]
     """Vector env to incarnation of what it steps now."""
     broker: int | None = None
-    """The broker's incarnation when this was said: an older one's leases may have been still on their way."""
+    """The broker's incarnation when this was reported: an older one's leases may have been still on their way."""
     serial: int = -1
     """Of the orders that it follows."""
     remote: bool = False
     """It does not see the arena: its leases are credits."""
     open_rows: Sequence[tuple[int, int, int]] = ()
-    """(vector env, index, rows) of a remote worker's segments that are not booked."""
+    """(vector env, index, rows) of a remote worker's segments that are not accepted."""
     stopped: Collection[int] = ()
-    """Those of `streams` that it steps no more: it has unbooked segments of them."""
+    """Those of `streams` that it steps no more, but has segments of that are not accepted."""
 
 
 @dataclass(frozen=True)
 class Goodbye:
-    """A worker ends by itself and writes no more."""
+    """A worker ends on its own and writes no more."""
 
     index: int
     spawn: int
@@ -60,18 +60,18 @@ class Delivered:
 
 @dataclass(frozen=True)
 class HostIs:
-    """A host agent's absolute word: who of its workers is not listed is dead and reaped."""
+    """A host agent's complete state: workers that are not listed are dead and reaped."""
 
     alive: Mapping[int, int]
     given_up: Sequence[int]
     host: str
     workers: Sequence[int] = ()
-    """The indexes that it holds: alive, or to be started again. Who is no longer among them is to leave."""
+    """The indexes that it holds: alive, or to be started again. Workers that are no longer listed are to leave."""
 
 
 @dataclass(frozen=True)
 class Silent:
-    """Nothing was heard of this worker for `limits.lost_after_s`."""
+    """No message of this worker for `limits.lost_after_s`."""
 
     index: int
     spawn: int
@@ -90,19 +90,19 @@ class Announced:
 
     notice: Notice
     back: Sequence[int] | None = None
-    """A learner that had to go back to this version: the rows stored before it, in this arena, of each vector env."""
+    """A learner that had to roll back to this version: the rows stored before it, in this arena, of each vector env."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The learner's answer to a take-up request."""
+    """The learner's answer to a handover request."""
 
     take_up: TakeUp
 
 
 @dataclass(frozen=True)
 class WaitedEnough:
-    """Whoever has not claimed the vector envs that it stepped under the broker before this one is gone."""
+    """A process that has not claimed the vector envs that it stepped under the broker before this one is gone."""
 
 
 Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | Announced | Answered | WaitedEnough
@@ -110,14 +110,14 @@ Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | 
 
 @dataclass(frozen=True)
 class Forward:
-    """Booked: tell the learner."""
+    """Accepted: notify the learner."""
 
     refs: Sequence[SlotRef]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Tell the worker where it stands (`BrokerState.standing`)."""
+    """Send the worker its assignments (`BrokerState.standing`)."""
 
     index: int
 
@@ -136,14 +136,14 @@ class Publish:
 
 @dataclass(frozen=True)
 class Refuse:
-    """What was said cannot be: count it by `reason`."""
+    """The message is invalid: count it by `reason`."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     cause: str
 
@@ -168,7 +168,7 @@ class Standing:
     spawn: int
     leases: Sequence[SlotRef]
     acked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Vector env to (incarnation, next index): what is below is booked."""
+    """Vector env to (incarnation, next index): what is below is accepted."""
     orders: Sequence[StreamOrder] | None = ()
     """None: those of `serial`, which the worker has."""
     serial: int = 0

@@ -1,4 +1,4 @@
-"""What the broker hears: from a message to an event for its state, and who has been silent for too long."""
+"""Inbound messages of the broker: conversion to events of its state, and detection of silent processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Longer when `limits.lost_after_s` is: who comes back later than that would have 
 
 
 class Hearing:
-    """Says who may say what, and keeps who lives. Once made, it only reads the state: events change that."""
+    """Checks the sender of each message and records liveness. It only reads the state: events change it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Hearing:
         guarded: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`layout`: the arena's digest. `guarded`: other hosts take part, and messages may bear the gate's user.
+        """`layout`: the arena's digest. `guarded`: other hosts participate, and messages may bear the gate's user.
 
         `clock`: seconds, by which silence is judged.
         """
@@ -157,11 +157,11 @@ class Hearing:
         return None if take_up is None else ev.Answered(take_up)
 
     def _knows(self, version: Version) -> bool:
-        """An announcement is answered only when it is repeated: the learner says it again while it is not sure."""
+        """An announcement is answered only when it is repeated: the learner repeats it until it is confirmed."""
         return self._state.notice is not None and self._state.notice.version == version
 
     def silence(self, now: float) -> list[ev.Event]:
-        """Who has not been heard for too long, or has come back. The agent is told: what is done is not for us."""
+        """Members that became silent or returned. The agent is notified and decides on the action."""
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._has_work, now):
             role, index = judged.member.role, judged.member.index

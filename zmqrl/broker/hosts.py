@@ -13,14 +13,14 @@ class _Host:
 
 
 class Hosts:
-    """Told what each host agent says; the learner's host is not judged: if it dies, so does the broker."""
+    """Receives the reports of each host agent; the learner's host is not judged: if it dies, so does the broker."""
 
     def __init__(self, learner_host: str, host_lease_s: float) -> None:
         self._learner_host, self._host_lease_s = learner_host, host_lease_s
         self._hosts: dict[str, _Host] = {}
 
     def hear(self, host: str, workers: Sequence[int], now: float) -> bool:
-        """An agent's word; `workers` are the indexes that it holds. True when it was not there before."""
+        """An agent's report; `workers` are the indexes that it holds. True when it was not there before."""
         if host == self._learner_host:
             return False
         known = host in self._hosts

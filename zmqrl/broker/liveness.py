@@ -1,4 +1,4 @@
-"""Who is lost, stalled or slow: judged from heartbeats, which come from a thread of their own in each process."""
+"""Who is lost, stalled or slow: judged from heartbeats, which come from a separate thread in each process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW_HEARTBEATS = 20
 """A process that has work and makes no progress for so many heartbeats is slow, until it is stalled."""
 
 UNHEARD = -1
-"""The progress of who was expected and not heard."""
+"""The progress of who was expected and not received."""
 
 State = Literal["well", "slow", "stalled", "lost"]
 
@@ -33,7 +33,7 @@ class Beat:
     member: Member
     spawn: int
     progress: int
-    """Grows, or changes at least, when the process gets on."""
+    """Grows, or changes at least, when the process makes progress."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Heard:
 
 
 class Liveness:
-    """lost: silent for `lost_after_s`; stalled: heard, has work, no progress for `stalled_after_s`. Pure."""
+    """lost: silent for `lost_after_s`; stalled: received, has work, no progress for `stalled_after_s`. Pure."""
 
     def __init__(self, limits: LimitsSection) -> None:
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
@@ -74,7 +74,7 @@ class Liveness:
                 known.progress, known.moved_at = beat.progress, now
 
     def expect(self, member: Member, spawn: int, ready: bool, now: float) -> None:
-        """It was started, its agent says: its silence counts, also if it never says a word.
+        """Its agent reported the start: its silence counts, also without a first message.
 
         From when it is `ready` on, at the latest from `limits.start_s` on.
         """

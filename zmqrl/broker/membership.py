@@ -16,7 +16,7 @@ class Membership:
         self._owner: dict[int, int] = {}
         self.given_up: set[int] = set()
         self._told = False
-        """Whether any host has said which workers it holds."""
+        """Whether any host has reported which workers it holds."""
         self._awaited = False
         """Whether hosts may be about to say it to this broker, as they did to the one before."""
 
@@ -30,7 +30,7 @@ class Membership:
         return index in self._host_of and index not in self._members
 
     def is_of(self, index: int, host: str) -> bool:
-        """Whether `host` may speak for the worker."""
+        """Whether `host` may send for the worker."""
         return self._host_of.get(index, host) in (host, None)
 
     def await_hosts(self) -> None:
@@ -38,12 +38,12 @@ class Membership:
         self._awaited = True
 
     def end_wait(self) -> bool:
-        """Who is a member by its own word alone is none from now on. True when there were any."""
+        """Remove members that no host has confirmed. True when there were any."""
         self._awaited = False
         return self._told and self._drop_unnamed()
 
     def greet(self, index: int) -> None:
-        """A worker that says it is there. It is believed only where no host says who is, or may not have spoken yet."""
+        """A worker that reports itself. It counts only while no host has reported its workers, or may still do so."""
         if (self._awaited or not self._told) and index not in self._host_of:
             self._host_of[index] = None
             self._members.add(index)
@@ -56,7 +56,7 @@ class Membership:
         return bool(unnamed)
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int], alive: Iterable[int] = ()) -> bool:
-        """A host's absolute word; `alive` may name processes that are to leave. True when it changed anything."""
+        """A host's complete state; `alive` may name processes that are to leave. True when it changed anything."""
         before = set(self._members)
         self._told = True
         if not self._awaited:
@@ -72,7 +72,7 @@ class Membership:
         return before != self._members or bool(lost)
 
     def owner(self, vector_env: int) -> int | None:
-        """Who is to step it; None: nobody is there."""
+        """Who is to step it; None: no process is there."""
         if self._sync:
             return self._owner.get(vector_env)
         return vector_env if vector_env in self._members else None

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from zmqrl.envs.base import EnvSlotState
 
 RESUMED_SHIFT = 16
-"""After a resume, and after a learner went back, the incarnations of vector envs begin at the learner's incarnation
+"""After a resume, and after a learner rolled back, the incarnations of vector envs begin at the learner's incarnation
 shifted by this: none is used twice."""
 
 
 @dataclass(frozen=True)
 class TakeUpRequest:
-    """A new worker process wants to go on with a vector env that has a past."""
+    """A new worker process continues a vector env with stored rows."""
 
     vector_env: int
     incarnation: int
     """The incarnation that the successor will have."""
     next_index: int
-    """Segments below it are booked; answer once they have all been taken."""
+    """Segments below it are accepted; answer once they have all been taken."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class StreamOrder:
     incarnation: int
     next_index: int
     states: tuple[EnvSlotState, ...] | None
-    """None: fresh. A changed incarnation means: drop the env and start it anew from `states`."""
+    """None: fresh. A changed incarnation means: drop the env and start it again from `states`."""
 
 
 @dataclass(frozen=True)

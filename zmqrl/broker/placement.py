@@ -1,7 +1,7 @@
 """Who steps which vector env: handed over, taken off, claimed from the broker before, open again after going back.
 
 A vector env has one holder at most. It goes to another only once its holder has stopped it, or is dead; what the
-holder had sealed is booked before (`zmqrl.broker.booking`), so the books say where the next one begins.
+holder had sealed is accepted before (`zmqrl.broker.booking`), so the stream records say where the next one begins.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class _Part:
     spawn: int
     orders: dict[int, StreamOrder] = field(default_factory=dict)
     leaving: set[int] = field(default_factory=set)
-    """Taken off its orders; its own until it says that it has stopped."""
+    """Taken off its orders; assigned to it until it reports that it has stopped."""
     told: frozenset[int] = frozenset()
-    """The vector envs that it named last, also those of which it has unbooked segments."""
+    """The vector envs that it named last, also those with segments that are not accepted."""
     serial: int = 0
     """Grows with each change of `orders`."""
     heard_serial: int = -1
@@ -35,22 +35,22 @@ class _Part:
 
 @dataclass(frozen=True)
 class _GoneBack:
-    """Where a learner went back to, with the rows of each vector env that were stored until there."""
+    """Where a learner rolled back to, with the rows of each vector env that were stored until there."""
 
     version: Version
     rows: Sequence[int]
 
     @property
     def incarnation(self) -> int:
-        """Of the vector envs from there on; each is taken up under a later one."""
+        """Of the vector envs from there on; each is handed over under a later one."""
         return self.version.incarnation << RESUMED_SHIFT
 
 
 class Placement:
-    """Part of the broker's state: writes take-ups, sweeps and roll-backs into the books."""
+    """Part of the broker's state: writes handovers, closings and roll-backs into the stream records."""
 
     def __init__(self, plan: RunPlan, streams: Streams, membership: Membership, actions: list[ev.Action]) -> None:
-        """`actions`: where it puts what it wants done."""
+        """`actions` receives the actions to perform."""
         self._streams, self._membership, self._actions = streams, membership, actions
         self._sync, self._resume = plan.config.run.mode != "async", plan.resume
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
@@ -69,11 +69,11 @@ class Placement:
 
     @property
     def requests(self) -> list[TakeUpRequest]:
-        """Take-ups that the learner has not answered."""
+        """Handover requests that the learner has not answered."""
         return list(self._asked.values())
 
     def standing(self, index: int, spawn: int, leases: Sequence[SlotRef], stop: bool) -> ev.Standing:
-        """What worker `index` is to know: what it is to step, how far that is booked, and what the caller adds."""
+        """What worker `index` is to know: what it is to step, how far that is accepted, and what the caller adds."""
         part, records = self._parts[index], self._streams.records
         named = part.told | part.orders.keys() | part.leaving
         acked = {v: (records[v].incarnation, records[v].next_index) for v in named}
@@ -99,7 +99,7 @@ class Placement:
         self._changed = True
 
     def leave(self, index: int) -> None:
-        """The process is gone, and what it sealed is booked: what it did not seal is counted."""
+        """The process is gone, and what it sealed is accepted: what it did not seal is counted."""
         part = self._parts.pop(index)
         for vector_env in (*part.orders, *part.leaving):
             self._streams.sweep(vector_env)
@@ -111,14 +111,14 @@ class Placement:
         self._changed = True
 
     def await_claims(self) -> None:
-        """Until `end_claims` those who step vector envs may claim them; one without a holder is claimed by nobody."""
+        """Until `end_claims` those who step vector envs may claim them; the others stay unclaimed."""
         self._membership.await_hosts()
         if self._sync:
             held = ((v, r) for v, r in enumerate(self._streams.records) if r.holder != NOBODY)
             self._awaited = {v: record.holder for v, record in held if record.swept != record.incarnation}
 
     def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
-        """An agent has said which of its `workers` are alive: no other process of theirs claims anything."""
+        """An agent has reported which of its `workers` are alive; claims of other processes of it do not count."""
         theirs = set(workers)
         for vector_env, (index, spawn) in list(self._awaited.items()):
             if index in theirs and alive.get(index) != spawn:
@@ -126,14 +126,14 @@ class Placement:
                 self._changed = True
 
     def end_claims(self) -> None:
-        """Whoever has not claimed what it stepped is gone."""
+        """A process that has not claimed what it stepped is gone."""
         self._changed = self._membership.end_wait() or self._changed or bool(self._awaited)
         self._awaited.clear()
 
     def claim(self, index: int, streams: Mapping[int, int], stopped: Collection[int] = ()) -> None:
-        """A worker that outlived a broker goes on with what it steps (vector env to incarnation).
+        """A worker that outlived a broker continues with what it steps (vector env to incarnation).
 
-        What it has stopped it cannot go on with: it is leaving it, as under the broker before.
+        It cannot continue with a stopped one: it is leaving it, as under the previous broker.
         """
         for vector_env, incarnation in streams.items():
             if vector_env < len(self._streams.records) and vector_env not in self.holders:
@@ -149,7 +149,7 @@ class Placement:
                 self._awaited.pop(vector_env, None)
 
     def hear(self, said: ev.WorkerIs) -> bool:
-        """Which orders a worker follows, and what it has in hand. True: book all it sealed, then `let_go`."""
+        """Which orders a worker follows, and what it has in hand. True: accept all it sealed, then `let_go`."""
         part = self._parts[said.index]
         part.heard_serial = said.serial
         part.told = frozenset(v for v in said.streams if v < len(self._streams.records))
@@ -168,7 +168,7 @@ class Placement:
         return bool(part.leaving)
 
     def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
-        """An order with states whose worker has not said yet that it steps the vector env."""
+        """An order with states whose worker has not reported yet that it steps the vector env."""
         holder = self.holders.get(vector_env)
         order = None if holder is None else self._parts[holder].orders.get(vector_env)
         return order if order is not None and order.states and order.incarnation == incarnation else None
@@ -183,17 +183,19 @@ class Placement:
             self._changed = True
 
     def announce(self, version: Version, back: Sequence[int] | None) -> None:
-        """The learner's new version; `back`: the rows of each vector env before it, when it went back to it."""
+        """The learner's new version; `back`: the rows of each vector env before it, when it rolled back to it."""
         records = self._streams.records
         if self._sync and back is not None:
             self._go_back(_GoneBack(version, back))
         elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
-            self._actions.append(ev.Fail(f"the learner went back to {version}, before what was stored: resume the run"))
+            self._actions.append(
+                ev.Fail(f"the learner rolled back to version {version}, older than the stored rows: resume the run")
+            )
         self._changed = self._changed or self._version is None
         self._version = version
 
     def answer(self, take_up: TakeUp) -> None:
-        """The learner says where a vector env goes on."""
+        """The learner reports where a vector env continues."""
         request = self._asked.get(take_up.vector_env)
         if request is None or request.incarnation != take_up.incarnation:
             return
@@ -219,7 +221,7 @@ class Placement:
                 self._hand_over(vector_env)
 
     def _take_off(self, index: int, vector_env: int) -> None:
-        """Another is to have it: first its holder has to say that it no longer steps it and has nothing unbooked."""
+        """Move it: first its holder reports that it no longer steps it, and all its segments are accepted."""
         part = self._parts[index]
         if vector_env in part.orders:
             del part.orders[vector_env]
@@ -228,7 +230,7 @@ class Placement:
             self._actions.append(ev.Reply(index))
 
     def _hand_over(self, vector_env: int) -> None:
-        """Nobody holds it: begin it, or ask the learner where its successor goes on."""
+        """It has no holder: begin it, or request its start state from the learner."""
         if vector_env in self._asked or (self._resume and self._version is None):
             return
         record = self._streams.records[vector_env]
@@ -249,7 +251,7 @@ class Placement:
 
     def _begin(self, order: StreamOrder) -> None:
         index = self._membership.owner(order.vector_env)
-        assert index is not None, "asked before"
+        assert index is not None, "checked before"
         holder = index, self._parts[index].spawn
         self._streams.take_up(order.vector_env, order.incarnation, order.next_index, holder)
         self._give(index, order)
@@ -262,7 +264,7 @@ class Placement:
         self.holders[order.vector_env] = index
 
     def _go_back(self, back: _GoneBack) -> None:
-        """Positions from there on are open again: every vector env is taken off its holder, then taken up anew."""
+        """Positions from there on are open again: every vector env is taken off its holder, then handed over again."""
         if len(back.rows) != self._vector_envs:
             self._actions.append(ev.Refuse("value"))
             return
@@ -272,15 +274,15 @@ class Placement:
                 self._asked.pop(vector_env, None)
 
     def _is_behind(self, vector_env: int) -> bool:
-        """Whether its books still have what the learner went back from."""
+        """Whether its stream record still has what the learner rolled back from."""
         return self._back is not None and 0 <= self._streams.records[vector_env].incarnation < self._back.incarnation
 
     def _open_again(self, vector_env: int) -> bool:
-        """Give up in its books what the learner went back from. False when they have not that much."""
+        """Abandon in its stream record what the learner rolled back from. False when they have not that much."""
         back = self._back
         if back is None or not self._is_behind(vector_env):
             return True
         if self._streams.roll_back(vector_env, back.incarnation, back.version.n, back.rows[vector_env]):
             return True
-        self._actions.append(ev.Fail(f"the learner went back to {back.version}, beyond what was stored"))
+        self._actions.append(ev.Fail(f"the learner rolled back to version {back.version}, newer than the stored rows"))
         return False

@@ -29,13 +29,13 @@ from zmqrl.wire.sockets import drain_frames
 POLL_MS = int(POLL_S * 1000)
 SEE_OFF_S = 3.0
 FETCH_POLL_MS = 2
-"""While somebody waits for a version that is on its way through this host's agent."""
+"""While a process waits for a version that is on its way through this host's agent."""
 MOST_MESSAGES = 1000
 """Of one socket in one round."""
 
 
 def main(boot: Boot) -> int:
-    """Route until SIGTERM. Exit code 0; TrainingFailed when the run cannot go on."""
+    """Route until SIGTERM. Exit code 0; TrainingFailed when the run cannot continue."""
     arena = Arena.attach(boot.plan, boot.fds["arena"])
     broker = Broker(boot, arena)
     signal.signal(signal.SIGTERM, lambda *_: broker.stop())
@@ -89,7 +89,7 @@ class Broker:
             self._answers.drops.add(dropped)
 
     def _see_off(self) -> None:
-        """Workers of other hosts have segments of their own: they are told to end, and may hand them over."""
+        """Workers of other hosts have their own segments: they are requested to end, and may hand them over."""
         self._round()
         until = time.monotonic() + SEE_OFF_S
         self._answers.end_remote()
@@ -103,7 +103,7 @@ class Broker:
         self._answers.drops.close()
         refused = self._refused + self._doors.guard()
         if refused:
-            print(f"messages refused: {dict(refused)}", file=sys.stderr, flush=True)
+            print(f"messages rejected: {dict(refused)}", file=sys.stderr, flush=True)
         self._doors.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
@@ -128,7 +128,7 @@ class Broker:
         hear: Callable[[Sequence[zmq.Frame]], ev.Event | None],
         incoming: list[ev.Event],
     ) -> None:
-        """Input is never trusted: what is not understood is counted and forgotten."""
+        """Input is never trusted: what is not understood is counted and discarded."""
         for frames in drain_frames(socket, MOST_MESSAGES):
             try:
                 event = hear(frames)
@@ -139,21 +139,21 @@ class Broker:
                 incoming.append(event)
 
     def _keep_bound(self) -> None:
-        """Somebody may clean up the directory of the sockets: without its files nobody can connect any more."""
+        """The directory of the sockets may be removed: without its files new connections fail."""
         try:
             again = self._doors.bind_again()
         except (OSError, ConfigError, zmq.ZMQError) as error:
             if not self._unbound:
-                cause = f"the files of the broker's sockets were removed and cannot be made again: {error}"
-                self._problem(cause, "processes that start now cannot connect; tried again")
+                cause = f"the broker's socket files were removed and cannot be recreated: {error}"
+                self._problem(cause, "new processes cannot connect; retrying")
             self._unbound = True
             return
         if again:
-            self._problem("the files of the broker's sockets were removed", "bound again")
+            self._problem("the broker's socket files were removed", "sockets bound again")
         self._unbound = False
 
     def _tell_refused(self) -> None:
-        """The user hears of strangers as they come, once per heartbeat at most."""
+        """Rejected connections are reported to the user, once per heartbeat at most."""
         counts = self._refused + self._doors.guard()
         if counts.total() != self._told_refused:
             self._told_refused = counts.total()

@@ -49,16 +49,16 @@ class Senders:
     def _check_agent(self, user: str, report: bus.HostReport) -> None:
         host = report.host
         if host != user if user != UNNAMED else host == self._learner_host:
-            raise WireError("host", f"{_name(user)} speaks for {host}")
+            raise WireError("host", f"{_name(user)} sends for {host}")
         for index in (*report.alive, *report.ready, *report.given_up, *report.workers):
             if self._host_of.get(index, host) != host:
                 raise WireError("host", f"{host} names worker {index} of {self._host_of[index]}")
 
     def _holds(self, user: str, index: int) -> bool:
-        """Without keys nobody from outside is known by name: then any host but the learner's counts."""
+        """Without keys no process from outside is known by name: then any host but the learner's counts."""
         host = self._host_of.get(index)
         if host is not None and (host != user if user != UNNAMED else host == self._learner_host):
-            raise WireError("host", f"{_name(user)} speaks for worker {index} of {host}")
+            raise WireError("host", f"{_name(user)} sends for worker {index} of {host}")
         return host is not None
 
 

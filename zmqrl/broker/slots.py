@@ -9,7 +9,7 @@ from zmqrl.types import SlotRef
 
 
 class Slots:
-    """Free slots are known here alone; until every worker has been heard, slots in doubt stay aside."""
+    """Free slots are known here alone; until every worker has reported, slots in doubt stay aside."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -22,7 +22,7 @@ class Slots:
         self.in_doubt: set[int] = set() if fresh else set(others)
 
     def settle(self) -> None:
-        """Every worker has been heard or is dead: what nobody claimed is free."""
+        """Every worker has reported or is dead: what no process claimed is free."""
         for slot in sorted(self.in_doubt):
             self.free(slot)
         self.in_doubt = set()
@@ -37,7 +37,7 @@ class Slots:
         self._held[ref.slot] = ref.generation
 
     def free(self, slot: int) -> None:
-        """Nobody has it."""
+        """No worker has it."""
         self._free.append(slot)
 
     def collect(self, thoroughly: bool) -> None:

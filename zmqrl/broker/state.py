@@ -1,4 +1,4 @@
-"""The broker's decisions: `handle(event) -> [action]`. The arena is its memory, so a new broker goes on from there.
+"""The broker's decisions: `handle(event) -> [action]`. The arena is its memory, so a new broker continues from there.
 
 `BrokerState` knows which processes are there; what they step is `placement`, what they write into is `booking`.
 """
@@ -23,7 +23,7 @@ MOST_WORKERS = 1 << 16
 
 @dataclass
 class _Process:
-    """Of a worker, from its first word until it is known to be dead."""
+    """Of a worker, from its first message until it is known to be dead."""
 
     spawn: int
     remote: bool
@@ -48,7 +48,7 @@ class BrokerState:
         self._most_workers = MOST_WORKERS if sync else plan.streams
         self._workers: dict[int, _Process] = {}
         self._unheard: dict[int, int] | None = None
-        """Workers (index to spawn) of the broker before that live and have said nothing to this one."""
+        """Workers (index to spawn) of the broker before that live and have reported nothing to this one."""
         self._ending = False
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
@@ -92,7 +92,7 @@ class BrokerState:
             self._bury(event.index)
 
     def _may_expire(self, event: ev.Goodbye | ev.Silent) -> bool:
-        """Who said goodbye writes no more. Who is silent and sees the arena may wake up and write: no lease expires."""
+        """A departed worker writes no more. A silent one with the arena may wake up and write: no lease expires."""
         return isinstance(event, ev.Goodbye) or self._workers[event.index].remote
 
     def await_claims(self) -> None:
@@ -101,7 +101,7 @@ class BrokerState:
 
     @property
     def requests(self) -> list[TakeUpRequest]:
-        """Take-ups that the learner has not answered."""
+        """Handover requests that the learner has not answered."""
         return self._placement.requests
 
     def standing(self, index: int) -> ev.Standing | None:
@@ -113,7 +113,7 @@ class BrokerState:
         return self._placement.standing(index, worker.spawn, leases, stop)
 
     def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
-        """An order with states whose worker has not said yet that it steps the vector env."""
+        """An order with states whose worker has not reported yet that it steps the vector env."""
         return self._placement.unbegun(vector_env, incarnation)
 
     def holds(self, index: int, spawn: int, vector_env: int) -> bool:
@@ -126,7 +126,7 @@ class BrokerState:
         return any(worker.remote for worker in self._workers.values())
 
     def end_remote(self) -> list[int]:
-        """The run ends: their next standing tells workers of other hosts to stop. Who they are."""
+        """The run ends: with their next assignments workers of other hosts stop. Returns these workers."""
         self._ending = True
         return [index for index, worker in self._workers.items() if worker.remote]
 
@@ -135,22 +135,22 @@ class BrokerState:
         return index < self._most_workers
 
     def gave_up(self, workers: Collection[int]) -> bool:
-        """Whether these are workers that the run goes on without."""
+        """Whether these are workers that the run continues without."""
         return bool(workers) and self._membership.given_up.issuperset(workers)
 
     def has_work(self, index: int) -> bool:
         """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is.
 
-        Who beats and has not said which leases it has owes that word: a new broker leases nothing to anybody before.
+        Workers with heartbeats whose leases are not reported yet: a new broker grants them no lease before.
         """
         return index not in self._workers or (bool(self._booking.leases(index)) and self._placement.due(index) > 0)
 
     def pop_dropped(self) -> list[ev.Dropped]:
-        """What was dropped since the last round, when there is no round any more."""
+        """What was dropped since the last round, when no round follows."""
         return [action for action in self._pop_actions() if isinstance(action, ev.Dropped)]
 
     def accept_all_sealed(self) -> list[SlotRef]:
-        """The broker ends: book whatever is sealed, in order, and count what workers of other hosts did not deliver."""
+        """The broker ends: accept whatever is sealed, in order, and count undelivered rows of other hosts."""
         for index in self.end_remote():
             self._bury(index)
         return self._booking.accept_all_sealed()
@@ -186,7 +186,7 @@ class BrokerState:
             self._actions.append(ev.Ask())
 
     def _welcome(self, event: ev.WorkerIs) -> None:
-        """A process that is new to this broker; one that outlived the broker before goes on with what it has."""
+        """A process that is new to this broker; one that outlived the broker before continues with what it has."""
         self._workers[event.index] = _Process(event.spawn, event.remote)
         self._membership.greet(event.index)
         self._booking.join(event.index, event.remote)
@@ -213,7 +213,7 @@ class BrokerState:
             self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
             self._settle_if_heard()
         if self._membership.given_up and not self._membership.members:
-            self._actions.append(ev.Fail("every worker was given up"))
+            self._actions.append(ev.Fail("all workers failed and are not restarted"))
 
     def _settle_if_heard(self) -> None:
         if not self._unheard and not self._booking.settled:
@@ -221,7 +221,7 @@ class BrokerState:
             self._booking.settle()
 
     def _bury(self, index: int) -> None:
-        """The process is gone: book what it sealed, count what it did not, take its slots back."""
+        """The process is gone: accept what it sealed, count what it did not, take its slots back."""
         del self._workers[index]
         self._booking.book_all(index, dead=True)
         self._placement.leave(index)

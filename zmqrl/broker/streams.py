@@ -1,6 +1,6 @@
-"""Booking segments: in order per stream, each once; and what a dead worker left.
+"""Accepting segments: in order per stream, each once; and what a dead worker left.
 
-Every step can be taken again: the broker may be killed between any two stores, and the next one goes on from the words.
+Every step is repeatable: the broker may be killed between any two stores, and the next one continues from them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Streams:
         self.stored = sum(record.stored for record in self.records)
 
     def is_sealed(self, ref: SlotRef) -> bool:
-        """Whole, and not booked or taken back."""
+        """Whole, and not accepted or taken back."""
         word, slot = self._arena.word, ref.slot
         return word(slot, SEAL) == ref.generation == word(slot, LEASE) and word(slot, ACCEPT) < ref.generation
 
@@ -38,14 +38,14 @@ class Streams:
         return known and 0 <= meta.id.index < MAX_INDEX and 0 <= meta.rows <= self._segment_rows
 
     def report_open(self, vector_env: int, index: int, rows: int) -> None:
-        """Of a holder without an arena: rows stepped in a segment that is not booked. Nonsense is not written."""
+        """Of a holder without an arena: rows stepped in a segment that is not accepted. Nonsense is not written."""
         table, first = self._arena.streams, self.records[vector_env].next_index
         known = table.read_open(vector_env, first).get(index, 0)
         if first <= index < min(first + table.open_words, MAX_INDEX) and known < rows <= self._segment_rows:
             table.write_open(vector_env, index, rows)
 
     def accept(self, ref: SlotRef, meta: SegmentMeta, complete: bool) -> bool | None:
-        """Book a sealed slot of sane meta. True: booked; False: refused, taken back; None: its turn has not come.
+        """Accept a sealed slot of sane meta. True: accepted; False: refused, taken back; None: its turn has not come.
 
         `complete`: its worker is dead or has no arena, so what its record lacks is counted here. Else the turn comes
         once the worker has counted the segment itself.
@@ -72,7 +72,7 @@ class Streams:
         return True
 
     def is_late(self, meta: SegmentMeta) -> bool:
-        """Whether its position was booked, or has passed to a successor."""
+        """Whether its position was accepted, or has passed to a successor."""
         record = self.records[meta.id.vector_env]
         return meta.id[1:] < (record.incarnation, record.next_index)
 
@@ -86,7 +86,7 @@ class Streams:
         """Whether its rows are dropped by it; False for a duplicate.
 
         `counted`: as produced, by its worker. Else its rows are among the unsealed ones as far as it reported them. Of
-        incarnations before the one that was swept last only these reports count.
+        incarnations before the one that was closed last only these reports count.
         """
         if counted:
             record.dropped[SUPERSEDED] += meta.rows
@@ -107,7 +107,7 @@ class Streams:
         return producer.incarnation == meta.id.incarnation and meta.id.index <= producer.sealed_index
 
     def refuse_duplicate(self, ref: SlotRef) -> None:
-        """Count a descriptor of a segment that is booked already."""
+        """Count a descriptor of a segment that is accepted already."""
         meta = self._arena.meta(ref.slot)
         if self.is_sane(meta):
             record = self.records[meta.id.vector_env]
@@ -129,7 +129,7 @@ class Streams:
     def sweep(self, vector_env: int) -> None:
         """Close an incarnation whose holder is dead or has stopped; all it sealed must have been accepted before.
 
-        What it stepped and did not seal is dropped. With nothing in flight its words and the books are compared.
+        What it stepped and did not seal is dropped. With nothing in flight, words and stream records are compared.
         """
         table, record = self._arena.streams, self.records[vector_env]
         if record.swept != record.incarnation:
@@ -157,10 +157,10 @@ class Streams:
         self._arena.streams.write(vector_env, record)
 
     def roll_back(self, vector_env: int, incarnation: int, next_index: int, stored: int) -> bool:
-        """The learner went back: of a swept stream only the first `stored` rows count, the rest are given up.
+        """The learner rolled back: of a closed stream only the first `stored` rows count, the rest are abandoned.
 
-        Rows that one before it gave up count again when its FULL has them: the newest one may have been unreadable for
-        a while. One store, so it is done once. False when fewer were ever booked than it says.
+        Rows that a predecessor abandoned count again when its FULL has them: the newest one may have been unreadable
+        for a time. One store, so it is done once. False when fewer were ever accepted than it reports.
         """
         record = self.records[vector_env]
         lost = record.stored - stored

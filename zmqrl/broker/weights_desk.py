@@ -24,7 +24,7 @@ class Buffer(Protocol):
 
 
 class WeightsDesk:
-    """Who asked for which version, until it is there. One thread."""
+    """Who requested which version, until it is there. One thread."""
 
     def __init__(self, buffer: Buffer | None) -> None:
         self._buffer = buffer
@@ -34,11 +34,11 @@ class WeightsDesk:
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody asked for a version that is on its way."""
+        """Whether a process requested a version that is on its way."""
         return bool(self._asked)
 
     def ask(self, peer: bytes, version: Version) -> None:
-        """`peer` wants `version` or a newer one; its last word counts."""
+        """`peer` requests `version` or a newer one; its last request counts."""
         self._asked[peer] = version
 
     def served(self) -> list[tuple[bytes, list[bytes]]]:

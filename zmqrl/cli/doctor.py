@@ -15,12 +15,12 @@ IN_THE_WAY = 2
 @click.argument("hosts", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3.")
 @click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
-@click.option("--json", "as_data", is_flag=True, help="Everything that was measured, as JSON.")
+@click.option("--json", "as_data", is_flag=True, help="All measurements as JSON.")
 @click.option("--plain", is_flag=True, help="Plain columns instead of a table.")
 @click.option(
-    "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Look at the env for at most S seconds."
+    "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Check the env for at most S seconds."
 )
-@click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; a changed one is refused all the same.")
+@click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; changed keys are rejected.")
 def doctor_command(
     hosts: Path,
     overrides: tuple[str, ...],
@@ -30,7 +30,7 @@ def doctor_command(
     env_limit: float,
     accept_new_hosts: bool,
 ) -> int:
-    """Check every host of HOSTS (hosts.yaml), and start nothing. Exit code 2: something stands in the way."""
+    """Check every host of HOSTS (hosts.yaml) without starting a run. Exit code 2: a fault prevents a launch."""
     from zmqrl.doctor.examine import examine
     from zmqrl.doctor.judge import judge_all
     from zmqrl.doctor.needs import needs_of

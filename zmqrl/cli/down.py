@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 @click.command("down")
 @click.argument("run", required=False)
-@click.option("--all", "every", is_flag=True, help="All runs of yours that are live here, or ended without a summary.")
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Look only at these hosts: names, node0*, or groups.")
+@click.option(
+    "--all", "every", is_flag=True, help="All your runs that are active on this machine, or ended without a summary."
+)
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...]) -> None:
-    """End RUN at once, on every host, also when its launcher is gone; no checkpoint (`stop` writes one)."""
+    """End RUN immediately on every host, also without its launcher; writes no checkpoint (`stop` does)."""
     if every and (run is not None or limit):
-        raise click.UsageError("--all goes with neither RUN nor --limit")
+        raise click.UsageError("--all cannot be combined with RUN or --limit")
     doomed = _all() if every else [_one(run)]
     if not doomed:
-        click.echo("no run of yours is here")
+        click.echo("no active run of yours on this machine")
     unclean = [what for each in doomed for what in _bring_down(each, limit)]
     if unclean:
-        raise UncleanTeardown(f"not down: {', '.join(unclean)}")
+        raise UncleanTeardown(f"processes remain: {', '.join(unclean)}")
 
 
 def _one(run: str | None) -> Doomed:

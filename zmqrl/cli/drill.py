@@ -40,27 +40,27 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
         except ValueError:
             seconds = 0.0
         if seconds <= 0:
-            self.fail(f"{value!r} is no duration: write 60s, 10m or 90", parameter, context)
+            self.fail(f"{value!r} is not a duration: write 60s, 10m or 90", parameter, context)
         return seconds
 
 
 @click.command("drill")
 @click.argument("preset", default=PRESET)
-@click.option("--scenario", metavar="NAME", help="A preset in settings that strain it; --list names them.")
+@click.option("--scenario", metavar="NAME", help="A preset with stress settings; --list shows them.")
 @click.option("--long", "is_long", is_flag=True, help="Every scenario, one hour in all.")
-@click.option("--list", "is_list", is_flag=True, help="Name the scenarios and end.")
+@click.option("--list", "is_list", is_flag=True, help="List the scenarios and exit.")
 @click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Rollout workers; default 2.")
-@click.option("--for", "for_s", type=Duration(), metavar="60s", help="How long faults come: 60s, 10m; default 60s.")
-@click.option("--faults", type=click.IntRange(1), metavar="N", help="How many; default one in 5 s.")
+@click.option("--for", "for_s", type=Duration(), metavar="60s", help="Duration of the faults: 60s, 10m; default 60s.")
+@click.option("--faults", type=click.IntRange(1), metavar="N", help="Number of faults; default one in 5 s.")
 @click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
-@click.option("--at-least", multiple=True, metavar="ROLE:FAULT=N", help="So many of these; may be repeated.")
-@click.option("--plant", type=click.Choice(PLANTS), help="A defect on purpose: the drill must fail and name it.")
+@click.option("--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Minimum number of a fault; may be repeated.")
+@click.option("--plant", type=click.Choice(PLANTS), help="Inject a defect: the drill must fail and name it.")
 @click.option("--small-disk", is_flag=True, help="Adds run:disk-full, a real ENOSPC for the witness run; needs root.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have theirs."
+    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have their own."
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where it writes; default runs/drill-<time>.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory; default runs/drill-<time>.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="The report; default RUN_DIR/drill.json.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of the run.")
 @click.pass_context
@@ -83,7 +83,7 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Kill, stop, hang and damage PRESET's processes at random, and check from outside that nothing was lost."""
+    """Inject random faults (kill, stop, hang, damage) into two runs of PRESET and verify that no rows were lost."""
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named
     from zmqrl.drill.runs import Asked
@@ -127,7 +127,7 @@ def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) ->
     both = [own[name] for name in given if name in own] if is_long or scenario is not None else []
     if both:
         option = "--long" if is_long else "--scenario"
-        raise ConfigError(f"{option} and {', '.join(both)} cannot be combined; `zmqrl drill --list` shows what it sets")
+        raise ConfigError(f"{option} and {', '.join(both)} cannot be combined; `zmqrl drill --list` shows the settings")
 
 
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
@@ -135,5 +135,5 @@ def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--run-dir {folder} exists and is not empty")
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ConfigError(f"--json {json_file}: there is no directory {json_file.absolute().parent}")
+        raise ConfigError(f"--json {json_file}: directory {json_file.absolute().parent} not found")
     return folder

@@ -51,7 +51,7 @@ def _processes(plan: RunPlan) -> dict[str, list[str]]:
 
 def _counted(config: Config, host: str) -> str:
     count = config.hosts[host].workers
-    return "a worker for each physical core but one" if count == AUTO else f"workers: {count}"
+    return "workers: physical cores - 1" if count == AUTO else f"workers: {count}"
 
 
 def _host_line(name: str, config: Config, sources: Sources) -> str:
@@ -64,12 +64,12 @@ def _host_line(name: str, config: Config, sources: Sources) -> str:
     try:
         login = _login(resolve(name, listed, config.defaults))
     except HostFailed as failed:
-        login = f"cannot be reached: {failed.cause}"
+        login = f"unreachable: {failed.cause}"
     return f"host {name}: {login}; {', '.join(values)}"
 
 
 def _login(target: Target) -> str:
-    """With what ~/.ssh/config says."""
+    """With the values of ~/.ssh/config."""
     hops, jump = [], target.jump
     while jump is not None:
         hops.append(f"{jump.user}@{jump.address}")

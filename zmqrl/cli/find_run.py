@@ -17,7 +17,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     """The run directory and its `run.json`. Default: this user's newest live run, else the newest in `runs/`.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: The run was not found.
     """
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
@@ -25,21 +25,21 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     if run is not None:
         named = [pair for pair in found if pair[1].run_id == run]
         if not named:
-            raise ConfigError(f"{run!r} is neither a run directory nor the id of a live run or of one in {RUNS}/")
+            raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
         return named[0]
     if not found:
-        raise ConfigError(f"no run is live and there is none in {RUNS}/: name a run directory")
+        raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 
 def is_live(directory: Path, info: RunInfo) -> bool:
-    """Whether the run that was found goes on: not another one that has taken its directory over."""
+    """Whether the run that was found continues: not another one that has taken its directory over."""
     now = read_info(directory)
     return now is not None and now.run_id == info.run_id and now.live
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
-    """This user's runs of this machine, wherever their directories are, also of launchers that are gone."""
+    """This user's runs on this machine in any directory, also of launchers that have exited."""
     for pid, run_id in agents():
         directory = _directory_of(pid)
         info = read_info(directory) if directory is not None else None
@@ -48,7 +48,7 @@ def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
 
 
 def _directory_of(pid: int) -> Path | None:
-    """An agent's stderr is `<run directory>/logs/<host>-agent-0.log`: nothing else has to be kept of where it runs."""
+    """An agent's stderr is `<run directory>/logs/<host>-agent-0.log`: it gives the directory of the run."""
     try:
         log = Path(os.readlink(f"/proc/{pid}/fd/2"))
     except OSError:

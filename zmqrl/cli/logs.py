@@ -1,4 +1,4 @@
-"""`logs`: what the processes of a run wrote, of all hosts, as it comes."""
+"""`logs`: the logs of the processes of a run, of all hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES = 20
 @click.command("logs")
 @click.argument("run", required=False)
 @click.argument("who", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")
 @click.option("-n", "lines", type=click.IntRange(1), default=LINES, show_default=True, help="Last lines of each log.")
 @click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
 def logs_command(run: str | None, who: str | None, follow: bool, lines: int, grep: str | None) -> None:
@@ -32,7 +32,7 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int, gre
     logs = _logs(directory, who)
     if not logs:
         there = ", ".join(log.name for log in _logs(directory, None).values()) or "none"
-        raise ConfigError(f"{directory} has no log of {who!r}; there are: {there}")
+        raise ConfigError(f"no log of {who!r} in {directory}; known: {there}")
     from zmqrl.cli.find_run import is_live
 
     for log in _oldest_first(logs):
@@ -76,7 +76,7 @@ class Log:
         return who in names or (role == "worker" and who == f"{host}/{index}")
 
     def read(self, to_the_end: bool) -> list[str]:
-        """Lines since the last call; `to_the_end`: nobody writes any more, and a line that was begun is one, too."""
+        """Lines since the last call; `to_the_end`: the writer has ended, and an incomplete line counts."""
         lines = self._new_lines()
         if to_the_end and self._begun:
             lines.append(self._begun.decode(errors="replace"))
@@ -110,12 +110,12 @@ def _logs(directory: Path, who: str | None) -> dict[Path, Log]:
 
 
 def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
-    """Lines carry no time of their own: the logs come in the order of their last lines."""
+    """Lines have no timestamps: the logs are ordered by their last lines."""
     return sorted(logs.values(), key=lambda log: log.written_at)
 
 
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
-    """One word alone may be WHO: it is, when it names no run but logs of the newest."""
+    """A single argument is WHO when it names no run but logs of the newest one."""
     from zmqrl.cli.find_run import find_run
 
     try:
@@ -136,7 +136,7 @@ def _pattern(grep: str | None) -> re.Pattern[str]:
     try:
         return re.compile(grep or "")
     except re.error as error:
-        raise ConfigError(f"--grep {grep!r} is no regular expression: {error}") from error
+        raise ConfigError(f"--grep {grep!r} is not a valid regular expression: {error}") from error
 
 
 def _show(log: Log, lines: list[str]) -> None:

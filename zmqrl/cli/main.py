@@ -53,7 +53,7 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         near = difflib.get_close_matches(args[0], COMMANDS, n=1)
         if args[0] not in COMMANDS and near:
-            raise click.UsageError(f"there is no command {args[0]!r}; did you mean {near[0]!r}?")
+            raise click.UsageError(f"unknown command {args[0]!r}; did you mean {near[0]!r}?")
         return super().resolve_command(context, args)
 
 
@@ -67,7 +67,7 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; every error of ours is one message and its exit code."""
+    """Run the command line; every `ZmqrlError` is one message and its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
         code = cli.main(standalone_mode=False)

@@ -1,4 +1,4 @@
-"""What comes after: `eval`, `plot`, `bench`, and `version`."""
+"""Commands on results: `eval`, `plot`, `bench`, and `version`."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def plot_command(run_dirs: tuple[Path, ...], out: Path) -> None:
 
 @click.command("bench")
 @click.argument("name", type=click.Choice(BENCHES), metavar="NAME")
-@click.option("--repeats", type=click.IntRange(1), help="Repetitions; ours and the yardstick take turns.")
+@click.option("--repeats", type=click.IntRange(1), help="Repetitions; zmqrl and the baseline alternate.")
 @click.option("--sb3-python", metavar="PATH", help="e2e: an interpreter that has Stable-Baselines3.")
 def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
     """Measure NAME (bus, sync or e2e) and print JSON."""
     options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     if sb3_python is not None:
         if name != "e2e":
-            raise click.UsageError("--sb3-python goes with e2e")
+            raise click.UsageError("--sb3-python requires the bench e2e")
         options["sb3_python"] = sb3_python
     importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()
 

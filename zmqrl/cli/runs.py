@@ -16,21 +16,21 @@ from zmqrl.errors import ConfigError
 @click.command("stop")
 @click.argument("run", required=False)
 def stop_command(run: str | None) -> None:
-    """Stop RUN at its next version boundary, with a checkpoint and a summary; of --seeds the ones to come, too."""
+    """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
     from zmqrl.cli.find_run import find_run
 
     directory, info = find_run(run)
     if info.host != socket.gethostname():
-        raise ConfigError(f"run {info.run_id} was started on {info.host}: stop it there")
+        raise ConfigError(f"run {info.run_id} was started on {info.host}; stop it on that host")
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
     os.kill(info.pid, signal.SIGUSR1)
-    click.echo(f"{info.run_id} is asked to stop; its summary will be in {directory}/summary.json")
+    click.echo(f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json")
 
 
 @click.command("clean")
 def clean_command() -> None:
-    """Remove what dead runs of this user left (socket folders); results stay."""
+    """Remove socket folders of this user's dead runs; results are kept."""
     from zmqrl.agent.ipc_folder import run_folder_root
     from zmqrl.cli.find_run import agents
 

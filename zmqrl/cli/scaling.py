@@ -1,4 +1,4 @@
-"""More or fewer workers while a run goes on: `scale`, `drain`."""
+"""More or fewer workers while a run continues: `scale`, `drain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER_S = 10.0
 def scale_command(words: tuple[str, ...]) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
 
-    HOST must have had workers when the run began, or be the learner's host.
+    HOST must have had workers at the start of the run, or be the learner's host.
     """
     is_run = "=" not in words[0] or "/" in words[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = words[0] if is_run else None
@@ -27,14 +27,14 @@ def scale_command(words: tuple[str, ...]) -> None:
             raise ConfigError(f"{word!r}: write HOST=N with a number of workers")
         workers[host] = int(count)
     if not workers:
-        raise ConfigError("write HOST=N: which host is to run how many workers?")
+        raise ConfigError("write HOST=N: the host and its number of workers")
     _ask(run, workers)
 
 
 @click.command("drain")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST")
 def drain_command(words: tuple[str, ...]) -> None:
-    """Let HOST's workers finish their segments and leave the run; nothing is lost."""
+    """Remove HOST's workers from the run after their current segments; no rows are lost."""
     if len(words) > 2:
         raise ConfigError(f"{' '.join(words)!r}: write [RUN] HOST")
     _ask(words[0] if len(words) == 2 else None, {words[-1]: 0})

@@ -1,4 +1,4 @@
-"""`zmqrl setup`: the venv and this very zmqrl on every host."""
+"""`zmqrl setup`: the venv and this zmqrl on every host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def setup_command(
     hosts: Path, limit: tuple[str, ...], overrides: tuple[str, ...], wheels: Path | None, constraints: Path | None,
     extras: str,
 ) -> int:  # fmt: skip
-    """Make the venv on each host of HOSTS (hosts.yaml) and install this very zmqrl into it."""
+    """Create the venv on each host of HOSTS (hosts.yaml) and install this zmqrl into it."""
     from zmqrl.config.hosts import chosen_hosts
     from zmqrl.launch.configure import load_config
     from zmqrl.launch.setup_hosts import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
@@ -36,7 +36,7 @@ def setup_command(
     chosen = chosen_hosts(config.hosts, limit) if limit else set(config.hosts)
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
-        raise ConfigError(f"{hosts}: there is no host to set up: none of those that are meant is reached by SSH")
+        raise ConfigError(f"{hosts}: no host to set up: none of the selected hosts is reached by SSH")
     parcel = Parcel(
         make_wheel(),
         _read(constraints or CONSTRAINTS),

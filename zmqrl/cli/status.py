@@ -1,4 +1,4 @@
-"""`status`: where a run stands, from any shell."""
+"""`status`: state of a run, from any shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLLOW_S = 1.0
 SILENT_S = 5.0
-"""status.json is written every second; a launcher that was stopped, or swaps, writes nothing."""
+"""status.json is written every second; a stopped or swapping launcher does not write it."""
 HOST_COLUMNS = (
     ("HOST", "host", ""),
     ("STATE", "state", ""),
@@ -29,14 +29,14 @@ HOST_COLUMNS = (
     ("LAST", "last_s", ".0f"),
     ("RESTARTS", "restarts", ""),
 )
-"""Head, key in status.json, format; the workers of a host have a column of their own."""
+"""Head, key in status.json, format; the workers of a host have their own column."""
 
 
 @click.command("status")
 @click.argument("run", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, on a terminal with the launcher's view.")
+@click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
 def status_command(run: str | None, follow: bool) -> None:
-    """Show where RUN stands."""
+    """Show the state of RUN."""
     from zmqrl.cli.find_run import find_run, is_live
 
     directory, info = find_run(run)
@@ -51,7 +51,7 @@ def status_command(run: str | None, follow: bool) -> None:
 
 
 def _watch(directory: Path, info: RunInfo) -> None:
-    """The launcher's picture, until the run ends."""
+    """The launcher's view, until the run ends."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -87,20 +87,20 @@ def _without_summary(directory: Path, info: RunInfo) -> str:
     """Its launcher wrote none: it was killed, or its machine went down, or it runs on another machine."""
     from zmqrl.agent.run_processes import agents
 
-    launcher = f"its launcher (pid {info.pid} on {info.host})"
+    launcher = f"the launcher (pid {info.pid} on {info.host})"
     if info.host != socket.gethostname():
-        return f"{info.run_id}: no summary yet; {launcher} is known there alone: zmqrl status {directory.absolute()}"
-    lines, status = [f"{info.run_id}: ended without a summary: {launcher} is gone"], _status(directory, info)
+        return f"{info.run_id}: no summary yet; query {launcher} on its host: zmqrl status {directory.absolute()}"
+    lines, status = [f"{info.run_id}: ended without a summary: {launcher} has exited"], _status(directory, info)
     if status is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["written_at"]))
         steps = f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps"
-        lines += [f"  it was last heard of at {at}, after {steps}", *status["problems"]]
+        lines += [f"  last status at {at}, after {steps}", *status["problems"]]
     log = directory / "logs" / "launcher.log"
     lines += [f"  log: {log}"] if log.exists() else []
     if any(run_id == info.run_id for _, run_id in agents()):
-        lines.append(f"  processes of it still end, or hang: zmqrl down {info.run_id}")
+        lines.append(f"  some of its processes are still running: zmqrl down {info.run_id}")
     else:
-        lines.append("  its processes on this machine have ended with it")
+        lines.append("  its processes on this machine have ended")
     return "\n".join([*lines, _resume(directory)])
 
 
@@ -126,9 +126,9 @@ def _live_status(directory: Path, info: RunInfo) -> str:
     shown += [f"bottleneck {status['bottleneck']}"] if status["bottleneck"] else []
     interval_s = metrics.get("checkpoint_interval_s", 0.0)
     if interval_s > status.get("checkpoint_every_s", interval_s):
-        shown.append(f"a durable checkpoint every {interval_s:.0f} s: writing it takes long")
+        shown.append(f"a durable checkpoint every {interval_s:.0f} s (slow writes)")
     shown += ["env.recovery restart_episode"] if status.get("recovery") == "restart_episode" else []
-    shown += [f"refused {what}: {count}" for what, count in status.get("refused", {}).items()]
+    shown += [f"rejected {what}: {count}" for what, count in status.get("refused", {}).items()]
     lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
     lines += ["  " + "  ".join(f"{key} {short(value)}" for key, value in row.items()) for row in status["workers"]]
     return "\n".join([*lines, *status["problems"]])
@@ -136,7 +136,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
 
 def _silence(status: Mapping[str, Any]) -> list[str]:
     silent_s = time.time() - status["written_at"]
-    return [f"the launcher has written nothing for {silent_s:.0f} s"] if silent_s > SILENT_S else []
+    return [f"no status from the launcher for {silent_s:.0f} s"] if silent_s > SILENT_S else []
 
 
 def _hosts(hosts: list[Mapping[str, Any]]) -> list[str]:

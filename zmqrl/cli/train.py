@@ -25,16 +25,16 @@ OPTIONS = (
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
     click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's."),
     click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
-    click.option("--seed", type=int, metavar="N", help="Seed of everything random."),
+    click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
+    click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>-<time>."),
+    click.option("--resume", type=click.Path(path_type=Path), help="Continue the run in this directory."),
     click.option(
-        "--run-dir", type=click.Path(path_type=Path), help="Where the run writes; default runs/<name>-<time>."
+        "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
     ),
-    click.option("--resume", type=click.Path(path_type=Path), help="Go on with the run in this directory."),
-    click.option("--from-scratch", is_flag=True, help="With --resume: begin at env step 0 if no checkpoint loads."),
     click.option("--init-from", metavar="RUN|FILE", help="Start a new run with the weights of another."),
     click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
-    click.option("--detach", is_flag=True, help="Return once all processes are ready; the run goes on."),
+    click.option("--detach", is_flag=True, help="Return when all processes are ready; the run continues."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
     click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
 )
@@ -73,7 +73,7 @@ class _Asked:
 @_with_options
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, **options: Any) -> int:
-    """Train as HOSTS (hosts.yaml) says."""
+    """Train on the hosts of HOSTS (hosts.yaml)."""
     return _run(_Asked(None, hosts, started_at, **options))
 
 
@@ -84,7 +84,7 @@ def launch_command(started_at: float, /, hosts: Path, **options: Any) -> int:
 def train_command(started_at: float, /, preset: str | None, **options: Any) -> int:
     """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
     if preset is None and options["resume"] is None:
-        raise click.UsageError("name a preset (`zmqrl presets` lists them), or give --resume DIR")
+        raise click.UsageError("a preset (`zmqrl presets` lists them) or --resume DIR is required")
     return _run(_Asked(preset, None, started_at, **options))
 
 
@@ -100,20 +100,20 @@ def presets_command() -> None:
 
 def _run(asked: _Asked) -> int:
     if asked.resume is not None and asked.run_dir is not None:
-        raise click.UsageError("--run-dir cannot go with --resume, which writes where it reads")
+        raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
     if asked.resume is not None and asked.init_from is not None:
-        raise click.UsageError("--init-from starts a new run and cannot go with --resume, which continues one")
+        raise click.UsageError("--init-from starts a new run and cannot be combined with --resume")
     if asked.from_scratch and asked.resume is None:
-        raise click.UsageError("--from-scratch goes with --resume: without it every run begins at env step 0")
+        raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
     if asked.seeds is not None:
         return _run_seeds(asked, asked.seeds)
     return _run_one(asked, asked.run_dir, asked.seed)
 
 
 def _run_seeds(asked: _Asked, seeds: int) -> int:
-    """Each seed in `DIR/seed-<seed>`; the worst exit code. One that was interrupted or asked to stop is the last."""
+    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
     if asked.resume is not None or asked.detach:
-        raise click.UsageError("--seeds cannot go with --resume or --detach")
+        raise click.UsageError("--seeds cannot be combined with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory
 
     config = _load(asked, asked.seed).config
@@ -162,13 +162,13 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
     from zmqrl.launch.plan_run import ask_hosts, plan_run
 
     if asked.resume is not None and not asked.resume.is_dir():
-        raise ConfigError(f"--resume {asked.resume}: there is no such run directory")
+        raise ConfigError(f"--resume {asked.resume}: run directory not found")
     loaded = _load(asked, seed)
     directory = asked.resume or run_dir or _default_directory(loaded.config.run.name)
     if asked.resume is not None:
         check_resume(directory, loaded.config, asked.preset)
         if is_finished(directory, loaded.config):
-            click.echo(f"{directory} is finished: raise run.total_env_steps to go on")
+            click.echo(f"{directory} is finished; to continue, raise run.total_env_steps")
             return 0
     else:
         check_new_directory(directory)

@@ -1,4 +1,4 @@
-"""`worker --connect FILE`: take part in a run from a host that SSH cannot reach."""
+"""`worker --connect FILE`: participate in a run from a host that SSH cannot reach."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker_command(file: Path) -> int:
 
 
 def _line(event: HostEvent) -> str | None:
-    """What the user is told of an event."""
+    """Text of an event for the user."""
     from zmqrl.launch.problem import last_words
     from zmqrl.messages import agent
 
@@ -59,17 +59,17 @@ def _line(event: HostEvent) -> str | None:
             tail = [f"\n    {line}" for line in last_words(exited.log_tail)]
             return f"{role}-{index}: {exited.cause}{''.join(tail)}\n  log: {exited.log}"
         case agent.Joined() as joined:
-            return f"joined at {joined.address}, {joined.milliseconds} ms away"
+            return f"joined at {joined.address}, round trip {joined.milliseconds} ms"
         case agent.Unreachable() as unreachable:
             return unreachable.cause
         case agent.Ready():
             return f"{role}-{index} is ready"
         case agent.Restarting() as restart:
-            return f"{role}-{index} is started again in {restart.in_s:g} s"
+            return f"{role}-{index}: restarting in {restart.in_s:g} s"
         case agent.GaveUp() as gave_up:
-            return f"{role}-{index} is given up: {gave_up.cause}"
+            return f"{role}-{index} failed and is not restarted: {gave_up.cause}"
         case agent.LeaseLost() as lost:
-            return f"the {lost.source} has been silent too long: leaving the run"
+            return f"no heartbeat from the {lost.source}: leaving the run"
         case agent.Fault() as fault:
             return fault.error
     return None

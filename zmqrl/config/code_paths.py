@@ -33,8 +33,8 @@ def check_code(code: CodeSection) -> None:
     for path in code.sync:
         name = Path(path).name
         if not Path(path).exists():
-            raise ConfigError(f"code.sync: {path!r}: there is no such file or folder")
+            raise ConfigError(f"code.sync: {path!r}: no such file or folder")
         if not name:
-            raise ConfigError(f"code.sync: {path!r}: name a folder or a file inside it")
+            raise ConfigError(f"code.sync: {path!r}: set a folder or a file inside it")
         if named.setdefault(name, path) != path:
             raise ConfigError(f"code.sync: {path!r} and {named[name]!r}: both would be imported as {name!r}")

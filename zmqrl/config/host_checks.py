@@ -22,10 +22,10 @@ _FOLDER = re.compile(r"~|~?/[^\x00-\x1f]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "ssh": (_ADDRESS, "must be a name or an address; the user goes into `user`, the port into `port`"),
-    "user": (_USER, "is no user name"),
-    "jump": (_JUMP, "must be a host as ssh takes it: user@host:port, more of them separated by commas"),
-    "python": (_PYTHON, "must be an absolute path or begin with ~/ (relative paths begin nowhere over SSH)"),
-    "workdir": (_FOLDER, "must be an absolute path or begin with ~/ (relative paths begin nowhere over SSH)"),
+    "user": (_USER, "invalid user name"),
+    "jump": (_JUMP, "must be [user@]host[:port], several separated by commas"),
+    "python": (_PYTHON, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
+    "workdir": (_FOLDER, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
 }
 
 
@@ -39,8 +39,8 @@ def _check_names(config: Config) -> None:
     for name in config.hosts:
         if not _HOST.fullmatch(name):
             raise ConfigError(
-                f"hosts.{name}: {name!r}: a host's name has letters, digits, '.', '_' and '-'; "
-                "write any other address as my-name: {ssh: ADDRESS}"
+                f"hosts.{name}: {name!r}: host names consist of letters, digits, '.', '_' and '-'; "
+                "write another address as my-name: {ssh: ADDRESS}"
             )
 
 
@@ -51,7 +51,9 @@ def _check_keys(config: Config) -> None:
         _check_shapes(f"hosts.{name}", host)
         for variable, value in host.env.items():
             if not _VARIABLE.fullmatch(variable) or "\0" in value:
-                raise ConfigError(f"hosts.{name}.env.{variable}: {variable!r} is no name of an environment variable")
+                raise ConfigError(
+                    f"hosts.{name}.env.{variable}: {variable!r} is not a valid name of an environment variable"
+                )
     _check_shapes("defaults", config.defaults)
 
 
@@ -62,15 +64,15 @@ def _check_local(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: local is this machine, it runs the launcher's interpreter and is "
+                f"hosts.local.{key}: {shown(value)}: local is this machine, uses the launcher's interpreter and is "
                 "not reached by SSH; give the host another name"
             )
     for key in ("env", "nice"):
         value = getattr(host, key)
         if value is not None and value != {}:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: processes of this machine have the launcher's own; "
-                "start it with them: env NAME=VALUE nice -n 10 zmqrl launch ..."
+                f"hosts.local.{key}: {shown(value)}: processes of this machine inherit the launcher's; "
+                "set it for the launcher: env NAME=VALUE nice -n 10 zmqrl launch ..."
             )
 
 
@@ -79,8 +81,8 @@ def _check_manual(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH, it joins by "
-                "`zmqrl worker --connect FILE`; leave the key out, or leave out manual"
+                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH, it joins with "
+                "`zmqrl worker --connect FILE`; remove the key, or remove manual"
             )
 
 
@@ -96,14 +98,12 @@ def _check_learner(config: Config) -> None:
     host = config.hosts.get(name)
     if host is None and name != LOCAL:
         known = list(dict.fromkeys([LOCAL, *config.hosts]))
-        raise ConfigError(
-            f"learner.host: {name!r}: there is no such host; {near(name, known)}hosts: {shortened(known)}"
-        )
+        raise ConfigError(f"learner.host: {name!r}: unknown host; {near(name, known)}hosts: {shortened(known)}")
     if host is not None and (host.manual or host.tunnel):
-        key, why = ("manual", "starts by itself") if host.manual else ("tunnel", "cannot be reached by others")
+        key, why = ("manual", "is started manually") if host.manual else ("tunnel", "cannot be reached by others")
         raise ConfigError(
             f"hosts.{name}.{key}: true: this host {why}, and the learner runs there (learner.host); "
-            f"name another learner.host or leave {key} out"
+            f"set another learner.host or remove {key}"
         )
 
 
@@ -111,8 +111,8 @@ def _check_mode(config: Config) -> None:
     for name, host in config.hosts.items() if config.run.mode == "single" else ():
         if name not in (LOCAL, config.learner.host) and host.workers != 0:
             raise ConfigError(
-                f"hosts.{name}.workers: {shown(host.workers)}: mode single has no rollout workers; write 0, give "
-                f"--limit {config.learner.host}, or take mode sync or async"
+                f"hosts.{name}.workers: {shown(host.workers)}: mode single has no rollout workers; set 0, use "
+                f"--limit {config.learner.host}, or set run.mode: sync or async"
             )
 
 
@@ -122,8 +122,8 @@ def _check_curve(config: Config) -> None:
     for name, host in others.items() if config.security.curve == "off" else ():
         if learner != LOCAL or not host.tunnel:
             raise ConfigError(
-                f"security.curve: 'off': host {name} would reach the learner's host {learner} over the network in the "
-                f"clear; write auto, or carry it through SSH (hosts.{name}.tunnel: true, with learner.host: local)"
+                f"security.curve: 'off': host {name} would connect to the learner's host {learner} over the network in "
+                f"plain text; set auto, or a tunnel through SSH (hosts.{name}.tunnel: true, with learner.host: local)"
             )
 
 

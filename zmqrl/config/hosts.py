@@ -33,13 +33,13 @@ def expand(hosts: Node | None) -> Node | None:
             raise ConfigError(f"{node.source}: hosts.{error}") from error
         for name in names:
             if name in children:
-                raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} stands twice")
+                raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} is listed twice")
             children[name] = node
     return Branch(hosts.source, children)
 
 
 def names_of_range(key: str) -> list[str]:
-    """The names that `node[01:16]` stands for; a name without brackets stands for itself."""
+    """The names in the range `node[01:16]`; a name without brackets is itself."""
     if "[" not in key and "]" not in key:
         return [key]
     match = _RANGE.match(key)
@@ -53,9 +53,9 @@ def names_of_range(key: str) -> list[str]:
 
 
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
-    """`host` with what it leaves open taken from `defaults`; what neither says (user, port ...) stays None.
+    """`host` with what it leaves open taken from `defaults`; values set in neither (user, port ...) stays None.
 
-    How a host is reached is more than this: ~/.ssh/config stands between the two.
+    The address of a host also depends on ~/.ssh/config, which ranks between the two.
     """
     return replace(
         host,
@@ -71,7 +71,7 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
 
 
 def is_remote(name: str, host: HostSection) -> bool:
-    """Whether the host is reached by SSH: neither this machine nor one that joins by itself."""
+    """Whether the host is reached by SSH: neither this machine nor one that joins manually."""
     return name != LOCAL and not host.manual
 
 
@@ -106,7 +106,7 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
     for term in (part.strip() for given in terms for part in given.split(",")):
         named = _named(hosts, term)
         if not named:
-            raise ConfigError(f"--limit {term}: no host or group has this name; {_there_are(hosts, term)}")
+            raise ConfigError(f"--limit {term}: unknown host or group; {_there_are(hosts, term)}")
         chosen |= named
     return chosen
 
@@ -154,7 +154,7 @@ def with_numbers(config: Config) -> Config:
 def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
     """`workers: auto` of the hosts in `cores` (physical cores of each) as numbers: all cores but one, at least one.
 
-    In sync the vector envs that other workers leave are dealt out host by host, so that none stands idle while
+    In sync the vector envs that other workers leave are dealt out host by host, so that none is idle while
     another has two; a host for which none is left gets 0. A host that is not in `cores` keeps `auto`.
     """
     open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in cores]
@@ -165,7 +165,7 @@ def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
 
 
 def least_workers(config: Config, without: Iterable[str] = ()) -> int:
-    """Workers of all hosts but some; `auto` that nobody has resolved yet counts as one."""
+    """Workers of all hosts but some; `auto` that no process has resolved yet counts as one."""
     skipped = set(without)
     counts = (host.workers for name, host in config.hosts.items() if name not in skipped)
     return sum(count if isinstance(count, int) else 1 for count in counts)

@@ -37,7 +37,7 @@ class Sources:
     def locate(self, message: str) -> str:
         """`key: what` with the place of the key before it; `default` where the key was not written.
 
-        A section is no place of its keys: another layer may have written something else in it. A key of a host without
+        A section does not locate its keys: another layer may have written something else in it. A key of a host without
         its own place has that of the host.
         """
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
@@ -61,7 +61,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line or `zmqrl.train` asked for; None and empty: nothing."""
+    """What the command line or `zmqrl.train` requested; None and empty: nothing."""
 
     preset: str | None = None
     hosts_file: Path | None = None
@@ -91,12 +91,12 @@ def preset_path(preset: str, beside: Path | None = None) -> Path:
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
     near = difflib.get_close_matches(preset, presets(), n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(presets())}"
-    raise ConfigError(f"run.preset: there is no preset {shown(preset)}; {hint}")
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(presets())}"
+    raise ConfigError(f"run.preset: unknown preset {shown(preset)}; {hint}")
 
 
 def preset_name(preset: str, beside: Path | None = None) -> str:
-    """What a run's configuration keeps of a preset: the name of one of ours, else the absolute path."""
+    """What a run's configuration keeps of a preset: the name of a preset of the package, else the absolute path."""
     path = preset_path(preset, beside)
     return path.stem if path.parent == PRESETS else str(path.resolve())
 
@@ -134,7 +134,7 @@ def _expanded(layer: Branch) -> Branch:
 
 
 def _flags(request: Request) -> Branch:
-    """What stands on the command line, `--mode` and its like last."""
+    """Values of the command line, `--mode` and similar flags last."""
     if isinstance(request.overrides, Mapping):
         layers = from_mapping(request.overrides, Source("override"))
     else:
@@ -232,8 +232,8 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
     if request.workers is not None and others:
         raise ConfigError(
-            f"--workers is for this machine alone, and other hosts are listed: {hosts_of.shortened(others)}; "
-            "write hosts.NAME.workers, or give --limit local"
+            f"--workers applies to this machine only, and other hosts are listed: {hosts_of.shortened(others)}; "
+            "set hosts.NAME.workers, or use --limit local"
         )
     check_hosts(config)
     check_code(config.code)

@@ -10,7 +10,7 @@ from zmqrl.errors import ConfigError
 
 SET = Source("--set")
 RESET = object()
-"""The value of a key that goes back to its default."""
+"""The value of a key that is reset to its default."""
 
 
 def from_flags(pairs: Sequence[str]) -> list[Branch]:
@@ -55,7 +55,7 @@ def _merge(under: Branch, over: Branch) -> Branch:
 
 
 def _forget(under: Branch, over: Branch) -> Branch:
-    """Without what belonged to another env or another algorithm than `over` asks for."""
+    """Without what belonged to another env or another algorithm than `over` requests."""
     children = dict(under.children)
     for section, name, dependent in (("env", "id", ("kwargs", "wrappers")), ("algorithm", "kind", None)):
         before, after = under.at((section, name)), over.at((section, name))
@@ -81,7 +81,7 @@ def _from_flag(pair: str) -> Branch:
 def _parts(key: str, source: Source) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in key.split("."))
     if not all(parts):
-        raise ConfigError(f"{source}: {key!r} is no dotted key such as run.seed")
+        raise ConfigError(f"{source}: {key!r} is not a dotted key such as run.seed")
     return parts
 
 

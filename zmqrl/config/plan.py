@@ -1,4 +1,4 @@
-"""What the launcher decides once and every process of the run is told: the plan, and each process's boot."""
+"""What the launcher decides once and every process of the run receives: the plan, and each process's boot."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the broker listens. `ipc://...` on its host; tcp beside it when other hosts take part."""
+    """Where the broker listens. `ipc://...` on its host; tcp alongside it when other hosts participate."""
 
     segments: str = ""
     """Broker PULL: workers and other hosts PUSH here."""
@@ -97,7 +97,7 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Keys:
-    """CURVE keys as Z85 text, made for one run. Each process is told those that it needs, on its stdin."""
+    """CURVE keys as Z85 text, made for one run. Each process receives those that it needs, on its stdin."""
 
     server_public: str
     public: str = ""
@@ -111,7 +111,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Listen:
-    """Where the broker listens beside its ipc sockets, when other hosts take part."""
+    """Where the broker listens alongside its ipc sockets, when other hosts participate."""
 
     address: str = "*"
     """`127.0.0.1` when all of them come through tunnels."""

@@ -48,16 +48,16 @@ class RunSection:
     max_wall_s: Seconds | None = None
     """Stop after so many seconds from the start of the command."""
     checkpoint_every_s: Seconds = 10.0
-    """Seconds between two full checkpoints that survive a power cut; longer if writing takes over a fifth of it."""
+    """Seconds between two full checkpoints that survive a power failure; longer if a write takes over a fifth of it."""
     init_from: str | None = None
     """Version 0 has the weights of this run directory (its best version, else its newest) or checkpoint file."""
     debug: bool = False
-    """Check what must hold at every update (first-minibatch ratio 1), fill freed slots with NaN."""
+    """Check invariants at every update (first-minibatch ratio 1) and fill freed slots with NaN."""
 
 
 @dataclass(frozen=True)
 class EnvSection:
-    """The env and how it is cut into vector envs and segments."""
+    """The env, its vector envs and its segments."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -79,14 +79,14 @@ class EnvSection:
     Single and sync need one of the two, or `recovery: restart_episode`.
     """
     recovery: Literal["exact", "restart_episode"] = "exact"
-    """Single and sync, after a death and on a resume. exact: running episodes go on where they were, by repeating their
-    actions. restart_episode: the next episodes begin instead, and the weights depend on deaths as well.
+    """Single and sync, after a restart or a resume. exact: running episodes continue by repeating their
+    actions. restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """
 
 
 @dataclass(frozen=True)
 class NetworkSection:
-    """The network's size; how it is used is the algorithm's."""
+    """Layers of the network; the algorithm defines its inputs and outputs."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -128,16 +128,16 @@ class EvaluatorSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     episodes: Count = 20
-    """Greedy episodes per score; 0 switches the evaluator off."""
+    """Greedy episodes per score; 0 disables the evaluator."""
     nice: Annotated[int, Ge(0), Le(19)] = 10
     """Niceness of the evaluator."""
     final_limit_s: Annotated[float, Ge(0)] = 5.0
-    """How long the end of a run waits for the final version's score."""
+    """Time limit for the score of the final version at the end of a run."""
 
 
 @dataclass(frozen=True)
 class LearnerSection:
-    """Where the learner and its broker run."""
+    """Host, device and ports of the learner and its broker."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -150,7 +150,7 @@ class LearnerSection:
     address: str | None = None
     """Address that workers connect to; null: each host tries all addresses of the learner's host."""
     port: Annotated[int, Ge(1), Le(65_533)] | Literal["auto"] = "auto"
-    """First of three ports; `auto` takes free ones."""
+    """First of three ports; `auto`: free ports."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class HostSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     workers: Count | Literal["auto"] | None = None
-    """Rollout workers; `auto`: the host's physical cores but one; null: `defaults.workers`."""
+    """Rollout workers; `auto`: the host's physical cores - 1; null: `defaults.workers`."""
     ssh: str | None = None
     """Address, or name in ~/.ssh/config; null: the host's name here."""
     user: str | None = None
@@ -174,29 +174,29 @@ class HostSection:
     python: str | None = None
     """The Python of zmqrl on that host; null: `defaults.python`."""
     workdir: str | None = None
-    """Everything of zmqrl on that host is below it."""
+    """Work directory: all files of zmqrl on that host are below it."""
     nice: Annotated[int, Ge(0), Le(19)] | None = None
     """Niceness of its processes."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of its processes."""
     groups: tuple[str, ...] = ()
-    """Names that `--limit` takes."""
+    """Group names for `--limit`."""
     tunnel: bool = False
-    """It cannot reach the learner's host: the run's ports are carried through its SSH connection."""
+    """The host cannot reach the learner's host: the run's ports are forwarded through its SSH connection."""
     manual: bool = False
-    """SSH cannot reach it: it joins by `zmqrl worker --connect FILE`."""
+    """The host is not reached by SSH: it joins with `zmqrl worker --connect FILE`."""
 
 
 @dataclass(frozen=True)
 class DefaultsSection:
-    """Values for hosts that do not say otherwise."""
+    """Values of keys that a host does not set."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
     python: str = "~/venvs/zmqrl/bin/python"
     """The Python of zmqrl on the hosts."""
     workdir: str = "~/zmqrl"
-    """Everything of zmqrl on a host is below it."""
+    """Work directory: all files of zmqrl on a host are below it."""
     workers: AutoCount = "auto"
     """Rollout workers of a host."""
     user: str | None = None
@@ -213,7 +213,7 @@ class DefaultsSection:
 
 @dataclass(frozen=True)
 class StoreSection:
-    """Where checkpoints go."""
+    """The data store of checkpoints."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -222,23 +222,23 @@ class StoreSection:
     path: str | None = None
     """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
     keep: Positive = 8
-    """Published versions that stay."""
+    """Published versions that are kept."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
-    """sync: FULL is written every round while it is no larger than this."""
+    """sync: a full checkpoint is written every round while its size is at most this."""
     async_replay: bool = False
-    """async, off-policy: FULL holds replay too. Written beside training, it needs replay's memory once more."""
+    """async, off-policy: full checkpoints contain replay. Writing in the background needs a second copy of replay."""
     wait_s: Seconds = 300.0
-    """How long a run waits for a store that cannot be written, before it fails."""
+    """Time that a run waits for an unwritable store before it fails."""
 
 
 @dataclass(frozen=True)
 class MemoryBackendSection:
-    """The experience stream: `zmq`, or a dotted path to one's own. single mode takes `inproc`."""
+    """The experience stream: `zmq`, or a dotted path to your own. mode single uses `inproc`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "zmq"
-    """Experience stream: `zmq`, or a dotted path; single mode takes `inproc`."""
+    """Experience stream: `zmq`, or a dotted path; mode single uses `inproc`."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class SecuritySection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     curve: Literal["auto", "required", "off"] = "auto"
-    """`auto` encrypts unless all is on this machine; `required` always encrypts; `off` listens on loopback alone."""
+    """`auto` encrypts unless all is on this machine; `required` always encrypts; `off` listens on loopback only."""
 
 
 @dataclass(frozen=True)
@@ -268,9 +268,9 @@ class SshSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     host_keys: Literal["strict", "accept-new"] = "strict"
-    """`accept-new` accepts the key of a host that was never seen before; a changed key is refused."""
+    """`accept-new` accepts the key of an unknown host; a changed key is rejected."""
     connect_timeout_s: Seconds = 10.0
-    """Bound of each step of connecting."""
+    """Time limit of each step of a connection."""
 
 
 @dataclass(frozen=True)
@@ -282,9 +282,9 @@ class CodeSection:
     sync: tuple[str, ...] = ()
     """Folders and files, relative to the file that names them: `./my_envs` can be imported there as `my_envs`."""
     exclude: tuple[str, ...] = (".git", "__pycache__", "*.pt")
-    """Patterns of names that are left out."""
+    """Name patterns of excluded files."""
     max_mb: Annotated[float, Gt(0)] = 50.0
-    """The most that may be sent, in 10^6 bytes."""
+    """Maximum size of the code to send, in 10^6 bytes."""
 
 
 @dataclass(frozen=True)
@@ -298,20 +298,20 @@ class LimitsSection:
     heartbeat_s: Seconds = 0.5
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
-    """A host whose launcher or broker is silent for this long ends its processes."""
+    """A host without a message of launcher or broker for this long ends its processes."""
     lost_after_s: Seconds = 20.0
-    """A process that is silent for this long is replaced."""
+    """A process without a heartbeat for this long is replaced."""
     stalled_after_s: Seconds = 300.0
     """A process without progress for this long is replaced; a run that stores nothing for this long reports it."""
     grace_s: Seconds = 15.0
-    """Time that a process has to end before it is killed."""
+    """Time for a process to end before it is killed."""
     leases_per_worker: Positive = 2
-    """Slots that a worker may hold at once."""
+    """Maximum number of slots leased to a worker."""
 
 
 @dataclass(frozen=True)
 class RestartSection:
-    """Supervision: how often a process index is started again within the window, the first time at once."""
+    """Supervision: restart limit of each process within a window; the first restart is immediate."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -327,7 +327,7 @@ class RestartSection:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole resolved configuration: what `config.json` of a run holds."""
+    """A complete resolved configuration, the content of `config.json` of a run."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -350,4 +350,4 @@ class Config:
     limits: LimitsSection = field(default_factory=LimitsSection)
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1
-    """Fewest workers that must be ready within `limits.start_s`."""
+    """Minimum number of workers that are ready within `limits.start_s`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def store_path(configured: str | None, run_dir: Path | str, lineage: str | None) -> Path:
-    """Directory of a lineage's checkpoints on the host that asks.
+    """Directory of a lineage's checkpoints on this host.
 
     Args:
         configured: `store.path`. None: checkpoints stay in the run directory, which belongs to one run.

@@ -26,7 +26,7 @@ _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = ()) -> T:
-    """`tree` as the dataclass `cls`. `prefix` is where it stands in the whole configuration.
+    """`tree` as the dataclass `cls`. `prefix` is its path in the whole configuration.
 
     Raises:
         ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.
@@ -50,13 +50,13 @@ def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: 
     """The error for a key that does not exist."""
     if path[-1].lower() in PASSWORDS:  # whatever its value is, it is not repeated
         return ConfigError(
-            f"{node.source}: {'.'.join(path)}: no password belongs into a file, and zmqrl takes none; use keys: "
-            "`ssh-copy-id USER@HOST` once, and an agent (ssh-add) or hosts.NAME.identity"
+            f"{node.source}: {'.'.join(path)}: passwords are not supported; use SSH keys: "
+            "`ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
         )
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"did you mean {elsewhere}?" if elsewhere else None
     where = ".".join(path[:-1]) or "the configuration"
-    hint = hint or f"{where} has {', '.join(known)}"
+    hint = hint or f"known keys of {where}: {', '.join(known)}"
     value = f" (value {shown(node.value)})" if isinstance(node, Leaf) else ""
     return ConfigError(f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}")
 
@@ -129,7 +129,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
         raise unknown_key(node, full, names_of(_section(hint)), _elsewhere(path[-1]))
     if isinstance(node, Branch):
         if errors[0]["type"] == "missing":
-            full, what = (*full, *(str(part) for part in unused)), "this key must be given"
+            full, what = (*full, *(str(part) for part in unused)), "required key is missing"
         else:
             what = f"{_said(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
@@ -140,7 +140,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
 
 
 def _elsewhere(key: str) -> str | None:
-    """A section that has this very key."""
+    """A section that has this key."""
     for section, hint in typing.get_type_hints(Config).items():
         if dataclasses.is_dataclass(hint) and key in names_of(hint):
             return f"{section}.{key}"

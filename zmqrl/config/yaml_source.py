@@ -1,7 +1,7 @@
 """YAML with the place of every key, so that an error can name file and line; stricter than PyYAML in what it takes.
 
-Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a word: `curve: off`);
-a key that stands twice, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.
+Numbers may be written `1e-3` and `100_000`; only `true` and `false` are booleans (`off` is a string: `curve: off`);
+a duplicate key, a tag such as `!!python/...`, and a document that nests or repeats without end are refused.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read_file(path: Path) -> Branch:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file") from error
+        raise ConfigError(f"{path}: file not found") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     node = parse(text, str(path), lines=True)
@@ -95,7 +95,7 @@ def read_file(path: Path) -> Branch:
         return node
     if node.value is None:
         return Branch(node.source)
-    raise ConfigError(f"{node.source}: a mapping `section: ...` must stand here, not {shown(node.value)}")
+    raise ConfigError(f"{node.source}: expected a mapping `section: ...`, found {shown(node.value)}")
 
 
 def parse(text: str, name: str, *, lines: bool = False) -> Node:
@@ -106,11 +106,11 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
-        raise ConfigError(f"{where}: this is no YAML: {_problem(error)}") from error
+        raise ConfigError(f"{where}: invalid YAML: {_problem(error)}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: this is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{name}: invalid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise ConfigError(f"{name}: nested too deep") from error
+        raise ConfigError(f"{name}: nested too deeply") from error
 
 
 def shown(value: Any) -> str:
@@ -137,7 +137,7 @@ def _number(kind: str, text: str) -> int | float:
 
 
 class _Reader:
-    """Nodes of PyYAML to ours."""
+    """Conversion of PyYAML nodes."""
 
     def __init__(self, name: str, lines: bool) -> None:
         self._name, self._lines = name, lines
@@ -154,7 +154,7 @@ class _Reader:
         for key_node, value_node in node.value:
             key, where = self._key(key_node), self._source(key_node)
             if key in children:
-                raise ConfigError(f"{where}: the key {key!r} stands twice (first at {children[key].source})")
+                raise ConfigError(f"{where}: duplicate key {key!r} (first at {children[key].source})")
             child = self.read(value_node)
             # A key's line is the one to look at, not its value's.
             children[key] = Leaf(child.value, where) if isinstance(child, Leaf) else Branch(where, child.children)
@@ -175,7 +175,7 @@ class _Reader:
     def _enter(self, node: yaml.Node) -> None:
         self._check(node)
         if id(node) in self._open:
-            raise ConfigError(f"{self._source(node)}: this contains itself")
+            raise ConfigError(f"{self._source(node)}: the value contains itself")
         self._open.append(id(node))
 
     def _check(self, node: yaml.Node) -> None:
@@ -187,7 +187,7 @@ class _Reader:
 
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise ConfigError(f"{self._source(node)}: a key must be a word, not a list or a mapping")
+            raise ConfigError(f"{self._source(node)}: a key must be a string, not a list or a mapping")
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
@@ -201,7 +201,7 @@ class _Reader:
         try:
             return _number(kind, text.replace("_", "").lower())
         except ValueError as error:
-            raise ConfigError(f"{self._source(node)}: {shown(text)} is no number: {error}") from error
+            raise ConfigError(f"{self._source(node)}: {shown(text)} is not a number: {error}") from error
 
     def _source(self, node: yaml.Node) -> Source:
         return Source(self._name, node.start_mark.line + 1 if self._lines else None)

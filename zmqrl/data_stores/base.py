@@ -13,7 +13,7 @@ from zmqrl.types import Version, Weights
 
 @dataclass(frozen=True)
 class Saved:
-    """What a notice needs to name a file for ever."""
+    """The permanent identity of a file for notices."""
 
     key: str
     nbytes: int
@@ -22,7 +22,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Full:
-    """Everything a learner needs to go on: flat named arrays, and plain JSON data beside them."""
+    """Everything a learner needs to continue: flat named arrays, and plain JSON data alongside them."""
 
     version: Version
     arrays: Weights
@@ -35,7 +35,7 @@ class DataStore(ABC):
     """Checkpoints by version. One writer (the learner; the evaluator writes only best), many readers.
 
     Every write is a temporary file in the same place, then a rename: a name that exists is whole.
-    What a name holds never changes (a retired file may be written again under another name); nothing is unpickled.
+    The content of a name never changes (a retired file may be written again under another name); nothing is unpickled.
     Reads retry EIO, ENOENT and ESTALE until their deadline, by listing the place, and always check the digest; a file
     that does not verify is never returned.
     """
@@ -52,19 +52,19 @@ class DataStore(ABC):
     def save_full(self, full: Full, durable: bool) -> int:
         """Write FULL, return its bytes. It survives the process; with `durable` also a power cut once this returns.
 
-        The last durable FULL stays as it is until the next one is durable, however many others come between.
+        The last durable FULL is kept until the next one is durable, whatever is written between them.
         """
 
     def sync_full(self, version: Version) -> None:
-        """Make a FULL durable that is there already. Kinds whose files are durable at once have nothing to do."""
+        """Make an existing FULL durable. No operation for kinds whose files are durable at once."""
         del version
 
     @abstractmethod
     def newest_full(self) -> Full | None:
         """The newest FULL that verifies; a truncated or corrupt one is passed over.
 
-        None when there never was one, or the only one is damaged: before it there was the beginning. StoreError when
-        there are several and none can be loaded, or nobody can say: beginning anew would be no resume.
+        None when there never was one, or the only one is damaged: the run then starts from scratch. StoreError when
+        several exist and none can be loaded, or the listing failed: a start from scratch is not a resume.
         """
 
     def passed_over(self) -> list[str]:
@@ -77,7 +77,7 @@ class DataStore(ABC):
 
     @abstractmethod
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        """Keep `content` (weights as read) as the best so far, fsynced; the one before stays in case it is damaged."""
+        """Keep `content` (weights as read) as the best so far, fsynced; the previous one is kept as a backup."""
 
     @abstractmethod
     def best(self) -> tuple[Version, bytes, float] | None:
@@ -103,9 +103,9 @@ class DataStore(ABC):
     def retire(self) -> None:
         """Delete what retention no longer keeps. Late, cheap.
 
-        The newest `keep` versions stay, best, the last two FULL, and the last two durable FULL.
+        Retained: the newest `keep` versions, best, the last two FULL, and the last two durable FULL.
         """
 
     def finish(self) -> None:
-        """The writer has written its last: retention holds from now on, and nothing hidden stays."""
+        """The writer has finished: apply retention and delete temporary files."""
         self.retire()

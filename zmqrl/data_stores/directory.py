@@ -110,7 +110,7 @@ class DirectoryStore(DataStore):
             return Full(version, arrays, json.loads(metadata["full"]))
         damaged = self._damaged[before:]
         if len(damaged) > 1 or (damaged and not self._bad):  # what could not be read may be whole
-            raise StoreError(f"no FULL can be loaded, so the run cannot go on: {few(damaged, 3)}")
+            raise StoreError(f"no full checkpoint can be loaded, the run cannot continue: {few(damaged, 3)}")
         return None
 
     def passed_over(self) -> list[str]:
@@ -201,14 +201,14 @@ class DirectoryStore(DataStore):
     def _read_once(self, key: str, nbytes: int, sha256: str) -> bytes:
         content = self._content(key)
         if len(content) != nbytes:
-            raise StoreError(f"it has {len(content)} bytes, not {nbytes}")
+            raise StoreError(f"the file has {len(content)} bytes, expected {nbytes}")
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise StoreError(f"its sha256 is not {sha256[:12]}...")
+            raise StoreError(f"the SHA-256 digest is not {sha256[:12]}...")
         return content
 
     def _content(self, name: str) -> bytes:
         if os.path.basename(name) != name:
-            raise StoreError(f"{name!r} is no key of a store")
+            raise StoreError(f"{name!r} is not a key of a store")
         with open(self._path(name), "rb") as file:
             return file.read()
 
@@ -254,7 +254,7 @@ class DirectoryStore(DataStore):
             _log.warning("checkpoints that cannot be loaded: %d: %s", len(damaged), few(damaged))
 
     def _list(self) -> list[tuple[str, str, Version]]:
-        """Name, kind and version of each checkpoint. StoreError when nobody can say which there are."""
+        """Name, kind and version of each checkpoint. StoreError when the listing fails."""
         try:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -304,7 +304,9 @@ def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> 
     """StoreError when the content is that of another name: a power cut kept a name of a file that was written again."""
     held = metadata.get("version", str(version))
     if ("full" in metadata) != (kind == "full-") or held != str(version):
-        raise StoreError(f"it holds {'FULL' if 'full' in metadata else 'weights'} of another version")
+        raise StoreError(
+            f"the file holds {'a full checkpoint' if 'full' in metadata else 'weights'} of another version"
+        )
 
 
 def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:

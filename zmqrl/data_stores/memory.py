@@ -32,7 +32,7 @@ class MemoryStore(DataStore):
         for version, content in self._versions.items():
             if f"v{version}" == key:
                 if len(content) != nbytes or hashlib.sha256(content).hexdigest() != sha256:
-                    raise StoreError(f"{key} in {self.path} is not the content that its notice names")
+                    raise StoreError(f"{key} in {self.path} does not match the digest of its notice")
                 return content
         raise StoreError(f"{key} is not in {self.path}")
 

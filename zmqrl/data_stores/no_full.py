@@ -1,4 +1,4 @@
-"""A resume that finds no FULL: what to tell the user, and which weights are left to start from."""
+"""A resume that finds no FULL: the message to the user, and which weights are left to start from."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ())
     Args:
         plan: Of the attempt that is refused.
         damaged: The files that cannot be loaded, with the cause of each.
-        why: What else is known: hosts that could not be asked, records of env steps.
+        why: Further facts: unreachable hosts, records of env steps.
     """
     causes = "; ".join([*why, *([few(damaged, 3)] if damaged else [])]).replace(f" in {plan.store_path}", "")
     lines = [
         f"no full checkpoint can be loaded from {plan.store_path}" + (f": {causes}" if causes else ""),
-        f"   begin at env step 0: zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch",
+        f"   start at env step 0: zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch",
     ]
     place = Path(plan.store_path)
     if plan.config.store.path is not None and checkpoint_names(_names(place.parent), "full-"):
         here, there = shlex.quote(str(place)), shlex.quote(str(place.parent))
         move = f"mkdir -p {here} && mv {there}/*.safetensors {here}"
-        lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they are of this run: {move}")
+        lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they belong to this run: {move}")
     files = [shlex.quote(file) for file in starting_files(place)]
     if files:
         other = f" (or {files[1]})" if len(files) > 1 else ""

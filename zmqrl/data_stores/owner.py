@@ -37,7 +37,7 @@ def check_owner(store: DataStore, path: str, lineage: Lineage) -> None:
     is_here = (owner.host, owner.run_dir) == (lineage.host, lineage.run_dir)
     if owner.attempt >= lineage.attempt and not is_here:
         raise ConfigError(
-            f"store.path: the run in {path} went on elsewhere: {named}; this is {mine}, a copy of an earlier state: "
+            f"store.path: the run in {path} was continued elsewhere: {named}; this is {mine}, an earlier copy: "
             f"resume {owner.run_dir}, or start a new run from its weights with --init-from"
         )
 
@@ -50,7 +50,7 @@ def read_owner(path: str) -> Lineage | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StoreError(f"{Path(path, OWNER)} cannot be read: {error}; delete it if the run is not live") from error
+        raise StoreError(f"{Path(path, OWNER)} cannot be read: {error}; delete it if the run is not active") from error
 
 
 def write_owner(path: str, owner: Lineage) -> None:

@@ -12,7 +12,7 @@ KEPT = 2
 class FullRetention:
     """The newest two stay, and the last two that survive a power cut; what was found stays until one does.
 
-    One thread may call `written` while another asks: single set operations, each of them atomic.
+    One thread may call `written` while another thread reads: single set operations, each of them atomic.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class FullRetention:
         self._versions.add(version)
 
     def synced(self, version: Version) -> None:
-        """Content and name survive a power cut from now on, whoever wrote the file."""
+        """Content and name survive a power failure from now on, independent of the writer."""
         self._durable = [*(v for v in self._durable if v != version), version][-KEPT:]
         self._volatile.discard(version)
 
@@ -51,7 +51,7 @@ class FullRetention:
             known.discard(version)
 
     def superseded(self) -> list[Version]:
-        """Those that may go, oldest first; whoever retires one says so with `drop`."""
+        """Those that may go, oldest first; the caller that retires one calls `drop`."""
         versions = sorted(self._versions)
         kept = {*versions[-KEPT:], *self._durable, *(() if self._durable else self._found)}
         return [v for v in versions if v not in kept]

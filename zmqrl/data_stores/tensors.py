@@ -1,4 +1,4 @@
-"""Named arrays as safetensors bytes and back, with numpy alone, and a digest inside so that a file verifies by itself.
+"""Named arrays as safetensors bytes and back, with numpy alone, and an embedded digest to verify a file.
 
 Format: 8 bytes little-endian length of the header, the JSON header, the arrays' raw bytes
 (https://github.com/huggingface/safetensors). Nothing is executed on reading.
@@ -66,7 +66,7 @@ class Rows:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def copied(self) -> Array:
-        """The rows side by side, in memory of their own."""
+        """The rows side by side, in their own memory."""
         rows: Array = self.array[np.asarray(self.index, np.int64)]
         return rows
 
@@ -83,7 +83,7 @@ def dump(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> byt
 def pieces(arrays: Mapping[str, Array | Rows], metadata: Mapping[str, str]) -> Iterator[tuple[int, bytes | memoryview]]:
     """What `dump` gives as (offset, bytes), in the order of writing; the digest is last, so a part never verifies.
 
-    Beside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
+    Alongside the arrays it needs `PIECE_BYTES` of memory. Arrays may be read until the last piece was taken.
     """
     if sum(array.nbytes for array in arrays.values()) <= PIECE_BYTES:
         yield 0, dump(arrays, metadata)
@@ -149,15 +149,15 @@ def _entry(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offse
 
 
 def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
-    """Read-only arrays that view `content`, and the metadata. StoreError when it is no whole safetensors file."""
+    """Read-only arrays that view `content`, and the metadata. StoreError when it is not a whole safetensors file."""
     header, start = _header(content)
     metadata = header.pop("__metadata__", {})
     try:
         arrays = {name: _view(content, start, entry) for name, entry in header.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"not a whole safetensors file ({len(content)} bytes): {error}") from error
+        raise StoreError(f"truncated or invalid safetensors file ({len(content)} bytes): {error}") from error
     if not isinstance(metadata, dict):
-        raise StoreError("not a safetensors file: __metadata__ is no mapping")
+        raise StoreError("not a safetensors file: __metadata__ is not a mapping")
     return arrays, {str(key): str(value) for key, value in metadata.items() if key != _DIGEST_KEY}
 
 
@@ -167,7 +167,7 @@ def verify(content: bytes) -> dict[str, object]:
     metadata = header.get("__metadata__")
     stated = metadata.get(_DIGEST_KEY) if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(stated, str) or len(stated) != len(_ZEROS):
-        raise StoreError("the file holds no digest")
+        raise StoreError("the file has no digest")
     head = content[:start].replace(_MARK + stated.encode(), _MARK + _ZEROS.encode(), 1)
     digest = hashlib.sha256(head)
     digest.update(memoryview(content)[start:])
@@ -179,13 +179,13 @@ def verify(content: bytes) -> dict[str, object]:
 def _header(content: bytes) -> tuple[dict[str, object], int]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
-        raise StoreError(f"not a whole safetensors file: {len(content)} bytes, header of {length}")
+        raise StoreError(f"truncated or invalid safetensors file: {len(content)} bytes, header of {length}")
     try:
         header = json.loads(content[8 : 8 + length])
     except ValueError as error:
-        raise StoreError(f"not a safetensors file: its header is no JSON ({error})") from error
+        raise StoreError(f"not a safetensors file: the header is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise StoreError("not a safetensors file: its header is no mapping")
+        raise StoreError("not a safetensors file: the header is not a mapping")
     return header, 8 + length
 
 

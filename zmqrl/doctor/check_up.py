@@ -30,12 +30,12 @@ class _Opened:
 
 @dataclass(frozen=True)
 class _Ended:
-    """No more words: exit code, and the end of its stderr."""
+    """No more messages: exit code, and the end of its stderr."""
 
     code: int | None
     stderr: str
     refused: Counter[str]
-    """Lines that were marked as words and are none, by reason."""
+    """Lines with the mark of messages that are invalid, by reason."""
 
 
 _Event: TypeAlias = "_Opened | _Ended | Word | HostFailed | None"
@@ -46,7 +46,7 @@ class CheckUp:
     """One run over all hosts. Made and used by one thread."""
 
     def __init__(self, examination: Examination, tell: Callable[[str], None], answer_s: float = ANSWER_S) -> None:
-        """`tell` is given what the user should know at once: fingerprints of host keys that were accepted."""
+        """`tell` receives text for the user: fingerprints of host keys that were accepted."""
         self._examination, self._tell, self._answer_s = examination, tell, answer_s
         self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
         self._links: dict[str, Link] = {}
@@ -113,7 +113,7 @@ class CheckUp:
         late = [host for host, at in self._late_at.items() if at <= now and not self._examination.is_idle(host)]
         for host in late:
             waited_for = self._examination.measurements[host].waited_for
-            cause = f"connected, but no answer within {self._answer_s:g} s about {waited_for}"
+            cause = f"connected, but no answer within {self._answer_s:g} s to: {waited_for}"
             self._send(self._examination.fail(host, Failure("answer", cause)))
             del self._late_at[host]
         if self._examination.done:
@@ -133,7 +133,7 @@ class CheckUp:
         elif isinstance(event, _Ended):
             self._late_at.pop(host, None)
             for reason, count in event.refused.items():
-                self._tell(f"{host}: refused {count} lines of its probe ({reason})")
+                self._tell(f"{host}: rejected {count} lines of the probe ({reason})")
             if host not in self._examination.over:
                 failure = why_it_ended(event.code, event.stderr)
                 self._send(self._examination.fail(host, failure))

@@ -1,4 +1,4 @@
-"""What the exit code and the last words of a far program say. Pure."""
+"""Interpretation of the exit code and stderr of a remote program. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _MISSING = re.compile(r"No module named '?([\w.]+)'?")
 
 
 def why_it_ended(code: int | None, stderr: str) -> Failure:
-    """Of a probe that ended before its time; what mends it follows from the kind."""
-    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "without a word")
+    """Of a probe that ended before its time; what fixes it follows from the kind."""
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "no output")
     if code == NOT_FOUND:
-        return Failure("python", f"there is no such python: {last}")
+        return Failure("python", f"python was not found: {last}")
     if code == NOT_EXECUTABLE:
         return Failure("python", f"python cannot be started: {last}")
     missing = _MISSING.search(last)
     if missing and missing[1].partition(".")[0] == "zmqrl":
-        return Failure("zmqrl", f"zmqrl is not installed in its python, or is another version: {last}")
+        return Failure("zmqrl", f"zmqrl is missing or of another version in the host's Python: {last}")
     if missing:
-        return Failure("packages", f"a package is missing in its python: {last}")
-    return Failure("probe", f"the probe ended (exit {'unknown' if code is None else code}): {last}")
+        return Failure("packages", f"a package is missing in the host's Python: {last}")
+    return Failure("probe", f"the probe exited (code {'unknown' if code is None else code}): {last}")

@@ -44,7 +44,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class _Walk:
-    """One vector env stepped with fixed actions: what was seen, and what a successor is told after half of it."""
+    """One vector env stepped with fixed actions: what was seen, and what a successor receives after half of it."""
 
     seen: list[Array]
     actions: list[Array]

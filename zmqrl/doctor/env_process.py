@@ -1,4 +1,4 @@
-"""The env check in a process of its own: the user's code may print, hang or crash, and the probe goes on."""
+"""The env check in a separate process: the user's code may print, hang or crash, and the probe continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zmqrl.supervision.process_table import cause_of
 
 
 class EnvProcess:
-    """Started beside everything else; `result` takes what it found by its limit."""
+    """Started alongside everything else; `result` takes what it found by its limit."""
 
     def __init__(self, order: Examine, code: Path | None) -> None:
         """Start it, where a worker would be started. `code`: where the user's modules lie."""
@@ -57,9 +57,7 @@ class EnvProcess:
             return facts
         if late:
             return structs.replace(facts, stage=f"{facts.stage}, out of time")
-        return structs.replace(
-            facts, error=f"the process that looked at the env died ({cause_of(code)}) at: {facts.stage}"
-        )
+        return structs.replace(facts, error=f"the env check process exited ({cause_of(code)}) at: {facts.stage}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None

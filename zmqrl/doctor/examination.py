@@ -1,4 +1,4 @@
-"""Who is asked what, and when: words of the probes in, orders out. No clock and no sockets of its own."""
+"""The sequence of checks: messages of the probes in, orders out. Without clock and sockets."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ Orders: TypeAlias = list[tuple[str, Order]]
 
 @dataclass(frozen=True)
 class Question:
-    """What one host is asked."""
+    """The checks of one host."""
 
     examine: Examine
     reach: Reach | None
-    """Addresses and ports are those that the learner's host says, unless `addresses` are given."""
+    """Addresses and ports are those that the learner's host reports, unless `addresses` are given."""
     watches: bool
     """It looks into the store for what the learner's host writes."""
 
 
 class Examination:
-    """The learner's host is asked first what others need: where it listens, and what of the store exists."""
+    """The learner's host is checked first: the others need its addresses and its store."""
 
     def __init__(self, questions: Mapping[str, Question], learner: str) -> None:
         self.measurements = {host: Measurement(host) for host in questions}
@@ -78,7 +78,7 @@ class Examination:
         return self.over == set(self._questions)
 
     def handle(self, host: str, word: Word, now: float) -> Orders:
-        """`now`: unix time here when the word arrived."""
+        """`now`: unix time here when the message arrived."""
         if host in self.over:
             return []
         match word:
@@ -101,14 +101,14 @@ class Examination:
         return []
 
     def fail(self, host: str, failure: Failure) -> Orders:
-        """No more is heard of this host."""
+        """No further message of this host counts."""
         if host in self.over:
             return []
         self.measurements[host] = replace(self.measurements[host], failure=failure)
         return self._end(host)
 
     def is_idle(self, host: str) -> bool:
-        """Whether it is this host's turn to wait, not ours."""
+        """Whether no message of this host is due."""
         keeps_open = host == self._learner and self._learner_examined and host not in self._finishing
         return host in self._waiting or host in self._seen or (keeps_open and not self._seen)
 
@@ -189,7 +189,7 @@ class Examination:
         return [order for watcher in list(self._seen) for order in self._compare(watcher)]
 
     def _compare(self, host: str) -> Orders:
-        """Needs the words of two hosts, which come in any order."""
+        """Needs the messages of two hosts, which come in any order."""
         seen = self._seen[host]
         written = self._written.get(seen.name)
         if written is None and not self._is_over_learner():
@@ -218,18 +218,18 @@ class Examination:
         return [(self._learner, Forget(self._store_there(), self._name(host)))]
 
     def _name(self, host: str) -> str:
-        """A file of its own for each host: nobody waits for the slowest."""
+        """A separate file for each host: no process waits for the slowest."""
         return f"{NAME}{self._tokens[host][:8]}"
 
     def _store_there(self) -> str:
         folders = self._of_learner().folders
-        assert folders is not None and folders.store is not None, "nobody watches before"
+        assert folders is not None and folders.store is not None, "the folders are known before a host watches"
         return folders.store.there
 
     def _store_facts(self, host: str, seen: Seen, written: Written | None) -> StoreFacts:
         if seen.time_s is None:
             cause = written.error if written is not None else None
-            return StoreFacts(False, None, cause or f"it is another directory: not seen within {WATCH_S:g} s")
+            return StoreFacts(False, None, cause or f"another directory: the file was not visible within {WATCH_S:g} s")
         here, there = self.measurements[host].clock, self._of_learner().clock
         if written is None or here is None or there is None:
             return StoreFacts(True, None, None)

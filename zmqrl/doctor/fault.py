@@ -11,13 +11,13 @@ class Fault:
 
     host: str
     check: str
-    """What was looked at, in a word or two."""
+    """Name of the check."""
     cause: str
     """What is wrong, with the value found."""
     mend: str
     """A command, or a setting."""
     grave: bool = True
-    """It stands in the way of a launch; else it is worth knowing."""
+    """It prevents a launch; else it is a warning."""
 
     def __str__(self) -> str:
         return f"{self.host}: {self.check}: {self.cause}\n   {self.mend}"
@@ -31,7 +31,7 @@ class Complaints:
         self.found: list[Fault] = []
 
     def fault(self, check: str, cause: str, mend: str) -> None:
-        """Something stands in the way."""
+        """A fault prevents a launch."""
         self.found.append(Fault(self._host, check, cause, mend))
 
     def warning(self, check: str, cause: str, mend: str) -> None:

@@ -1,4 +1,4 @@
-"""Measurements in, faults out. Pure: what stands in the way, what is merely worth knowing, and what mends it."""
+"""Measurements in, faults out. Pure: faults that prevent a launch, warnings, and the fix of each."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def judge(measured: Measurement, needs: Needs) -> list[Fault]:
 
 
 def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
-    """Of all hosts; what stands in the way first, else in the order of the hosts."""
+    """Of all hosts; faults that prevent a launch first, else in the order of the hosts."""
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
     if needs.refusal is not None:
-        mend = "what `zmqrl launch` would say too; mend it here"
+        mend = "`zmqrl launch` reports the same error; fix it on this machine"
         found.append(Fault("launcher", "configuration", needs.refusal, mend))
     return sorted(found, key=lambda fault: not fault.grave)

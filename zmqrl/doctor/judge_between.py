@@ -15,25 +15,27 @@ SLOW_ROUND_TRIP_MS = 100.0
 
 
 def judge_ports(case: Case) -> None:
-    """Ports of the learner's host that cannot be had, or cannot be reached from here."""
+    """Ports of the learner's host that cannot be bound, or cannot be reached from this host."""
     listening, reached = case.measured.listening, case.measured.reached
     if listening is not None and listening.error is not None:
-        mend = "end what listens there, or set another learner.port (auto: any free ones)"
+        mend = "stop the process on that port, or set another learner.port (auto: free ports)"
         case.complaints.fault("ports", f"cannot listen: {listening.error}", mend)
     if reached is None:
         return
     if not reached.answers:
-        cause = f"the learner's host {case.needs.learner} has no address but loopback"
-        case.complaints.fault("ports", cause, "give it an address, or name one: learner.address")
+        cause = f"the learner's host {case.needs.learner} has only loopback addresses"
+        case.complaints.fault("ports", cause, "set learner.address to an address that other hosts reach")
         return
     whole = [answer for answer in reached.answers if not any(answer.ports.values())]
     if not whole:
-        case.complaints.fault("ports", f"does not reach the learner's host: {_tried(reached.answers)}", _opening(case))
+        case.complaints.fault(
+            "ports", f"cannot connect to the learner's host: {_tried(reached.answers)}", _opening(case)
+        )
         return
     fastest = min(answer.round_trip_ms or 0.0 for answer in whole)
     if fastest > SLOW_ROUND_TRIP_MS:
-        cause = f"{fastest:.0f} ms to the learner's host and back"
-        case.complaints.warning("round trip", cause, "nothing has to be done; in mode sync every round waits for it")
+        cause = f"{fastest:.0f} ms round trip to the learner's host"
+        case.complaints.warning("round trip", cause, "no action required; in mode sync it is added to every round")
 
 
 def _tried(answers: tuple[Answer, ...]) -> str:
@@ -52,21 +54,21 @@ def _tried(answers: tuple[Answer, ...]) -> str:
 def _opening(case: Case) -> str:
     port, without = case.needs.port, f"hosts.{case.host}.tunnel"
     if case.need.tunnel:
-        return f"the ports go through its SSH connection: is AllowTcpForwarding on there? or set {without}: false"
+        return f"the ports are forwarded by SSH: set AllowTcpForwarding yes on the host, or {without}: false"
     first = f"open ports {port}-{port + 2}" if port is not None else "set learner.port: 47100 and open 47100-47102"
-    return f"{first} on {case.needs.learner}, name the right address with learner.address, or set {without}: true"
+    return f"{first} on {case.needs.learner}, set learner.address, or set {without}: true"
 
 
 def judge_store(case: Case) -> None:
-    """Another directory under the same name, or a slow one. The run goes on without: versions come from the broker."""
+    """Another directory under the same name, or a slow one. The run continues: versions come from the broker."""
     store = case.measured.store
     if store is None or case.needs.store is None:
         return
     if not store.seen:
-        cause = f"{case.needs.store} is not the learner's host's: {store.cause}; versions will come from the broker"
+        cause = f"{case.needs.store} is not shared with the learner's host: {store.cause}; the broker sends the weights"
         case.complaints.warning("store", cause, f"mount it as on {case.needs.learner}: {case.there('df -h; mount')}")
     elif store.visible_s is not None and store.visible_s > SLOW_STORE_S:
-        cause = f"what is written on {case.needs.learner} is seen here after {store.visible_s:.1f} s"
+        cause = f"files written on {case.needs.learner} are visible here after {store.visible_s:.1f} s"
         case.complaints.warning("store", cause, "mount it with lookupcache=positive or actimeo=1")
 
 
@@ -82,11 +84,11 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
         if env is None or host == needs.learner:
             continue
         if None not in (env.spaces, model.spaces) and env.spaces != model.spaces:
-            cause = f"its spaces are {env.spaces}, on {needs.learner} {model.spaces}"
+            cause = f"env spaces differ: {env.spaces}, on {needs.learner} {model.spaces}"
             found.append(Fault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
         elif env.repeats and model.repeats and env.digest != model.digest and needs.mode != "async":
-            cause = f"from the same seed and actions it goes another way than on {needs.learner}"
-            mend = f"same CPU type and versions give the same bits: {_setup(host, needs)}"
+            cause = f"results differ from {needs.learner} with the same seed and actions"
+            mend = f"use the same CPU type and the same versions: {_setup(host, needs)}"
             found.append(Fault(host, "env", cause, mend, grave=False))
     return found
 

@@ -1,4 +1,4 @@
-"""What is wrong with a host by itself. Pure."""
+"""Faults of a single host. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zmqrl.orchestrators import versions
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
 SKEW_WARNED_S, SKEW_REFUSED_S = 1.0, 60.0
-UNKNOWN_KEY = "host key is not known"
+UNKNOWN_KEY = "unknown host key"
 BUSY = 0.5
 """Load per core from which the host is called busy."""
 LITTLE_CURVE_MB_PER_S = 100.0
@@ -22,15 +22,15 @@ def judge_failure(case: Case) -> None:
     if failure is None:
         return
     mends = {
-        "python": f"set hosts.{case.host}.python, or make it: {case.again('setup')}",
-        "zmqrl": f"install this very version there: {case.again('setup')}",
+        "python": f"set hosts.{case.host}.python, or create it: {case.again('setup')}",
+        "zmqrl": f"install this version there: {case.again('setup')}",
         "packages": f"install what is missing there: {case.again('setup')}",
-        "probe": f"see what it says: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
-        "answer": f"a file server that does not answer, or no memory? look: {case.there('uptime; df; dmesg | tail')}",
+        "probe": f"see its output: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
+        "answer": f"possible causes: file server, memory; check: {case.there('uptime; df; dmesg | tail')}",
     }
     mend = failure.mend or mends[failure.check]
     if failure.cause.startswith(UNKNOWN_KEY):
-        mend += f"\n   or, once it is compared: {case.again('doctor')} --accept-new-hosts"
+        mend += f"\n   or, after comparing the key: {case.again('doctor')} --accept-new-hosts"
     case.complaints.fault(failure.check, failure.cause, mend)
 
 
@@ -46,15 +46,15 @@ def judge_versions(case: Case) -> None:
         case.complaints.fault("packages", cause, f"install them there: {case.again('setup')}")
     refused = versions.refusals(here, there)
     if refused:
-        mend = f"install this very version there: {case.again('setup')}"
+        mend = f"install this version there: {case.again('setup')}"
         case.complaints.fault("versions", "; ".join(refused), mend)
     processor = versions.processor_refusal(there.get("machine"), case.needs.mode)
     if processor is not None and (case.need.learner or case.need.workers != 0):
-        mend = f"leave it out: set hosts.{case.host}.workers: 0, learner.host to another, or run.mode: single"
+        mend = f"exclude it: set hosts.{case.host}.workers: 0, learner.host to another, or run.mode: single"
         case.complaints.fault("processor", processor, mend)
     differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
     if differing:
-        case.complaints.warning("versions", "; ".join(differing), f"make them the same: {case.again('setup')}")
+        case.complaints.warning("versions", "; ".join(differing), f"install the same versions: {case.again('setup')}")
 
 
 def judge_memory(case: Case) -> None:
@@ -74,7 +74,7 @@ def judge_memory(case: Case) -> None:
 
 
 def judge_processors(case: Case) -> None:
-    """Fewer cores than workers, somebody else's load, a device that is not there."""
+    """Fewer cores than workers, another user's load, a device that is not there."""
     machine = case.measured.machine
     if machine is None:
         return
@@ -82,11 +82,11 @@ def judge_processors(case: Case) -> None:
         cause = f"{case.need.workers} workers for {machine.cores} cores"
         case.complaints.warning("cores", cause, f"set hosts.{case.host}.workers: auto")
     if _is_busy(case):
-        cause = f"load {machine.load:.1f} on {machine.cores} cores: somebody else computes here"
-        case.complaints.warning("load", cause, f"see who: {case.there('top -b -n 1 | head -15')}")
+        cause = f"load {machine.load:.1f} on {machine.cores} cores: other processes use this host"
+        case.complaints.warning("load", cause, f"list them: {case.there('top -b -n 1 | head -15')}")
     if case.need.learner and case.needs.device.startswith("cuda") and not machine.nvidia:
-        cause = f"learner.device is {case.needs.device}, and there is no NVIDIA device"
-        case.complaints.fault("device", cause, "set learner.device: auto, or learner.host to a host that has one")
+        cause = f"learner.device is {case.needs.device}, and the host has no NVIDIA device"
+        case.complaints.fault("device", cause, "set learner.device: auto, or learner.host to a host with one")
 
 
 def _is_busy(case: Case) -> bool:
@@ -106,7 +106,7 @@ def judge_folders(case: Case) -> None:
         if folder is None or (check == "store" and not case.need.learner):
             continue
         free_mb = folder.free_bytes / MB
-        mend = f"make room ({case.there(f'df -h {folder.there}')}), or name another directory: {key}"
+        mend = f"free space ({case.there(f'df -h {folder.there}')}), or set another directory: {key}"
         if folder.error is not None:
             case.complaints.fault(check, f"{folder.path} cannot be written: {folder.error}", mend)
         elif free_mb < LEAST_FREE_MB:
@@ -122,9 +122,9 @@ def judge_clock(case: Case) -> None:
         return
     direction = "ahead of" if clock.skew_s > 0 else "behind"
     cause = f"{span(abs(clock.skew_s))} {direction} this machine (+- {clock.round_trip_s * 500:.0f} ms)"
-    mend = f"on it, as root: {case.there('timedatectl set-ntp true')}"
+    mend = f"on that host, as root: {case.there('timedatectl set-ntp true')}"
     if case.need.learner and abs(clock.skew_s) > SKEW_REFUSED_S:
-        case.complaints.fault("clock", f"{cause}: run.max_wall_s is counted by the learner's clock", mend)
+        case.complaints.fault("clock", f"{cause}: run.max_wall_s uses the learner's clock", mend)
     else:
         case.complaints.warning("clock", f"{cause}: times in logs and files will not match", mend)
 
@@ -134,10 +134,10 @@ def judge_locks(case: Case) -> None:
     locks = case.measured.locks
     for lock in locks.held if locks is not None else ():
         if lock.own:
-            mend = f"end it, if it is not wanted: zmqrl down {lock.run_id}; or wait"
-            case.complaints.warning("lock", f"your {_run(lock)} is here already", mend)
+            mend = f"stop it: zmqrl down {lock.run_id}; or wait"
+            case.complaints.warning("lock", f"another run of yours is active on this host: {_run(lock)}", mend)
         else:
-            mend = "leave the host out with --limit, or ask; zmqrl does not touch it"
+            mend = "exclude the host with --limit, or ask its user; zmqrl does not stop it"
             case.complaints.fault("lock", f"busy: {_run(lock)} of user {lock.user}", mend)
 
 
@@ -152,9 +152,9 @@ def judge_curve(case: Case) -> None:
         return
     mend = f"install a pyzmq wheel there: {case.there(f'{case.need.python} -m pip install --force-reinstall pyzmq')}"
     if not curve.has:
-        case.complaints.fault("CURVE", "its libzmq was built without encryption", mend)
+        case.complaints.fault("CURVE", "the host's libzmq was built without encryption", mend)
     elif curve.mb_per_s is None:
-        case.complaints.fault("CURVE", "its self test over 127.0.0.1 got no answer", "is the loopback device up there?")
+        case.complaints.fault("CURVE", "no answer in the self test over 127.0.0.1", "check it: ip link show lo")
     elif curve.mb_per_s < LITTLE_CURVE_MB_PER_S and not _is_busy(case):
         case.complaints.warning("CURVE", f"{curve.mb_per_s:.0f} MB/s, less than 1 Gbit/s Ethernet", mend)
 
@@ -165,15 +165,15 @@ def judge_env(case: Case) -> None:
     if env is None:
         return
     if env.error is not None:
-        mend = f"mend it there ({case.again('setup')}), or send your own modules with code.sync: [./my_envs]"
+        mend = f"fix it there ({case.again('setup')}), or send your own modules with code.sync: [./my_envs]"
         case.complaints.fault("env", env.error, mend)
         return
     if env.stage != "done":
-        mend = "nothing, if it is a slow one; else see whether it hangs there"
-        case.complaints.warning("env", f"not looked at to its end: {env.stage}", mend)
+        mend = "no action required for a slow env; otherwise check whether it hangs there"
+        case.complaints.warning("env", f"check not completed: {env.stage}", mend)
     if env.repeats is False:
-        cause = f"{env.differing} went another way from the same seed and actions: restarts are not bitwise"
-        case.complaints.warning("env", cause, "let reset(seed=...) put back everything that the env remembers")
+        cause = f"{env.differing} gave other results with the same seed and actions: restarts are not bitwise identical"
+        case.complaints.warning("env", cause, "let reset(seed=...) restore all state of the env")
     if env.checker:
         mend = "see gymnasium.utils.env_checker.check_env(env)"
         case.complaints.warning("env checker", env.checker, mend)

@@ -23,14 +23,14 @@ class Link(ABC):
     """One probe. Its reader calls `words`, then `ending` and `release`; another thread calls the rest."""
 
     accepted: tuple[str, ...] = ()
-    """What to tell the user: host keys that were new and are now known."""
+    """What to report to the user: host keys that were new and are now known."""
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
-        """Lines that were marked as words and are none, by reason."""
+        """Lines with the mark of messages that are invalid, by reason."""
 
     def words_in(self, lines: Iterable[str]) -> Iterator[Word]:
-        """The words among `lines`; a malformed one is counted, what a shell wrote is left out."""
+        """The messages in `lines`; a malformed one is counted, other output is ignored."""
         for line in lines:
             try:
                 word = read_word(line)
@@ -46,7 +46,7 @@ class Link(ABC):
 
     @abstractmethod
     def words(self) -> Iterator[Word]:
-        """What it says, until it ends or the connection is lost."""
+        """Its messages, until it ends or the connection is lost."""
 
     @abstractmethod
     def ending(self) -> tuple[int | None, str]:

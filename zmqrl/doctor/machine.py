@@ -11,7 +11,7 @@ from zmqrl.orchestrators.introduction import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 
 TRIAL_BYTES = 1 << 20
-"""A directory counts as writable when this much could be written into it: permission alone says nothing of a quota."""
+"""A directory counts as writable when this much could be written into it: permissions do not show quotas."""
 
 
 def look_at_machine() -> Machine:
@@ -27,7 +27,7 @@ def look_at_folder(path: str) -> Folder:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return Folder(str(whole), str(there), 0, f"{there} is no directory")
+        return Folder(str(whole), str(there), 0, f"{there} is not a directory")
     try:
         space = os.statvfs(there)
         free = space.f_bavail * space.f_frsize

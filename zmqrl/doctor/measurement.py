@@ -15,12 +15,12 @@ class Failure:
     """ssh, python, zmqrl, packages, probe or answer."""
     cause: str
     mend: str = ""
-    """Empty: what mends this kind."""
+    """Empty: what fixes this kind."""
 
 
 @dataclass(frozen=True)
 class ClockFacts:
-    """This host's clock beside the launcher's."""
+    """This host's clock alongside the launcher's."""
 
     skew_s: float
     """Positive: it is ahead."""
@@ -59,11 +59,11 @@ class Measurement:
     def waited_for(self) -> str:
         """What comes next: named when a host does not answer in time."""
         order = (
-            ("its first word", self.hello),
+            ("the handshake", self.hello),
             ("the time", self.clock),
-            ("its processors and memory", self.machine),
-            ("its lock files", self.locks),
-            ("its directories", self.folders),
+            ("processors and memory", self.machine),
+            ("lock files", self.locks),
+            ("directories", self.folders),
             ("CURVE", self.curve),
         )
         return next((what for what, known in order if known is None), "ports, store and env")

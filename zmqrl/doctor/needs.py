@@ -26,7 +26,7 @@ LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
 
 @dataclass(frozen=True)
 class HostNeed:
-    """What the run asks of one host."""
+    """Requirements of the run for one host."""
 
     learner: bool
     workers: int | None
@@ -41,7 +41,7 @@ class HostNeed:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the run asks of all."""
+    """Requirements of the run for all hosts."""
 
     hosts: Mapping[str, HostNeed]
     learner: str
@@ -51,7 +51,7 @@ class Needs:
     curve: bool
     """Something leaves the machine and has to be encrypted."""
     learner_mb: float
-    """Memory on the learner's host beside the workers': arena and processes."""
+    """Memory on the learner's host alongside the workers': arena and processes."""
     arena_mb: float | None
     """None: the run could not be planned, the reason is in `refusal`."""
     worker_mb: float

@@ -1,6 +1,6 @@
-"""The doctor's far end: `python -m zmqrl.doctor.probe`. Orders on stdin, words on stdout, nothing else.
+"""The doctor's remote end: `python -m zmqrl.doctor.probe`. Orders on stdin, messages on stdout, nothing else.
 
-It ends with its stdin, and by itself after `MOST_S`. Its first word needs the standard library alone: a host where
+It ends with its stdin, at most after `MOST_S`. Its first message needs the standard library alone: a host where
 packages are missing can still say which ones.
 """
 
@@ -167,7 +167,7 @@ def _read_orders(orders: queue.Queue[Order | Exception], scratch: str) -> None:
 
 
 def main() -> int:
-    """Say hello, then answer until `Finish`."""
+    """Send the handshake, then answer until `Finish`."""
     signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's print is no word

@@ -1,4 +1,4 @@
-"""What each host is asked, from the configuration."""
+"""The checks of each host, from the configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORTS = 3
 
 
 def examined_hosts(config: Config) -> dict[str, HostSection]:
-    """Hosts that can be asked, filled from the defaults: those of the file and the learner's; none that are manual."""
+    """Hosts to check, filled from the defaults: those of the file and the learner's; none that are manual."""
     hosts = {config.learner.host: HostSection(workers=0), **config.hosts}
     return {name: filled(host, config.defaults) for name, host in hosts.items() if not host.manual}
 

@@ -40,7 +40,7 @@ class Door:
         self._thread.start()
 
     def listening(self) -> Listening:
-        """Ports and addresses, or why a port cannot be had."""
+        """Ports and addresses, or why a port is unavailable."""
         return self._said.result()
 
     def close(self) -> None:
@@ -162,10 +162,10 @@ def _round_trip(knocking: zmq.Socket[Any]) -> float:
 
 
 def _tcp(address: str, port: int) -> str:
-    """What plain TCP says of a port that does not answer."""
+    """Result of a plain TCP connection to a port that does not answer."""
     try:
         socket.create_connection((address, port), TCP_S).close()
-        return "connects, but something else than the check answers there"
+        return "connected, but another program answers on this port"
     except TimeoutError:
         return "no answer: filtered or not routed"
     except OSError as error:

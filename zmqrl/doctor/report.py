@@ -1,4 +1,4 @@
-"""What the user sees: one table, one line per fault with its mend, warnings apart."""
+"""What the user sees: one table, one line per fault with its fix, warnings apart."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _verdict(hosts: int, grave: Sequence[Fault], mild: Sequence[Fault]) -> str:
     many = f"{hosts} host{'s' * (hosts != 1)} examined"
     warned = f", {len(mild)} warning{'s' * (len(mild) != 1)}"
     if not grave:
-        return f"{many}{warned if mild else ''}: nothing stands in the way"
-    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} in the way of a launch{warned}"
+        return f"{many}{warned if mild else ''}: no faults"
+    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} preventing a launch{warned}"
 
 
 def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -105,12 +105,12 @@ def _clock(m: Measurement) -> str:
 
 def _ports(m: Measurement) -> str:
     if m.listening is not None:
-        return "listens" if m.listening.error is None else "taken"
+        return "free" if m.listening.error is None else "in use"
     if m.reached is None:
         return UNKNOWN
     whole = [answer for answer in m.reached.answers if not any(answer.ports.values())]
     if not whole:
-        return "no way"
+        return "unreachable"
     best = min(whole, key=lambda answer: answer.round_trip_ms or 0.0)
     more = f" +{len(whole) - 1}" if len(whole) > 1 else ""
     return f"{best.address}{more} {best.round_trip_ms or 0.0:.1f} ms"
@@ -126,8 +126,8 @@ def _store(m: Measurement) -> str:
     if m.store is None:
         return UNKNOWN
     if not m.store.seen:
-        return "not seen"
-    return f"{m.store.visible_s * 1000:.0f} ms" if m.store.visible_s is not None else "seen"
+        return "not shared"
+    return f"{m.store.visible_s * 1000:.0f} ms" if m.store.visible_s is not None else "shared"
 
 
 def _env(m: Measurement) -> str:

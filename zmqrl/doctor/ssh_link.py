@@ -63,5 +63,5 @@ class SshLink(Link):
 
 
 def far_command(host: HostSection) -> str:
-    """What the far shell is told: from the work directory, if it is there, as the host agent would be started."""
+    """The command for the remote shell: from the work directory, if it is there, as the host agent would be started."""
     return f"cd {far(host.workdir)} 2>/dev/null; exec {environment(host)}{far(host.python)} -m {MODULE}"

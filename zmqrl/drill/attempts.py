@@ -22,7 +22,7 @@ class Ended:
     """How an attempt ended; the next one has been started."""
 
     gone_s: float | None
-    """Until no process was left; None for an attempt that ended as it was asked to."""
+    """Until no process was left; None for an attempt that ended as requested."""
     injected: bool
     """False: the process had ended before it could be killed."""
     failure: str | None = None

@@ -1,7 +1,7 @@
 """The outside check: every env step that was stored is there exactly once, and none is missing. Pure.
 
 It knows three things, none of which is the ledger: the rows that each learner process was given, the rows in slots
-that were stored and that no learner had taken when the run ended, and how far each env says that it stepped. From the
+that were stored and that no learner had taken when the run ended, and how many steps each env recorded. From the
 run's seed it derives which episode follows which, so a gap is seen wherever it is.
 """
 
@@ -32,7 +32,7 @@ class Expected:
 
     seed: int
     keyed_by_incarnation: bool
-    """async: a new incarnation begins episodes of its own. Else a successor goes on where its predecessor stood."""
+    """async: a new incarnation begins episodes of its own. Else a successor continues where its predecessor stood."""
     vector_envs: int
     num_envs: int
     segment_steps: int
@@ -59,7 +59,7 @@ class OutsideCheck:
     """Missing before the last one of their stream, or stepped after it and more than an open segment holds."""
     doubled: int
     foreign: int
-    """Not of the stream that their segment names, or not what the env says after the row before."""
+    """Not of the stream that their segment names, or not the env's successor of the previous row."""
     unstored: int
     """Stepped at the end of a stream and not stored: the open segment of a worker that died or was stopped."""
     findings: tuple[str, ...] = ()
@@ -71,11 +71,11 @@ class OutsideCheck:
 
 
 class Stream(NamedTuple):
-    """One env slot's episodes, each going on where the one before ended."""
+    """One env slot's episodes, each continuing where the one before ended."""
 
     vector_env: int
     incarnation: int
-    """0 in single and sync, where successors go on."""
+    """0 in single and sync, where successors continue."""
     env: int
 
 
@@ -153,7 +153,7 @@ class _Judge:
         more = len(rows) - len(unique)
         if more:
             self._doubled += more
-            self._tell(f"one learner was given {more} rows of the same segments twice")
+            self._tell(f"one learner received {more} rows of the same segments twice")
         return unique
 
     def stream(self, stream: Stream, rows: Array) -> None:
@@ -201,16 +201,16 @@ class _Judge:
         missing, more = np.maximum(due - seen, 0), np.maximum(seen - due, 0)
         self._lost += int(missing.sum())
         self._doubled += int(more.sum())
-        for what, where in (("missing", missing), ("there more than once", more)):
+        for what, where in (("missing", missing), ("present more than once", more)):
             if where.any():
                 at = int(np.flatnonzero(where)[0])
                 k = int(np.searchsorted(starts, at, "right")) - 1
                 self._tell(f"{stream}: {int(where.sum())} rows {what}, first episode {k} t {at - int(starts[k])}")
                 near = rows[np.abs(ordinals - at) <= 1]
-                self._tell(f"    beside it: {near[:MOST_TOLD].tolist()}")
+                self._tell(f"    adjacent rows: {near[:MOST_TOLD].tolist()}")
 
     def _follow(self, stream: Stream, rows: Array, ordinals: Array) -> None:
-        """What the env said of its actions is what was stored of them."""
+        """What the env reported of its actions is what was stored of them."""
         order = np.argsort(ordinals, kind="stable")
         rows, ordinals = rows[order], ordinals[order]
         wrong = int(np.count_nonzero(rows["digest"][rows["t"] == 0]))

@@ -32,7 +32,7 @@ def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
     """Run the whole drill in `asked.folder`.
 
     Raises:
-        ConfigError: The preset cannot be run as asked, or `--small-disk` not be had; nothing was started.
+        ConfigError: The preset cannot be run as requested, or `--small-disk` failed; nothing was started.
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
     learning, budget = learning_run(asked)
@@ -95,7 +95,7 @@ def _targets(plan: RunPlan, asked: Asked) -> list[Target]:
 
 
 def _run(sessions: list[Session], for_s: float) -> None:
-    """Each in a thread of its own; the main thread hears signals, and ends the runs whatever happens."""
+    """Each in a separate thread; the main thread receives signals, and ends the runs whatever happens."""
     clock = Clock(for_s, threading.Barrier(len(sessions)), threading.Event())
     errors: list[BaseException] = []
 
@@ -115,7 +115,7 @@ def _run(sessions: list[Session], for_s: float) -> None:
             while thread.is_alive():
                 thread.join(JOIN_S)
     except KeyboardInterrupt:
-        raise Interrupted("the drill was interrupted; its runs were ended") from None
+        raise Interrupted("the drill was interrupted; its runs were stopped") from None
     finally:
         clock.stop.set()
         clock.begin.abort()
@@ -150,7 +150,7 @@ def _given(subject: Subject, record: Path) -> list[Given]:
 
 
 def _books_rows(subject: Subject) -> tuple[int, int] | None:
-    """How many rows are stored as the books have it; a killed leg may have been between two of its words."""
+    """How many rows are stored by the stream records; a killed attempt may have been between two stores."""
     if subject.sync:
         env_steps = (subject.summary() or {}).get("env_steps")
         return None if env_steps is None else (env_steps, env_steps)

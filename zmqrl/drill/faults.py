@@ -12,7 +12,7 @@ from zmqrl.errors import ConfigError
 WHOLE_RUN = frozenset({"agent", "launcher"})
 """Roles whose death ends the attempt."""
 EVERY_PROCESS = "run"
-"""The role that stands for all processes of a run."""
+"""The role of faults of all processes of a run."""
 
 
 class Action(Enum):
@@ -31,7 +31,7 @@ class Action(Enum):
     HANG = "hang"
     """SIGSTOP for ever: the run has to notice."""
     STALL = "stall"
-    """The env never returns from a step, while the process's heartbeats go on (the witness run alone can do this)."""
+    """The env never returns from a step, while the process's heartbeats continue (witness run only)."""
     DAMAGE = "damage"
     """The newest checkpoint is cut or overwritten, and the learner killed."""
     NO_SPACE = "no-space"
@@ -113,7 +113,7 @@ HOLD_S: Mapping[Action, tuple[float, float]] = {
     Action.KILL_RESUME: (0.0, 0.5),
     Action.KILL_END: (0.0, 0.2),
 }
-"""Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must go on."""
+"""Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must continue."""
 SHARES: Mapping[tuple[str, str], int] = {
     ("worker", "kill"): 4,
     ("broker", "kill"): 3,
@@ -148,7 +148,7 @@ SHARES: Mapping[tuple[str, str], int] = {
     ("agent", "kill-end"): 1,
     ("launcher", "kill-end"): 1,
 }
-"""How often each kind lies in a deck; decks are dealt one after the other, so that no kind is forgotten."""
+"""How often each kind lies in a deck; decks are dealt one after the other, so that every kind occurs."""
 
 
 def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
@@ -161,7 +161,7 @@ def _kinds(word: str, option: str) -> list[Kind]:
     meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-        raise ConfigError(f"{option} {word}: there is no such fault; there are {known}, or a role for all of its own")
+        raise ConfigError(f"{option} {word}: unknown fault; known: {known}, or a role for all faults of it")
     return meant
 
 
@@ -178,7 +178,7 @@ class Minimum:
 
 
 def minimums_named(words: Sequence[str]) -> tuple[Minimum, ...]:
-    """From `role:fault=N` to minimums; ConfigError says what is wrong."""
+    """From `role:fault=N` to minimums; ConfigError states what is wrong."""
     found = []
     for word in words:
         name, _, count = word.partition("=")
@@ -194,14 +194,14 @@ class Target:
 
     run: str
     roles: frozenset[str]
-    """Roles that have processes, beside `agent` and `launcher`."""
+    """Roles that have processes, alongside `agent` and `launcher`."""
     workers: int
     stalls: bool = False
-    """Whether its env can be told to hang."""
+    """Whether its env can be made to hang."""
     small_disk: bool = False
     """Whether its directory lies on a disk that can be filled."""
     only: frozenset[Kind] = frozenset()
-    """Kinds that were asked for; none: all."""
+    """Kinds that were requested; none: all."""
 
     def kinds(self) -> list[Kind]:
         """One deck."""
@@ -223,7 +223,7 @@ def plan_faults(
     """`count` faults over `for_s` seconds, in order of time; the same for the same arguments.
 
     Raises:
-        ConfigError: None of the kinds that were asked for can be done to these runs, or `minimums` are more than
+        ConfigError: None of the kinds that were requested can be done to these runs, or `minimums` are more than
             `count` faults.
     """
     dice = random.Random(seed)
@@ -243,7 +243,7 @@ def _drawn(
 ) -> list[tuple[Target, Kind]]:
     """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
     if not targets:
-        raise ConfigError("--only: no process of these runs can have such a fault")
+        raise ConfigError("--only: the fault does not apply to any process of these runs")
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
         raise ConfigError(f"--at-least: {len(drawn)} faults are more than the {count} of the drill; raise --faults")
@@ -259,7 +259,9 @@ def _drawn(
 def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
     able = [target for target in targets if target.can_have(kind)]
     if not able:
-        raise ConfigError(f"--at-least {kind.role}:{kind.action.value}: no process of these runs can have such a fault")
+        raise ConfigError(
+            f"--at-least {kind.role}:{kind.action.value}: the fault does not apply to any process of these runs"
+        )
     return able[dice.randrange(len(able))]
 
 

@@ -15,7 +15,7 @@ from zmqrl.memory_backends.zmq import ZmqBackend, ZmqSource
 from zmqrl.types import Array
 
 EVERY = 10
-"""Often enough that one is left of the rounds that no learner goes back from."""
+"""Often enough that one is left of the rounds that no learner rolls back from."""
 Columns = Mapping[str, Array]
 
 

@@ -38,7 +38,7 @@ class RecentDeaths:
         self._died: dict[str, float] = {}
 
     def add(self, fault: Fault, now: float) -> None:
-        """`fault` is over. With a new attempt the run forgets the deaths of the one before."""
+        """`fault` is over. With a new attempt the run discards the deaths of the one before."""
         if fault.kind.ends_run:
             self._died.clear()
         if fault.kind.action not in SURVIVED:

@@ -1,4 +1,4 @@
-"""What a drill found: by role and kind of fault, the books, the outside check, and a verdict."""
+"""What a drill found: by role and kind of fault, the stream records, the outside check, and a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zmqrl.drill.session import Outcome
 from zmqrl.types import Ledger
 
 UNKNOWN = "unknown"
-"""The reason of dropped rows that nobody can explain."""
+"""The reason of dropped rows without a known cause."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reached:
-    """A minimum that was asked for (`--at-least`), and how many there were."""
+    """A minimum that was requested (`--at-least`), and how many there were."""
 
     kind: str
     wanted: int
@@ -72,11 +72,11 @@ class RunReport:
     legs: int
     """Lives of its launcher."""
     ledger: dict[str, Any] | None
-    """Of the last leg, from `summary.json`."""
+    """Of the last attempt, from `summary.json`."""
     failures: tuple[str, ...]
     left: tuple[str, ...]
     ledgers: tuple[Ledger, ...] = ()
-    """Of each attempt that ended as it was asked to, as its shared memory had it."""
+    """Of each attempt that ended as requested, from its shared memory."""
 
     @property
     def unknown(self) -> int:
@@ -92,7 +92,7 @@ class RunReport:
         if self.exit_code != 0:
             found.append(f"{self.name}: exit code {self.exit_code}")
         if self.ledger is None and not self.failures:
-            found.append(f"{self.name}: there is no ledger")
+            found.append(f"{self.name}: the ledger is missing")
         elif self.ledger is not None and not self.ledger["balanced"]:
             found.append(f"{self.name}: the ledger does not balance: {self.ledger}")
         before = self.ledgers[:-1]  # the last one is the summary's
@@ -142,7 +142,7 @@ class Report:
     runs: tuple[RunReport, ...]
     outside: OutsideCheck | None
     books_rows: tuple[int, int] | None
-    """Least and most rows that the books say are stored, beside `outside.rows`."""
+    """Least and most rows that are stored by the stream records, alongside `outside.rows`."""
     threshold: Threshold
     scenario: str | None = None
     plant: str | None = None
@@ -156,7 +156,9 @@ class Report:
         found += [f"{o.fault.run}: {_named(o.fault)} did not recover" for o in late]
         for run in self.runs:
             found += run.faults
-        found += [f"{r.injected} faults {r.kind}, and --at-least says {r.wanted}" for r in self.reached() if r.short]
+        found += [
+            f"{r.injected} faults {r.kind}, and --at-least requires {r.wanted}" for r in self.reached() if r.short
+        ]
         return (*found, *self._outside_faults(), *(["the threshold was not reached"] if self.threshold.failed else []))
 
     def _at_once(self) -> str:
@@ -169,7 +171,7 @@ class Report:
     def _outside_faults(self) -> list[str]:
         outside, books = self.outside, self.books_rows
         if outside is None:
-            return ["there is no outside check"]
+            return ["the outside check is missing"]
         found = []
         if not outside.holds:
             found.append(
@@ -177,7 +179,7 @@ class Report:
             )
         if books is not None and not books[0] <= outside.rows <= books[1]:
             found.append(
-                f"outside check: the books say {books[0]} to {books[1]} rows are stored, {outside.rows} were seen"
+                f"outside check: {books[0]} to {books[1]} rows are recorded as stored, {outside.rows} were found"
             )
         return found
 
@@ -240,7 +242,9 @@ class Report:
             rows += [f"  {finding}" for finding in outside.findings]
         rows.append(f"threshold: {self.threshold}")
         rows += [f"FAULT: {fault}" for fault in self.faults]
-        rows.append(f"verdict: {'nothing lost, nothing twice, all recovered' if not self.faults else 'FAIL'}")
+        rows.append(
+            f"verdict: {'no row lost, no row stored twice, all processes recovered' if not self.faults else 'FAIL'}"
+        )
         return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""The two runs of a drill: the preset as it is, and beside it the witness run."""
+"""The two runs of a drill: the preset as it is, and alongside it the witness run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zmqrl.launch.plan_run import plan_run
 ENDLESS = 1_000_000_000
 """Env steps: the drill ends its runs."""
 WALL_SLACK_S = 600.0
-"""A run whose drill was killed ends by itself, this much later than twice the drill."""
+"""A run whose drill was killed reaches its limit this much later than twice the drill."""
 RESTART: Mapping[str, Any] = {"max": 1000, "window_s": 5.0}
 """A drill kills more often than `restart.max` of any honest run allows; the window keeps the backoff short."""
 LIMITS: Mapping[str, Any] = {"lost_after_s": 6.0, "stalled_after_s": 8.0, "start_s": 30.0}
@@ -37,7 +37,7 @@ FULL_AFTER = 4
 OWN_RATIO = 0.05
 """Replay ratio of a witness whose preset has none."""
 MOST_ENVS, MOST_STEPS = 4, 32
-"""The witness's vector envs are no larger: what is drilled is the way of a segment, not its size."""
+"""The witness's vector envs are not larger: what is drilled is the way of a segment, not its size."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Asked:
     plant: str | None = None
     """The defect (`planted.DEFECTS`) that the witness run has."""
     small_disk: bool = False
-    """Whether the witness run's directory lies on a small disk of its own."""
+    """Whether the witness run's directory lies on a separate small disk."""
 
 
 def learning_run(asked: Asked) -> tuple[Subject, int]:

@@ -36,7 +36,7 @@ _ALL: Mapping[str, Scenario] = {
         "cartpole-dqn",
         mode="sync",
         overrides=_small_replay(PRIORITISED, "run.checkpoint_every_s=2"),
-        purpose="prioritised replay that is full and evicts, older FULLs to go back to",
+        purpose="prioritised replay at capacity with eviction, rollback to older full checkpoints",
         learns=False,
     ),
     "dqn-async-0.02": Scenario(
@@ -76,7 +76,7 @@ SCENARIOS: Mapping[str, Scenario] = {name: replace(scenario, name=name) for name
 def scenario_named(name: str) -> Scenario:
     """ConfigError names those that there are."""
     if name not in SCENARIOS:
-        raise ConfigError(f"--scenario {name!r} is unknown; known: {', '.join(SCENARIOS)}")
+        raise ConfigError(f"unknown --scenario {name!r}; known: {', '.join(SCENARIOS)}")
     return SCENARIOS[name]
 
 

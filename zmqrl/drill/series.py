@@ -48,12 +48,14 @@ class Series:
         rows += [f"FAULT: {name}: {fault}" for name, report in self.reports.items() for fault in report.faults]
         counted = ", ".join(f"{self.kills(role)} of {role}" for role in ROLES)
         rows.append(f"kills: {counted}")
-        rows.append(f"verdict: {'nothing lost, nothing twice, all recovered' if self.exit_code == 0 else 'FAIL'}")
+        rows.append(
+            f"verdict: {'no row lost, no row stored twice, all processes recovered' if self.exit_code == 0 else 'FAIL'}"
+        )
         return "\n".join(rows)
 
 
 def drill_all(asked: Asked, tell: Callable[[str], None]) -> Series:
-    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a folder of its own.
+    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a separate folder.
 
     Raises:
         ConfigError, Interrupted: As `drill`; the scenarios before have their reports.

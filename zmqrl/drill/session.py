@@ -1,4 +1,4 @@
-"""One run taken through its faults: inject, watch, measure; in a thread of its own beside the other run's."""
+"""One run taken through its faults: inject, watch, measure; in a separate thread alongside the other run's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_S = 60.0
 RECOVERY_S = 60.0
 """What has not recovered by then has not recovered."""
 MOST_ENDS = 3
-"""A run that ended by itself so often is left alone."""
+"""A run that ended unexpectedly this often is not resumed."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class Session:
     record: Path
     """Folder of the witness env's files."""
     threshold: float | None = None
-    """Go on without faults until the mean return of 100 episodes has reached it, or `budget_env_steps`."""
+    """Continue without faults until the mean return of 100 episodes has reached it, or `budget_env_steps`."""
     budget_env_steps: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """What should not have happened: the run ended by itself, or did not start."""
+    """What should not have happened: the run ended unexpectedly, or did not start."""
     exit_code: int | None = None
     faults_s: float = 0.0
     """From the first moment that a fault could come to the last recovery."""
@@ -139,7 +139,7 @@ class Session:
         for active in list(self._active):
             self._note(active, None)
         if pending and not clock.stop.is_set():
-            self.failures.append(f"{len(pending)} faults found no moment to come")
+            self.failures.append(f"{len(pending)} faults were not injected before the end")
 
     def _may_come(self, fault: Fault, look: Look) -> bool:
         """Once it is time, its processes are there, and it may overlap with each fault that is open."""
@@ -228,12 +228,12 @@ class Session:
         self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
 
     def _ended_by_itself(self) -> None:
-        """No fault of ours ends a run but those that mean to: it is noted, and the run resumed."""
+        """An unexpected end of the run: it is noted, and the run resumed."""
         self._ends += 1
         self._end_deeds()
         during = ", ".join(str(a.fault.kind) for a in self._active) or "none"
         code, words = self.subject.exit_code, self.subject.last_words()
-        self.failures.append(f"the run ended by itself with exit code {code}, faults in progress: {during}\n{words}")
+        self.failures.append(f"the run ended unexpectedly with exit code {code}, faults in progress: {during}\n{words}")
         for active in list(self._active):
             self._note(active, None)
         self.subject.await_gone({})
@@ -252,7 +252,7 @@ class Session:
                 return
 
     def _catch_up(self, clock: Clock) -> None:
-        """In sync a learner that went back to a FULL repeats rounds: the check wants all that was ever stepped."""
+        """In sync a learner that rolled back to a FULL repeats rounds: the check needs all rows that were stepped."""
         if not (self.subject.witness and self.subject.sync):
             return
         until = time.monotonic() + RECOVERY_S

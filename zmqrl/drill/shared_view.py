@@ -1,4 +1,4 @@
-"""The memory that a run's processes share, looked at from outside: the books, held slots, the newest version."""
+"""The shared memory of a run, read from outside: the stream records, held slots, the newest version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARENA, WEIGHTS = "memfd:zmqrl-arena", "memfd:zmqrl-weights"
 
 
 class SharedView:
-    """Reads only. It holds the memory until `close`, so the books of a run that was killed can still be read."""
+    """Reads only. It maps the memory until `close`, so the stream records of a killed run remain readable."""
 
     def __init__(self, arena: Arena, weights_fd: int) -> None:
         self._arena, self._weights_fd = arena, weights_fd
@@ -51,15 +51,15 @@ class SharedView:
         return self._weights.version()
 
     def ledger(self) -> Ledger:
-        """The books as they stand."""
+        """The current stream records."""
         return self._arena.ledger()
 
     def left_over(self) -> Array:
-        """The witness's rows in slots that are booked and not released: a next learner would be given them."""
+        """The witness's rows in slots that are accepted and not released: a next learner would be given them."""
         return self._rows(self._arena.held())
 
     def in_flight(self) -> Array:
-        """The witness's rows in slots that are sealed and not booked."""
+        """The witness's rows in slots that are sealed and not accepted."""
         return self._rows(self._arena.sealed())
 
     def close(self) -> None:

@@ -61,11 +61,13 @@ def release(folder: Path) -> None:
 def _leave_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS):
-        raise ConfigError(f"--small-disk: no mount namespace: {os.strerror(ctypes.get_errno())}; it needs root")
+        raise ConfigError(
+            f"--small-disk: cannot create a mount namespace: {os.strerror(ctypes.get_errno())}; run as root"
+        )
     _command("mount", "--make-rprivate", "/")
 
 
 def _command(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError(f"--small-disk: {' '.join(words)}: {done.stderr.strip()}; it needs root")
+        raise ConfigError(f"--small-disk: {' '.join(words)}: {done.stderr.strip()}; run as root")

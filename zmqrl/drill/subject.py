@@ -1,4 +1,4 @@
-"""A run under drill: the command in a process of its own, its processes, and what can be seen of it from outside."""
+"""A run under drill: the command in a separate process, its processes, and what can be seen of it from outside."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LAUNCHER = "launcher-0"
 GONE_S = 5.0
 """Within this everything must be gone once launcher or host agent was killed."""
 END_S = 60.0
-"""How long a run that was asked to stop may take."""
+"""How long a run may take to stop."""
 _VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One life of the launcher, and the books as they stood when its arena went (None: it had none)."""
+    """One life of the launcher, and the stream records at the end of its arena (None: no arena)."""
 
     ended_ns: int
     """Unix time."""
@@ -50,7 +50,7 @@ class Subject:
     plan: RunPlan
     """For the layout of its memory; the run makes its own from the same arguments."""
     arguments: Sequence[str]
-    """What stands after `zmqrl train`."""
+    """Arguments after `zmqrl train`."""
     witness: bool = False
     legs: list[Leg] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Subject:
 
     @property
     def output(self) -> Path:
-        """Everything that its launchers said."""
+        """Everything that its launchers reported."""
         return self.run_dir.with_name(f"{self.name}.log")
 
     @property
@@ -82,7 +82,7 @@ class Subject:
 
     @property
     def sync(self) -> bool:
-        """Whether successors go on where their predecessors stood."""
+        """Whether successors continue from the state of their predecessors."""
         return self.plan.config.run.mode != "async"
 
     def start(self, resume: bool = False) -> None:
@@ -156,7 +156,7 @@ class Subject:
             self._process.send_signal(signal.SIGUSR1)
 
     def await_end(self, before: Mapping[str, ProcessId]) -> int:
-        """Wait for the end of a run that was asked to stop. Returns the exit code."""
+        """Wait for the end of a run after a stop request. Returns the exit code."""
         assert self._process is not None
         try:
             code = self._process.wait(END_S)
@@ -191,11 +191,11 @@ class Subject:
             return None
 
     def solved_at(self) -> int | None:
-        """Env steps at which the run reached its env's threshold, as its summary says."""
+        """Env steps at which the run reached its env's threshold, as its summary states."""
         return (self.summary() or {}).get("solved_at_env_steps")
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """The end of what it reported."""
         try:
             return self.output.read_bytes()[-2000:].decode(errors="replace")
         except OSError:

@@ -1,4 +1,4 @@
-"""An env whose observation says which step of which episode it is, and which writes down by itself what it stepped."""
+"""An env whose observation contains episode and step, and which records every step that it made."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WitnessEnv(gymnasium.Env[Array, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Count; reward 1."""
-        assert self._steps is not None, "reset comes first"
+        assert self._steps is not None, "reset precedes step"
         self._steps.stall_if_told()
         if self._step_s:
             time.sleep(self._step_s)

@@ -23,7 +23,7 @@ SUFFIX = "rows"
 
 @dataclass(frozen=True)
 class WitnessConfig:
-    """The fields beside `kind`."""
+    """The fields other than `kind`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -39,7 +39,7 @@ class _Witness(Algorithm):
     config: WitnessConfig
 
     def network(self) -> NetworkSpec:
-        """Small; nobody trains it."""
+        """Small; it is not trained."""
         layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
         return NetworkSpec((("q", layers),))
 
@@ -79,7 +79,7 @@ class WitnessOffPolicy(_Witness):
 
     @property
     def prioritised(self) -> Mapping[str, float] | None:
-        """As asked."""
+        """Priorities, if configured."""
         return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
 
     def learner(self, weights: Weights, device: str) -> OffPolicyLearner:

@@ -1,4 +1,4 @@
-"""What the witness env says in its observations, and how rows of it are read back from segments."""
+"""Content of the witness env's observations, and how rows of it are read back from segments."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ROW = np.dtype(
         ("action", "<i4"),
     ]
 )
-"""One env step: the first four are what the books call its segment, the rest is what the env itself said."""
+"""One env step: the first four fields identify its segment, the rest is from the env's observation."""
 
 
 EPISODE_LIMIT = 100
-"""Above every episode's length: it cuts none, and bounds what a take-up carries."""
+"""Above every episode's length: it cuts none, and bounds what a handover carries."""
 
 
 def episode_steps(seed: int) -> int:

@@ -12,7 +12,7 @@ from zmqrl.types import Array, EnvSpec
 
 @dataclass(frozen=True)
 class EnvSlotState:
-    """Where one env of a vector env stands: enough to rebuild it when the env is deterministic.
+    """The position of one env of a vector env: enough to rebuild it when the env is deterministic.
 
     `actions` are those given since the reset of episode `episode`, in order, `[steps, ...]`;
     None is none. `resetting` is true when the last step ended episode `episode`, so that the next step
@@ -23,7 +23,7 @@ class EnvSlotState:
     actions: Array | None = None
     resetting: bool = False
     state: Array | None = None
-    """uint8 `[bytes]`: what the env's `get_state` returned; then there are no actions."""
+    """uint8 `[bytes]`: what the env's `get_state` returned; then no actions are stored."""
     obs: Array | None = None
     """With `state`: the last observation."""
     elapsed: int = 0
@@ -44,7 +44,7 @@ class StepResult(NamedTuple):
 
 
 class VectorEnv(ABC):
-    """N envs of one kind. One thread; nothing here blocks longer than the user's env does.
+    """N envs of one kind. One thread; no method blocks longer than the user's env.
 
     NEXT_STEP autoreset: the step after one that ended an episode ignores its action, resets, and
     returns the first observation of the next episode with reward 0 and both flags false. The caller
@@ -68,7 +68,7 @@ class VectorEnv(ABC):
 
     def states(self) -> Array:
         """uint8 `[N, bytes]`: the state of each env, zeros where the next step resets; of envs that have one."""
-        raise NotImplementedError(f"{type(self).__name__} has no states")
+        raise NotImplementedError(f"{type(self).__name__} does not save states")
 
     @abstractmethod
     def close(self) -> None:

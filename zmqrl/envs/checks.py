@@ -34,12 +34,12 @@ def first_bad_slot(obs: Array, reward: Array) -> tuple[int, str] | None:
         rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
         if rows.any():
             slot = int(rows.argmax())
-            return slot, f"it returned an observation with NaN: {_short(obs[slot])}"
+            return slot, f"the observation has NaN: {_short(obs[slot])}"
     if not math.isfinite(reward.sum()):
         rows = ~np.isfinite(reward)
         if rows.any():
             slot = int(rows.argmax())
-            return slot, f"it returned the reward {reward[slot]}"
+            return slot, f"the reward is {reward[slot]}"
     return None
 
 

@@ -27,12 +27,12 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
         missing = error.name or str(error)
         module = section.id.partition(":")[0]
         if f"{module}.".startswith(f"{missing}."):
-            return ConfigError(f"env.id: {section.id!r}: there is no module {missing!r}{_near(section.id)}")
+            return ConfigError(f"env.id: {section.id!r}: module {missing!r} was not found{_near(section.id)}")
         return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
     if isinstance(error, TypeError) and section.kwargs:
         kwargs = dict(section.kwargs)
         return ConfigError(f"env.kwargs: {kwargs} are not accepted by {section.id!r}: {_first_line(error)}")
-    return ConfigError(f"env.id: {section.id!r} cannot be made: {type(error).__name__}: {_first_line(error)}")
+    return ConfigError(f"env.id: {section.id!r} cannot be created: {type(error).__name__}: {_first_line(error)}")
 
 
 def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
@@ -46,7 +46,7 @@ def _near(env_id: str) -> str:
     names = list(gym.registry)
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
-    return f"; did you mean {by_lower[found[0]]!r}?" if found else "; write `module:Class` for an env of your own"
+    return f"; did you mean {by_lower[found[0]]!r}?" if found else "; write `module:Class` for your own env"
 
 
 def _install(section: EnvSection, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Which vector env a run's mode wants."""
+"""The vector env of a run's mode."""
 
 from __future__ import annotations
 

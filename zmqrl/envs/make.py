@@ -1,4 +1,4 @@
-"""From the `env` section to gymnasium envs, and the launcher's look at an env before anything is started."""
+"""From the `env` section to gymnasium envs, and the launcher's check of an env before anything is started."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
 
 
 def probe(section: EnvSection) -> EnvSpec:
-    """What the run must know of its env. Makes one and closes it again; nothing of it reaches stdout or stderr.
+    """Properties of the env. Creates one env and closes it; its output does not reach stdout or stderr.
 
     Raises:
         ConfigError: It cannot be made, or its spaces are not supported; names key, value and the nearest id.
@@ -94,7 +94,7 @@ def quiet() -> Iterator[None]:
 
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
     if not isinstance(env, gym.Env):
-        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is no gymnasium.Env")
+        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is not a gymnasium.Env")
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     threshold = env.spec.reward_threshold if env.spec is not None else None
@@ -146,7 +146,7 @@ def _wrapper(path: str) -> Callable[[Env], Env]:
     except ImportError as error:
         raise ConfigError(f"env.wrappers: {path!r} cannot be imported: {error}") from error
     if found is None:
-        raise ConfigError(f"env.wrappers: {path!r} is not found; write `module:Wrapper`")
+        raise ConfigError(f"env.wrappers: {path!r} was not found; write `module:Wrapper`")
     return found
 
 

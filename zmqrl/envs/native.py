@@ -17,7 +17,7 @@ WHOLE_BATCH = -1
 
 
 class NativeVectorEnv(VectorEnv):
-    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt but begun afresh."""
+    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt, envs start again."""
 
     def __init__(self, spec: EnvSpec, env: Any, num_envs: int, seed: int, vector_env: int, incarnation: int) -> None:
         self.spec = spec
@@ -52,9 +52,11 @@ class NativeVectorEnv(VectorEnv):
         self._steps += 1
         self._check(obs, reward)
         if done.shape != self._flags:
-            self._fault(WHOLE_BATCH, f"it returned flags of shape {done.shape}, not {self._flags}")
+            self._fault(WHOLE_BATCH, f"the env returned flags of shape {done.shape}, expected {self._flags}")
         if self._done.any() and (done[self._done].any() or reward[self._done].any()):
-            self._fault(int(self._done.argmax()), "after an episode's end it did not return a bare reset (NEXT_STEP)")
+            self._fault(
+                int(self._done.argmax()), "the step after the end of an episode is not a reset (NEXT_STEP autoreset)"
+            )
         self._done = done
         return StepResult(obs, reward, terminated, truncated)
 
@@ -65,7 +67,7 @@ class NativeVectorEnv(VectorEnv):
 
     def _check(self, obs: Array, reward: Array) -> None:
         if obs.shape != self._shape or reward.shape != self._flags:
-            self._fault(WHOLE_BATCH, f"it returned shapes {obs.shape} and {reward.shape}, not {self._shape}")
+            self._fault(WHOLE_BATCH, f"the env returned shapes {obs.shape} and {reward.shape}, expected {self._shape}")
         bad = first_bad_slot(obs, reward)
         if bad is not None:
             self._fault(*bad)

@@ -69,7 +69,7 @@ class SeededVectorEnv(VectorEnv):
                 if type(row) is not np.ndarray:
                     row = np.asarray(row)
                 if row.shape != shape:
-                    self._fault(slot, f"it returned an observation of shape {row.shape}, its space says {shape}")
+                    self._fault(slot, f"step returned an observation of shape {row.shape}, its space has {shape}")
                 obs[slot] = row
                 reward[slot] = gain
                 count = elapsed[slot] = elapsed[slot] + 1
@@ -100,7 +100,7 @@ class SeededVectorEnv(VectorEnv):
             env = make()
         except Exception as error:  # the user's constructor may raise anything
             where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
-            raise where.fault(f"it cannot be made: {type(error).__name__}: {error}") from error
+            raise where.fault(f"the env cannot be created: {type(error).__name__}: {error}") from error
         # Counting steps and checking the order of calls is done here: two Python calls per step less.
         inner, limit = stripped(env)
         self._envs.append(inner)
@@ -126,9 +126,9 @@ class SeededVectorEnv(VectorEnv):
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._fault(slot, f"reset raised {type(error).__name__}: {error}", error)
         if row.shape != self._shape:
-            self._fault(slot, f"reset returned an observation of shape {row.shape}, its space says {self._shape}")
+            self._fault(slot, f"reset returned an observation of shape {row.shape}, its space has {self._shape}")
         if row.dtype.kind not in "fiub" or (row.dtype.kind == "f" and self._obs.dtype.kind != "f"):
-            self._fault(slot, f"reset returned an observation of {row.dtype}, its space says {self._obs.dtype}")
+            self._fault(slot, f"reset returned an observation of {row.dtype}, its space has {self._obs.dtype}")
         self._obs[slot] = row
 
     def _replay(self, slot: int, state: EnvSlotState) -> None:
@@ -152,7 +152,7 @@ class SeededVectorEnv(VectorEnv):
 
     def states(self) -> Array:
         spec = self.spec.state
-        assert spec is not None, "the spec has none"
+        assert spec is not None, "the env spec has no state"
         found: Array = np.zeros((self.num_envs, spec.nbytes), np.uint8)
         for slot, env in enumerate(self._envs):
             if self._phase[slot] == RUNNING:
@@ -165,7 +165,7 @@ class SeededVectorEnv(VectorEnv):
     def _restore(self, slot: int, state: EnvSlotState) -> None:
         """Put a slot into a state that it was in, in the same episode."""
         spec = self.spec.state
-        assert spec is not None and state.state is not None, "asked before"
+        assert spec is not None and state.state is not None, "checked before"
         if state.resetting:
             self._phase[slot] = RESETTING
         else:

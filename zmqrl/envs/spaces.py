@@ -17,7 +17,7 @@ def observation_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
         return _box(space)
     raise ConfigError(
         f"env.id: {env_id!r} has observations {_short(space)}, and only Box is supported; "
-        f"add env.wrappers: [{FLATTEN!r}] or a wrapper of your own"
+        f"add env.wrappers: [{FLATTEN!r}] or your own wrapper"
     )
 
 
@@ -29,7 +29,7 @@ def action_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
         return _box(space)
     raise ConfigError(
         f"env.id: {env_id!r} has actions {_short(space)}, and only Discrete and Box of floats are supported; "
-        "add a wrapper of your own to env.wrappers"
+        "add your own wrapper to env.wrappers"
     )
 
 

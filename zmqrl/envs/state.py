@@ -22,7 +22,7 @@ def state_spec(env_id: str, env: Any) -> StateSpec | None:
         return StateSpec(state.dtype.str, state.shape)
     raise ConfigError(
         f"env.id: {env_id!r}: get_state returned {type(state).__name__}; return bytes or an array of numbers, "
-        "always of the same size, with all that the next steps depend on, random numbers included"
+        "always of the same size, with all state of the env, random number generators included"
     )
 
 
@@ -36,7 +36,7 @@ def packed(state: Any, spec: StateSpec) -> Array:
         like = array.shape == spec.shape and array.dtype.str == spec.dtype
         found = np.frombuffer(array.tobytes(), np.uint8)
     if not like:
-        raise ValueError(f"its get_state returned another size or type than after its first reset ({spec})")
+        raise ValueError(f"get_state returned another size or type than after the first reset ({spec})")
     return found
 
 

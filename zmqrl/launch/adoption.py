@@ -32,8 +32,8 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
         moved = " ".join(shlex.quote(str(root / name)) for name in names if name not in foreign) or f"{root}/FILE..."
         target = shlex.quote(str(place))
         raise ConfigError(
-            f"store.path: {root} holds checkpoints of zmqrl 0.1, and not all are known to be of this run "
-            f"({', '.join(foreign)}); move those that are, and resume again:\n"
+            f"store.path: {root} holds checkpoints of zmqrl 0.1, and some may belong to other runs "
+            f"({', '.join(foreign)}); move those of this run, and resume again:\n"
             f"   mkdir -p {target} && mv {moved} {target}"
         )
     try:

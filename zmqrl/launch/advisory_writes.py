@@ -30,7 +30,9 @@ class AdvisoryWrites:
             if not self._failing:
                 self._since = time.monotonic()
                 cause = f"{what} cannot be written: {error.strerror or error}"
-                self._report(Problem(self._where, cause, "the run goes on, and tries again: free some space there"))
+                self._report(
+                    Problem(self._where, cause, "the run continues, retrying; if the disk is full, free space there")
+                )
             self._failing.add(what)
             return False
         if what in self._failing:
@@ -38,5 +40,5 @@ class AdvisoryWrites:
             if not self._failing:
                 failed_s = time.monotonic() - self._since
                 cause = f"{what} could not be written for {failed_s:.1f} s"
-                self._report(Problem(self._where, cause, "it can be written again"))
+                self._report(Problem(self._where, cause, "writes succeed again"))
         return True

@@ -1,4 +1,4 @@
-"""What each host's agent is told at its start: its workers, its keys, and where it keeps its files."""
+"""What each host's agent receives at its start: its workers, its keys, and where it keeps its files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zmqrl.config.plan import Boot, Keys, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import LearnerSection
 
 FAR_RUNS = "runs"
-"""Below a far host's work directory; in it a folder per host, since hosts may share their homes."""
+"""Below a remote host's work directory; in it a folder per host, since hosts may share their homes."""
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
-    """One boot per host that takes part, the learner's first. Keys are made here, for this run."""
+    """One boot per host that participates, the learner's first. Keys are made here, for this run."""
     learner = plan.config.learner.host
     held = worker_indexes(plan.workers)
     hosts = [learner, *(host for host, workers in held.items() if host != learner and workers)]
@@ -55,7 +55,7 @@ def _pair(keys: tuple[bytes, bytes]) -> tuple[str, str]:
 
 
 def _listen(plan: RunPlan, hosts: Sequence[str]) -> Listen:
-    """Everywhere; on loopback alone when every other host comes through a tunnel that ends on this machine."""
+    """All interfaces; loopback only when every other host uses a tunnel to this machine."""
     tunnels = all(host in plan.config.hosts and plan.config.hosts[host].tunnel for host in hosts[1:])
     only_tunnels = tunnels and hosts[0] == LOCAL
     return Listen("127.0.0.1" if only_tunnels else "*", _ports(plan.config.learner))

@@ -1,4 +1,4 @@
-"""Bringing a run down from any shell, whether its launcher lives or not: the launcher first, then host by host."""
+"""`zmqrl down`: end a run from any shell, with or without a live launcher: first the launcher, then each host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, k
 GRACE_S = 5.0
 """What an agent may take to end its processes; a run that is to write a checkpoint is stopped, not brought down."""
 LAUNCHER_S = 30.0
-"""It asks every host, and waits for those that are slow."""
+"""Limit for all hosts, including slow ones."""
 LOOK_EVERY_S = 0.1
 KILL_WAIT_S = 5.0
 NOTHING = Reaped()
@@ -31,7 +31,7 @@ NOBODY = "\0"
 
 @dataclass(frozen=True)
 class Doomed:
-    """A run to bring down, as far as it is known here."""
+    """A run to end, as far as it is known on this machine."""
 
     run_id: str
     run_dir: Path | None = None
@@ -46,7 +46,7 @@ class HostReport:
     host: str
     reaped: Reaped = NOTHING
     cause: str | None = None
-    """Why it could not be looked at."""
+    """Why it could not be checked."""
 
     @property
     def is_down(self) -> bool:
@@ -60,7 +60,7 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
     With `limit` only on these hosts; the launcher must have ended.
 
     Raises:
-        ConfigError: `limit` names no host of the run, or the run goes on and would take the host back.
+        ConfigError: `limit` names no host of the run, or the run continues and would take the host back.
     """
     config, problem = _config(doomed)
     hosts = _hosts(doomed, config, limit)
@@ -84,7 +84,7 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
     if info.ended_at is not None:
         return HostReport("launcher")
     if info.host != socket.gethostname():
-        cause = f"it was started on {info.host}: `zmqrl down {info.run_id}` there ends it, if it still runs"
+        cause = f"started on {info.host}; if it still runs, use `zmqrl down {info.run_id}` there"
         return HostReport("launcher", cause=cause)
     process = ProcessId(info.pid, info.start_time)
     if not info.live:
@@ -101,7 +101,7 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
 
 
 def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
-    """Until the run has no launcher: its process is gone, or has written that it is done with this run."""
+    """Until the launcher has exited or recorded the end of this run."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if not await_gone([ProcessId(info.pid, info.start_time)], LOOK_EVERY_S):
@@ -118,20 +118,20 @@ def _config(doomed: Doomed) -> tuple[Config | None, str | None]:
     try:
         return read_config(doomed.run_dir), None
     except ConfigError as error:
-        return None, f"{error}: only this machine was looked at"
+        return None, f"{error}: only this machine was checked"
 
 
 def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
-    """Which hosts to look at: the run's, and this machine."""
+    """Which hosts to check: the run's, and this machine."""
     if not limit:
         known = [] if config is None else [*config.hosts, config.learner.host]
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
-        raise ConfigError("--limit: the hosts of this run are not known here, only its processes")
+        raise ConfigError("--limit: the hosts of this run are unknown on this machine")
     if doomed.info is not None and doomed.info.live:
         raise ConfigError(
-            f"run {doomed.run_id} goes on, and would take the host back: "
-            f"`zmqrl drain {doomed.run_id} HOST` takes it out of the run"
+            f"run {doomed.run_id} is active and would use the host again: "
+            f"use `zmqrl drain {doomed.run_id} HOST` to remove it from the run"
         )
     nobody = replace(config, learner=replace(config.learner, host=NOBODY))  # or it would stay, named or not
     return [name for name in limited(nobody, limit).hosts if name != NOBODY]
@@ -146,7 +146,7 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
     by_themselves = [host for host in far if not is_remote(host, config.hosts.get(host, HostSection()))]
     for host in by_themselves:
         lease_s = config.limits.host_lease_s
-        cause = f"it joined by itself, and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
+        cause = f"it joined manually and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
         yield HostReport(host, cause=cause)
     reached = [host for host in far if host not in by_themselves]
     if reached:
@@ -159,7 +159,7 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
 def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:
     info = doomed.info
     if info is not None and info.host != socket.gethostname():
-        cause = f"that is {info.host}, and not this machine: `zmqrl down {info.run_id}` there ends its part"
+        cause = f"this is {info.host}, not this machine: use `zmqrl down {info.run_id}` there"
         return HostReport(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}
     return HostReport(LOCAL, reap(doomed.run_id, grace_s, None if alone else LOCAL))

@@ -36,7 +36,7 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
     if horizon < run.total_env_steps and rate == 0.0:
         yield (
             f"the learning rate is 0 from {horizon:,} env steps on (run.schedule_env_steps), and run.total_env_steps "
-            f"is {run.total_env_steps:,}: what comes after changes no weights; a new run with run.schedule_env_steps="
+            f"is {run.total_env_steps:,}: later env steps change no weights; a new run with run.schedule_env_steps="
             f"{run.total_env_steps} trains to its end"
         )
 
@@ -46,7 +46,7 @@ def check_parts(config: Config) -> None:
     if config.store.kind == "memory":
         raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
     if config.memory_backend.kind == "inproc":
-        raise ConfigError("memory_backend.kind: 'inproc' is what mode single takes by itself; write zmq")
+        raise ConfigError("memory_backend.kind: 'inproc' is used by mode single automatically; write zmq")
     named = (
         ("store.kind", config.store.kind, "directory", "zmqrl.data_stores", DataStore),
         ("memory_backend.kind", config.memory_backend.kind, "zmq", "zmqrl.memory_backends", MemoryBackend),
@@ -62,7 +62,7 @@ def check_parts(config: Config) -> None:
 
 
 def check_processor(config: Config, workers: Mapping[str, int]) -> None:
-    """Raise `ConfigError` when this machine takes part in the run and its processor cannot share memory in its mode.
+    """Raise `ConfigError` when this machine participates in the run and its processor cannot share memory in its mode.
 
     Other hosts name their processors in the handshake.
     """
@@ -125,9 +125,9 @@ def _ask_torch(device: str) -> None:
             [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=ASK_TORCH_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"learner.device: {device!r}: torch gave no answer within {ASK_TORCH_S:g} s") from error
+        raise ConfigError(f"learner.device: {device!r}: no answer from torch within {ASK_TORCH_S:g} s") from error
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {said}")
 
 
@@ -136,7 +136,7 @@ def _check_writable(key: str, path: Path) -> None:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise ConfigError(f"{key}: {str(path)!r} cannot be made: {there} is no directory")
+        raise ConfigError(f"{key}: {str(path)!r} cannot be created: {there} is not a directory")
     try:
         # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
         os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
@@ -148,9 +148,9 @@ def check_new_directory(run_dir: Path) -> None:
     """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
     check_not_live(run_dir)
     if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(f"run directory {run_dir} is no directory")
+        raise ConfigError(f"run directory {run_dir} is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()):
-        raise ConfigError(f"run directory {run_dir} exists and is not empty; --resume {run_dir} goes on with its run")
+        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: --resume {run_dir}")
 
 
 def check_not_live(run_dir: Path) -> None:
@@ -158,18 +158,18 @@ def check_not_live(run_dir: Path) -> None:
     info = read_info(run_dir)
     if info is not None and info.live:
         raise ConfigError(
-            f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}): `zmqrl stop {run_dir}` ends it"
+            f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}); stop it: `zmqrl stop {run_dir}`"
         )
 
 
 def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> None:
-    """Raise `ConfigError` unless the run in `run_dir` can go on with `config`.
+    """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
     Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
     conditions, workers and hosts may change.
     """
     if not run_dir.is_dir():
-        raise ConfigError(f"--resume {run_dir}: there is no such run directory")
+        raise ConfigError(f"--resume {run_dir}: run directory not found")
     check_not_live(run_dir)
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
@@ -195,7 +195,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env: a run may give up that running episodes are taken up again."""
+    """What a resume has to keep of the env: a resume may drop the exact recovery of running episodes."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 

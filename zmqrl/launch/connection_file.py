@@ -34,7 +34,7 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} can be read by others, and it holds a key: chmod 600 {path}")
+            raise ConfigError(f"{path} contains a key and is readable by other users: chmod 600 {path}")
         data = json.loads(path.read_text())
         if data["format"] != FORMAT:
             raise ConfigError(
@@ -42,5 +42,5 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
             )
         found = from_json(ConnectionFile, data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{path} is no connection file: {error}") from error
+        raise ConfigError(f"{path} is not a connection file: {error}") from error
     return found.boot, found.join

@@ -1,4 +1,4 @@
-"""`--detach`: the launcher goes on in a session of its own, and the command returns once all are READY."""
+"""`--detach`: the launcher continues in a separate session, and the command returns once all are READY."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
     """Fork before anything was started (no thread, no socket); the child calls `run(on_ready)`.
 
     Returns:
-        0 once the child says READY; the child's exit code when it ends before.
+        0 once the child reports READY; the child's exit code when it ends before.
     """
     read_fd, write_fd = os.pipe()
     sys.stdout.flush()
@@ -37,7 +37,7 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
     finally:
         signal.signal(signal.SIGINT, before)
         os.close(read_fd)
-    print(f"run in {run_dir} goes on in the background (pid {pid}): `zmqrl status {run_dir}`")
+    print(f"run in {run_dir} continues in the background (pid {pid}): `zmqrl status {run_dir}`")
     return 0
 
 
@@ -65,7 +65,7 @@ def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: in
 
 
 def _redirect(run_dir: Path) -> None:
-    """From here on there is no terminal: messages go to the launcher's log, and nowhere on a full disk."""
+    """From here on no terminal is attached: messages go to the launcher's log, and nowhere on a full disk."""
     sys.stdout.flush()
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Whether single and sync can take up every running episode again: what its actions need is known before the start."""
+"""Whether single and sync can recover every running episode: the memory of its actions is known before the start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zmqrl.shared_memory.memory import KEEP_FREE, available_bytes
 from zmqrl.types import SpaceSpec
 
 COPIES = 6
-"""Of all actions at once: the learner's, with room to grow, those of a FULL being written, and a take-up on its way."""
+"""Copies of all actions: the learner's with room to grow, those of a FULL in writing, a handover in transit."""
 MOST_RECORD_BYTES = 1 << 30
-"""Of one vector env: what a take-up carries part by part in a time that one would wait for."""
+"""Of one vector env: the limit of a handover, which is sent in parts."""
 OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
-FOR_A_RESUME = "Set env.recovery: restart_episode, the one key of env that a resume may change"
+FOR_A_RESUME = "Set env.recovery: restart_episode, the only key of env that a resume may change"
 
 
 def check_recovery(plan: RunPlan) -> None:
@@ -29,12 +29,12 @@ def check_recovery(plan: RunPlan) -> None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
             f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
-            f"Mode {config.run.mode} repeats the actions of running episodes after a death or a resume. "
-            f"{ways_out}. README explains the three ways in 'Your own env'."
+            f"Mode {config.run.mode} repeats the actions of running episodes after a restart or a resume. "
+            f"{ways_out}. See 'Your own env' in README."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
-        limit = f"a take-up of one vector env carries {MOST_RECORD_BYTES / 1e6:,.0f} MB at most"
+        limit = f"the handover of one vector env is limited to {MOST_RECORD_BYTES / 1e6:,.0f} MB"
         raise _too_much(plan, env.max_episode_steps, step, MOST_RECORD_BYTES, limit)
     if config.learner.host != LOCAL:
         return

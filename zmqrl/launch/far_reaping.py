@@ -22,11 +22,11 @@ START_S = 20.0
 REMOVE_S = 10.0
 MOST_AT_ONCE = 32
 SAID = 300
-"""Characters of what a host said that go into a message."""
+"""Characters of what a host reported that go into a message."""
 
 
 def reap_far(config: Config, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | str]]:
-    """End what is left of the run on `hosts`; each with what became of it, or why it could not be asked."""
+    """End what is left of the run on `hosts`; each with what became of it, or why it is unreachable."""
     targets: list[Target] = []
     for host in hosts:
         try:
@@ -52,7 +52,7 @@ def _section(config: Config, host: str) -> HostSection:
 
 
 def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_s: float) -> Reaped:
-    """A pool's thread: ask, read the answer, and remove the run's folder where nothing of worth is in it."""
+    """A pool's thread: run the reaper, read its report, and remove the run's folder if it has no results."""
     section = filled(_section(config, host), config.defaults)
     try:
         command = reaper_command(section, run_id, host, grace_s)
@@ -60,8 +60,8 @@ def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_
         found = _answer(done.stdout)
         if found is None:
             said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
-            mend = f"look there: {command}"
-            raise HostFailed(host, f"it does not say what is left of the run (exit {done.code}): {said}", mend)
+            mend = f"check: {command}"
+            raise HostFailed(host, f"the reaper gave no valid report (exit code {done.code}): {said}", mend)
         if not found.left and host != config.learner.host:
             folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
             connection.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
@@ -71,7 +71,7 @@ def _reap(connection: Connection, config: Config, host: str, run_id: str, grace_
 
 
 def _answer(stdout: bytes) -> Reaped | None:
-    """The last line; before it a login shell may have said things of its own."""
+    """The last line; before it a login shell may have printed other text."""
     lines = stdout.decode(errors="replace").strip().splitlines()
     try:
         return reaped(lines[-1])

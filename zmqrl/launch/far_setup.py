@@ -46,7 +46,7 @@ IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnas
 
 
 class Refused(Exception):
-    """`kind` is what `setup_hosts` chooses its words by."""
+    """`kind` selects the message of `setup_hosts`."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(kind)
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 def main() -> None:
-    """Do the step that is asked for, and print the answer."""
+    """Do the step that is requested, and print the answer."""
     asked = json.loads(sys.argv[1])
     os.environ.update(asked["env"])
     # Packages of another installation on the search path would count as installed.
@@ -110,7 +110,7 @@ def install(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(asked: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """The absolute path of the Python asked for and what it is; None when it is yet to be made."""
+    """The absolute path of the Python requested and what it is; None when it is yet to be made."""
     asked_python = asked["python"]
     python = os.path.expanduser(asked_python) if "/" in asked_python else shutil.which(asked_python) or asked_python
     if not os.path.isabs(python):
@@ -150,7 +150,7 @@ def _probed(python: str) -> dict[str, Any]:
 
 
 def _is_current(asked: dict[str, Any], state: dict[str, Any]) -> bool:
-    """Whether this very wheel is there, installed with these very pins. An editable one is the user's to keep."""
+    """Whether this wheel is there, installed with these pins. An editable one is the user's to keep."""
     if state["editable"]:
         if state["digest"] == asked["digest"]:
             return True
@@ -244,7 +244,7 @@ def _verified(python: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(command: list[str], deadline: float) -> tuple[int, str]:
-    """Exit code and output. Nobody may be there any more to wait for it: then it is killed."""
+    """Exit code and output. Without a waiting launcher the command is killed."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -265,12 +265,12 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
 
 
 def _beat() -> None:
-    """A word to the launcher; when it is gone this fails, and the finally clauses end what was begun."""
+    """Output to the launcher; without launcher this fails, and the finally clauses clean up."""
     print(".", flush=True)
 
 
 def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["it ended without a word"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The launcher's side of many hosts: who is told where the broker is, whose lease is renewed, whose logs are kept."""
+"""The launcher's side of many hosts: broker address, lease renewal, logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HostLinks:
         self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
 
     def renew(self, now: float) -> None:
-        """Every agent's right to live, and requests; `now` in monotonic seconds. OSError: the latter must wait."""
+        """Renew the leases of agents and handle requests; `now` in monotonic seconds. OSError: requests are retried."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._orchestrator.command(None, agent.Lease())
@@ -60,7 +60,7 @@ class HostLinks:
                     self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
-        """Each host is told where the broker is once both are there; who has gone, the broker is told at once.
+        """Each host receives the broker's address once both are ready; the broker is notified of lost hosts at once.
 
         Raises:
             OSError: Of a `log` event alone: it could not be kept.
@@ -81,7 +81,7 @@ class HostLinks:
             self._orchestrator.command(self._learner_host, agent.Gone(event.host, gone))
 
     def nobody(self) -> str | None:
-        """Why the run cannot begin, or go on, for want of hosts; None while it can."""
+        """Why the run cannot start or continue without further hosts; None while it can."""
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
@@ -89,19 +89,20 @@ class HostLinks:
         if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
             return None
         missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]
-        return "\n".join(["no host is left that the run could go on with", *missing])
+        return "\n".join(["no usable host left", *missing])
 
     def _invite(self) -> None:
-        """Hosts that SSH cannot reach join by a file that their user carries there."""
+        """Write the connection files of hosts that are not reached by SSH."""
         for boot in [self._boots[host] for host in sorted(self._manual)]:
             try:
                 path = write_connection_file(self._private, boot, self._join_command(boot.host))
             except OSError as error:
-                cause = f"its connection file cannot be written: {error}"
-                self._state.note(Problem(boot.host, cause, "the run goes on without it"))
+                cause = f"the connection file cannot be written: {error}"
+                self._state.note(Problem(boot.host, cause, "the run continues without this host"))
                 continue
             self._state.invite(
-                boot.host, f"copy {path} there, keep it secret, and run: zmqrl worker --connect {path.name}"
+                boot.host,
+                f"copy {path} to that host (it contains a key), and run there: zmqrl worker --connect {path.name}",
             )
 
     def _join(self, host: str) -> None:
@@ -109,7 +110,7 @@ class HostLinks:
 
     def _join_command(self, host: str) -> agent.Join:
         listening, named = self._state.hosts.listening, self._plan.config.learner.address
-        assert listening is not None, "a host joins once the broker is there"
+        assert listening is not None, "a host joins after the broker has started"
         found = [named] if named else listening.addresses
         addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
         token = listening.token if self._plan.config.store.path else None
@@ -127,22 +128,20 @@ class HostLinks:
 
     def _scale(self, host: str, workers: int) -> str:
         if host not in self._boots:
-            return f"{host}: it takes no part"
+            return f"{host}: not part of this run"
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
         if not row.is_gone:
             self._orchestrator.command(host, agent.Hold(list(indexes)))
-            return (
-                f"{host}: {workers} workers" if workers else f"{host}: its workers leave at the end of their segments"
-            )
+            return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
         if not workers:
-            return f"{host}: it takes no part"
+            return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
-        return f"{host}: it is connected to again, for {workers} workers"
+        return f"{host}: reconnecting, {workers} workers"
 
     def _keep(self, part: agent.LogText) -> None:
-        """A far host's log, as it comes; the name is the far agent's, so no path is taken from it."""
+        """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""
         path = self._logs / f"{Path(part.name).name}.log"
         with path.open("a") as log:
             if log.tell() > LOG_LIMIT_BYTES:

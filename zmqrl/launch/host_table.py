@@ -34,7 +34,7 @@ class HostRow:
 
     @property
     def is_gone(self) -> bool:
-        """It takes no part any more."""
+        """It does not participate any more."""
         return self.state in ("failed", "lost", "drained", "ended")
 
 
@@ -60,7 +60,7 @@ class HostTable:
         self.listening: agent.BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
         self.ending = False
-        """An agent's end is no loss from now on."""
+        """An agent's end is not a loss from now on."""
 
     def __iter__(self) -> Iterator[HostRow]:
         return iter(self._rows.values())
@@ -80,7 +80,7 @@ class HostTable:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether any host with workers is there, or may come."""
+        """Whether any host with workers is ready or may join."""
         return any(row.workers and not row.is_gone for row in self)
 
     def greet(self, host: str, workers: int) -> HostRow | None:
@@ -136,8 +136,8 @@ class HostTable:
 
     @_take.register
     def _on_unreachable(self, message: agent.Unreachable, row: HostRow, event: HostEvent) -> Loss | None:
-        mend = "open that port there, name another address with learner.address, or give this host `tunnel: true`"
-        cause = f"it does not reach the learner's host: {message.cause}"
+        mend = "open that port there, set learner.address, or set `tunnel: true` for this host"
+        cause = f"cannot connect to the learner's host: {message.cause}"
         return self._lose(row, "failed", Loss(row.host, cause, mend))
 
     @_take.register
@@ -146,13 +146,13 @@ class HostTable:
 
     @_take.register
     def _on_lease_lost(self, message: agent.LeaseLost, row: HostRow, event: HostEvent) -> Loss | None:
-        cause = f"its agent heard no {message.source} for limits.host_lease_s ({self._lease_s:g} s), and ended"
+        cause = f"no {message.source} heartbeat for limits.host_lease_s ({self._lease_s:g} s): the host agent ended"
         return self._lose(row, "lost", Loss(row.host, cause))
 
     @_take.register
     def _on_host_lost(self, message: agent.HostLost, row: HostRow, event: HostEvent) -> Loss | None:
         lost = self._rows.get(message.host)
-        cause = f"the broker heard nothing of it for limits.host_lease_s ({self._lease_s:g} s)"
+        cause = f"the broker received no message from it for limits.host_lease_s ({self._lease_s:g} s)"
         return None if lost is None else self._lose(lost, "lost", Loss(lost.host, cause))
 
     @_take.register
@@ -164,7 +164,7 @@ class HostTable:
             row.state = "drained" if not self.ending and row is not self.learner else "ended"
             return None
         how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
-        cause = self._faults.get(row.host) or f"its agent ended ({how})"
+        cause = self._faults.get(row.host) or f"the host agent exited ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
 
     @_take.register

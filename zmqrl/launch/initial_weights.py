@@ -25,7 +25,7 @@ OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
 def initial_file(plan: RunPlan) -> bytes | None:
-    """What the run directory keeps as `initial.safetensors`: a run that begins again begins with the same bits.
+    """What the run directory keeps as `initial.safetensors`: a restart from scratch has the same bits.
 
     None: version 0 is random, or an earlier attempt has written the file.
 
@@ -53,7 +53,7 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
         tensors.verify(content)
         found, metadata = tensors.parse(content)
     except StoreError as error:
-        raise ConfigError(f"{KEY}: {where}: {error}; give a run directory or a checkpoint of zmqrl") from error
+        raise ConfigError(f"{KEY}: {where}: {error}; set a run directory or a checkpoint of zmqrl") from error
     weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
     arrays = dict(weights or found)
     expected = parameter_shapes(algorithm.network())
@@ -72,14 +72,14 @@ def _content(source: Path) -> tuple[bytes, str]:
     except DamagedCheckpoints as error:
         raise ConfigError(f"{KEY}: {error}; {_instead(path)}") from error
     except (OSError, StoreError, ConfigError) as error:
-        raise ConfigError(f"{KEY}: {str(source)!r} is neither a run directory nor a checkpoint: {error}") from error
+        raise ConfigError(f"{KEY}: {str(source)!r} is not a run directory or a checkpoint: {error}") from error
 
 
 def _instead(folder: Path) -> str:
     """A full checkpoint holds weights too."""
     fulls = (folder / name for name in reversed(checkpoint_names(os.listdir(folder), "full-")))
     whole = next(filter(is_whole, fulls), None)
-    return "name another run or a checkpoint file" if whole is None else f"this one can be loaded: --init-from {whole}"
+    return "set another run or a checkpoint file" if whole is None else f"a loadable checkpoint: --init-from {whole}"
 
 
 def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statistics: list[str], where: str) -> None:
@@ -88,13 +88,13 @@ def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statis
         if there != list(shape):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; "
-                "env, network and algorithm.kind must make the same network"
+                "env, network and algorithm.kind must give the same network"
             )
     for name, array in found.items():
         if name not in expected and name not in statistics and not name.startswith("obs_stats."):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: expected no such tensor, found shape {list(array.shape)}; "
-                "env, network and algorithm.kind must make the same network"
+                "env, network and algorithm.kind must give the same network"
             )
 
 

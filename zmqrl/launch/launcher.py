@@ -50,7 +50,7 @@ RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
     """Run `plan` to its end and return the command's exit code.
 
-    With `detach` the run goes on in a session of its own, and this returns 0 once every process is READY.
+    With `detach` the run continues in a separate session, and this returns 0 once every process is READY.
     `from_scratch`: see `prepare_resume`.
 
     Raises:
@@ -208,7 +208,7 @@ class Launcher:
         if successor is not None:
             self._taken_over = True
             self._state.failure = (
-                f"run directory {directory.path} was taken over by {successor}, since this launcher was silent"
+                f"run directory {directory.path} was taken over by {successor}: this launcher sent no heartbeat"
             )
             self._orchestrator.command(None, agent.Kill())
         return self._taken_over
@@ -270,7 +270,7 @@ class Launcher:
             self._deadlines.end_by = now + KILL_GRACE_S
         elif first:
             if request is Request.INTERRUPT:
-                view.message("stopping cleanly with a checkpoint; once more kills")
+                view.message("stopping with a checkpoint; interrupt again to kill")
             self._stop(now)
 
     def _stop(self, now: float) -> None:
@@ -309,7 +309,7 @@ class Launcher:
         over_s = time.time() - self._plan.started_at - max_wall_s
         if over_s >= grace_s:
             passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
-            cause = f"{passed}, and the learner has not ended the run"
+            cause = f"{passed}, and the learner did not end the run"
             self._state.note(Problem("run", cause, "the run is stopped"))
             self._stop(now)
 
@@ -322,7 +322,7 @@ class Launcher:
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:
-            view.message(f"{workers} rollout workers on {cores} cores: it works, but fewer may be faster (--workers)")
+            view.message(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
 
     def _sum_up(self, directory: RunDirectory, teardown: Teardown) -> int:
         status, exit_code, error = self._outcome(teardown)
@@ -350,17 +350,17 @@ class Launcher:
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:
         try:
             if self._is_taken_over(directory):
-                raise PermissionError("the run directory is another run's now")
+                raise PermissionError("the run directory belongs to another run")
             directory.write_summary(summary)
         except OSError as error:
-            print(f"summary.json cannot be written: {error}; this is its content:", file=sys.stderr)
+            print(f"summary.json cannot be written: {error}; its content:", file=sys.stderr)
             print(json.dumps(summary), file=sys.stderr, flush=True)
 
     def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
         """2 before 1 before 3; then too few workers, interrupted, stopped, done."""
         state = self._state
         if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
-            return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent refused the configuration"
+            return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
         if state.failure is not None and state.refused is not None:
             return "failed", BAD_CONFIGURATION, state.refused
         request = self._signals.request
@@ -368,11 +368,11 @@ class Launcher:
         if failure is not None and request is not Request.KILL:
             return "failed", FAILED, failure
         if teardown.left:
-            return "failed", UNCLEAN, f"still there after the teardown: {', '.join(sorted(teardown.left))}"
+            return "failed", UNCLEAN, f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._too_few:
             limits = self._plan.config.limits
             ready = f"{state.ready_workers} of at least {self._plan.config.min_workers} workers"
-            return "failed", TOO_FEW, f"{ready} were ready within limits.start_s ({limits.start_s:g} s)"
+            return "failed", TOO_FEW, f"{ready} ready within limits.start_s ({limits.start_s:g} s)"
         if request in (Request.INTERRUPT, Request.KILL):
             return "interrupted", INTERRUPTED, None
         stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == "stop")

@@ -18,7 +18,7 @@ from zmqrl.metrics.jsonl import last_metrics
 
 @dataclass(frozen=True)
 class LastSeen:
-    """How far a run's earlier attempts came, as far as was recorded."""
+    """Recorded progress of a run's earlier attempts."""
 
     env_steps: int
     at: float

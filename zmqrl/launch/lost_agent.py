@@ -1,4 +1,4 @@
-"""The message when the agent of the learner's host has died: with it the run is over."""
+"""The message when the agent of the learner's host exited unexpectedly, which ends the run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zmqrl.supervision.process_table import cause_of
 
 
 def lost_agent(state: RunState) -> Problem | None:
-    """None while it runs, and when it ended in good order or said by itself what was wrong."""
+    """None while it runs, and when it ended in good order or reported its own fault."""
     if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
-    cause = f"the host agent of {host} died: {_how_it_ended(state.plan, state.agent_exit)}"
+    cause = f"the host agent of {host} exited unexpectedly: {_how_it_ended(state.plan, state.agent_exit)}"
     tail = tail_since(log, state.plan.started_at)
-    ends = "its processes end with it, and so does the run"
+    ends = "its processes and the run end"
     return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
 
 
@@ -29,12 +29,12 @@ def _how_it_ended(plan: RunPlan, code: int) -> str:
     host = plan.config.learner.host
     section = plan.config.hosts.get(host)
     if code == -1 and section is not None and is_remote(host, section):
-        return "by a signal, or its connection was lost"
+        return "signal or lost connection"
     return cause_of(code)
 
 
 def tail_since(log: Path, since: float) -> tuple[str, ...]:
-    """The last lines of a log; none when nobody wrote to it after unix time `since`: they are an earlier run's."""
+    """The last lines of a log; none without an entry after unix time `since`: they are an earlier run's."""
     try:
         return tail_of(log) if log.stat().st_mtime >= since else ()
     except OSError:

@@ -1,4 +1,4 @@
-"""The run as a picture: progress, return, speeds, a row per host or worker, one word for the bottleneck.
+"""The live view of a run: progress, return, speeds, a row per host or worker, the bottleneck.
 
 Drawn from what `status.json` holds, so that every shell shows what the launcher does.
 """

@@ -1,4 +1,4 @@
-"""From a resolved configuration to the plan: every question is asked before anything is started."""
+"""From a resolved configuration to the plan: all checks are made before anything is started."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 def plan_run(
     config: Config, run_dir: Path, started_at: float, resume: bool = False, sources: Sources | None = None
 ) -> RunPlan:
-    """Probe the env, make the algorithm, size the arena and check what the machine must have. Writes nothing.
+    """Probe the env, create the algorithm, size the arena and check the machine. Writes no files.
 
     Args:
         config: From `zmqrl.launch.configure.load`.
         run_dir: Where the run will write.
         started_at: `time.time()` at the start of the command.
-        resume: Go on from the newest FULL checkpoint.
+        resume: Continue from the newest FULL checkpoint.
         sources: From the same `load`; with it an error names file and line.
 
     Raises:
@@ -115,8 +115,8 @@ def _workers(config: Config) -> Mapping[str, int]:
         raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
     if config.run.mode == "sync" and total > config.env.vector_envs:
         raise ConfigError(
-            f"hosts.{first}.workers: {total} workers are more than env.vector_envs "
-            f"{config.env.vector_envs}, and in sync each needs one; raise env.vector_envs or ask for fewer workers"
+            f"hosts.{first}.workers: {total} workers exceed env.vector_envs "
+            f"{config.env.vector_envs}, and in sync each worker needs one; raise env.vector_envs or set fewer workers"
         )
     if known and config.min_workers > total:
         raise ConfigError(f"min_workers: {config.min_workers}: all hosts together have {total} workers")
@@ -157,7 +157,7 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
 
 
 SPARE_STREAMS = 64
-"""async: vector envs that workers may bring who come while the run goes on (`zmqrl scale`)."""
+"""async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,11 @@ def _rows(config: Config) -> int:
 def _check_replay(config: Config, workers: int) -> None:
     replay, rows = config.replay, _rows(config)
     if replay.learning_starts > replay.capacity:
-        raise ConfigError(
-            f"replay.learning_starts: {replay.learning_starts} is more than replay.capacity {replay.capacity} holds"
-        )
+        raise ConfigError(f"replay.learning_starts: {replay.learning_starts} exceeds replay.capacity {replay.capacity}")
     quota = rows if config.run.mode == "async" else rows * config.env.vector_envs
     if replay.capacity < quota:
         raise ConfigError(
-            f"replay.capacity: {replay.capacity} cannot hold {quota} env steps, the least that arrives at once; "
+            f"replay.capacity: {replay.capacity} is smaller than {quota} env steps, the minimum of one arrival; "
             "raise it or lower env.segment_steps"
         )
     leases = config.limits.leases_per_worker

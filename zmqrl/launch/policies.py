@@ -52,5 +52,5 @@ def newest_or_best(store: DataStore, path: Path) -> tuple[Version, bytes]:
             causes = few([f"{name}: {cause}" for name, cause in damaged.items()])
             message = f"{path}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
             raise DamagedCheckpoints(message, tuple(damaged))
-        raise StoreError(f"{path} holds no version of the policy")
+        raise StoreError(f"{path} has no version of the policy")
     return found

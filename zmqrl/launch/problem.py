@@ -1,4 +1,4 @@
-"""A fault as its user reads it: what died, where and why, its last words, and what was done about it. Pure."""
+"""A fault for the user: what failed, where, the cause, its last log lines, and the action taken. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTENSIONS = "Extension modules:"
 
 @dataclass(frozen=True)
 class Problem:
-    """What died, where and why, and what was done about it."""
+    """What failed, where, the cause, and the action taken."""
 
     where: str
     cause: str
@@ -37,7 +37,7 @@ class Problem:
 
 
 def last_words(lines: Sequence[str]) -> list[str]:
-    """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what says where it went wrong."""
+    """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what states where it went wrong."""
     lines = [line for line in lines if line.strip(" ^~") and not line.startswith(EXTENSIONS)]
     current = _last(lines, CURRENT)
     if current is not None and all(line.startswith(" ") for line in lines[current + 1 :]):

@@ -1,4 +1,4 @@
-"""How other commands ask a running launcher for something: a file per request in the run directory, and its answer."""
+"""Requests of other commands to a running launcher: a file per request in the run directory, and its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     asked, answered = folder / f"{name}.json", folder / f"{name}.answer"
     _write(asked, request)
     if not _appears(answered, deadline_s) and (_removed(asked) or not _appears(answered, TAKEN_S)):
-        raise DeadlineExceeded(f"the launcher of {run_dir} did not answer within {deadline_s:g} s")
+        raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s")
     answer = decode(RequestAnswer, answered.read_bytes())
     answered.unlink()
     if answer.refused is not None:

@@ -1,4 +1,4 @@
-"""What a resume goes on from: looked for, and refused where nothing can be loaded, before anything is started."""
+"""What a resume continues from: found and checked before anything is started."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_
 
 
 def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = False) -> RunPlan:
-    """`plan` with what is known of the checkpoints that it resumes from; call it when nothing else stands in the way.
+    """`plan` with what is known of the checkpoints that it resumes from; call it after all other checks.
 
     What an unreachable or rebooted learner's host left is copied to the run directory first.
 
     Args:
         plan: From `plan_run` with `resume`.
-        directory: The run's, owned by this process and not begun: what is written here is no other launcher's.
+        directory: The run's, owned by this process and not begun: no other launcher writes here.
         from_scratch: The user allows the run to begin at env step 0 where no full checkpoint can be loaded.
 
     Raises:
@@ -40,7 +40,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     """
     run_dir = Path(plan.run_dir)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"its records name {env_steps} env steps"] if env_steps else []
+    why = [f"its records show {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)
@@ -50,7 +50,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         # The next attempt has another folder there: what is on that disk would never be looked at again.
         raise ConfigError(
             f"--resume {run_dir}: {unseen[0]}, and this attempt's learner is to run there; resume again when it is "
-            "reachable, or name another learner.host to continue from the copies here"
+            "reachable, or set another learner.host to continue from the copies here"
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
@@ -65,13 +65,13 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
     env_steps, total = int(counters.get("env_steps", 0)), plan.config.run.total_env_steps
     if env_steps >= total:
         yield (
-            f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps already: there is nothing to "
-            "train; raise it to go on"
+            f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps: nothing remains to "
+            "train; to continue, raise it"
         )
 
 
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
-    """The run begins at env step 0: summary and checkpoints of the attempts before are not taken for its own."""
+    """The run begins at env step 0: summary and checkpoints of earlier attempts are moved aside."""
     name, kept = f"before-attempt-{plan.lineage.attempt}", []
     for folder in (directory.path, Path(plan.store_path)):
         try:
@@ -84,7 +84,7 @@ def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
         except OSError as error:
             raise ConfigError(f"--from-scratch: the results in {folder} cannot be kept in {name}: {error}") from error
     if kept:
-        text = f"the run begins at env step 0; the results of the attempts before are kept in {' and '.join(kept)}"
+        text = f"the run starts at env step 0; the results of earlier attempts are kept in {' and '.join(kept)}"
         print(text, file=sys.stderr, flush=True)
 
 
@@ -123,13 +123,13 @@ def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
 def _is_visible(plan: RunPlan) -> bool:
     """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store.
 
-    `store.path` may be another directory on the learner's host; the lineage's own name in it tells that.
+    `store.path` may be another directory on the learner's host; the name of the lineage in it decides.
     """
     return plan.config.learner.host == LOCAL or plan.config.store.path is None or Path(plan.store_path).is_dir()
 
 
 def _look_at_old_host(plan: RunPlan) -> list[str]:
-    """Copy what is newer on the disk of the last attempt's learner; why it could not be looked at, if so."""
+    """Copy what is newer on the disk of the last attempt's learner; the reason if that failed."""
     stored, info = read_config(Path(plan.run_dir)), read_info(Path(plan.run_dir))
     host = stored.learner.host
     section = stored.hosts.get(host, HostSection())
@@ -141,7 +141,7 @@ def _look_at_old_host(plan: RunPlan) -> list[str]:
     try:
         bring_left(host, replace(stored, ssh=plan.config.ssh), folder, Path(plan.run_dir) / "checkpoints")
     except HostFailed as error:
-        return [f"{host}, where the learner was, could not be looked at: {error.cause} ({error.mend})"]
+        return [f"{host}, the previous learner's host, is unreachable: {error.cause} ({error.mend})"]
     except OSError as error:
         raise ConfigError(f"{plan.run_dir}: checkpoints of {host} cannot be written there: {error.strerror}") from error
     return []

@@ -37,7 +37,7 @@ class RunInfo(RunRecord, frozen=True):
 
     @property
     def live(self) -> bool:
-        """Whether the launcher still runs, as far as this machine can tell."""
+        """Whether the launcher still runs, as far as this machine can determine."""
         return (
             self.ended_at is None
             and self.host == socket.gethostname()
@@ -46,7 +46,7 @@ class RunInfo(RunRecord, frozen=True):
 
 
 def resume_command(run_dir: Path | str) -> str:
-    """What its user types to go on with a run; it takes hosts and all from there."""
+    """The command to continue a run; it takes hosts and all from there."""
     return f"zmqrl train --resume {shlex.quote(str(run_dir))}"
 
 
@@ -60,7 +60,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
-        """Make it, or take over one whose launcher is gone; it is owned until `release`.
+        """Create it, or take over one whose launcher has exited; it is owned until `release`.
 
         Once this returns the directory, `config.json`, `run.json` and the weights to start from survive a power cut.
 
@@ -91,7 +91,7 @@ class RunDirectory:
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
 
     def begin(self, plan: RunPlan, initial: bytes | None = None) -> None:
-        """Write what an attempt begins with, as `create` says. ConfigError: it cannot be written; nothing is left."""
+        """Write what an attempt begins with, see `create`. ConfigError: it cannot be written; nothing is left."""
         try:
             if self._undo is not None:
                 self._undo.begin()
@@ -102,12 +102,12 @@ class RunDirectory:
 
     def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
         """Move `names` from `folder` to `target` before the attempt begins; `discard` moves them back."""
-        assert self._undo is not None, "a new directory holds no results"
+        assert self._undo is not None, "a new directory has no results"
         self._undo.put_aside(folder, names, target)
 
     @property
     def successor(self) -> str | None:
-        """The run of another launcher that has taken the directory over; None: it is ours, as far as can be read."""
+        """The run of another launcher that owns the directory now; None: this launcher still owns it."""
         try:
             return None if self._owner is None else self._owner.successor
         except OSError:
@@ -180,13 +180,13 @@ class RunDirectory:
             raise
 
     def mark_ended(self, now: float) -> None:
-        """The summary is written: whoever looks for a live run passes by, and another may go on here."""
+        """The summary is written: the run no longer counts as live, and another may use the directory."""
         info = read_info(self.path)
         if info is not None:
             self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)
 
     def discard(self) -> None:
-        """Nothing was started after all: the directory is as it was before, or gone where this attempt made it.
+        """Undo a failed start: restore the directory, or remove it if this attempt created it.
 
         One that another launcher has taken over is left to it.
         """

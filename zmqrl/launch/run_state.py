@@ -1,4 +1,4 @@
-"""What the launcher knows of a run. Pure: events in; views, `status.json` and the summary read it."""
+"""The launcher's state of a run. Pure: events in; views, `status.json` and the summary read it."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class RunState:
     peak_pss_mb: dict[str, float] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     failure: str | None = None
-    """The first cause, once the run cannot go on."""
+    """The first cause, once the run cannot continue."""
     refused: str | None = None
-    """What a process that found the configuration bad said, while nothing was stored yet."""
+    """The error of a process that rejected the configuration before the first stored row."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
     hosts: HostTable = field(init=False)
     stored: int = 0
-    """Rows in the books of this arena: the learner counts `env_steps` when it uses them."""
+    """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
-    """Of a resume: how far the attempts before this one came by the run's records."""
+    """Of a resume: the recorded progress of earlier attempts."""
     resumed_from: agent.Resumed | None = None
     """The FULL that the learner resumed from."""
     refused_messages: dict[str, int] = field(default_factory=dict)
@@ -95,18 +95,18 @@ class RunState:
 
     @property
     def env_steps(self) -> int:
-        """Stored so far, as last heard."""
+        """Stored so far, as last reported."""
         resumed = 0 if self.resumed_from is None else self.resumed_from.env_steps
         return int(self.figures.get("env_steps", resumed))
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """What the learner reported last, by name: its metrics, and over them what it said at its end."""
+        """What the learner reported last, by name: its metrics, updated by its final report."""
         return {**self.metrics, **({} if self.ended is None else msgspec.structs.asdict(self.ended))}
 
     @property
     def ready_workers(self) -> int:
-        """Workers that said READY and were not given up; in single the learner counts as one."""
+        """Workers that reported READY and have not failed; in single the learner counts as one."""
         if self.plan.config.run.mode == "single":
             return int(("learner", 0) in self.ready)
         return sum(("worker", index) in self.ready for index in self.workers)
@@ -124,7 +124,7 @@ class RunState:
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """Who the others wait for, from their wait fractions; None while nobody measured."""
+        """Who the others wait for, from their wait fractions; None without measurements."""
         known = self.figures
         learner_waits = known.get("wait_fraction")
         if learner_waits is None:
@@ -211,7 +211,7 @@ class RunState:
         if message.code == BAD_CONFIGURATION and not (self.ended or self.metrics.get("env_steps")):
             self.refused = self.refused or message.cause
         if message.expected:
-            self._note(event, "the run ends without its last checkpoint")
+            self._note(event, "the run ends without a final checkpoint")
             self.failure = self.failure or f"{event.where}: {message.cause}"
 
     @_take.register
@@ -220,14 +220,14 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.restarts += 1
-        when = f"in {message.in_s:g} s" if message.in_s else "at once"
-        self._note(event, f"it is started again {when}{self._how_often(event)}")
+        when = f"in {message.in_s:g} s" if message.in_s else "immediately"
+        self._note(event, f"restarting {when}{self._how_often(event)}")
 
     @_take.register
     def _on_gave_up(self, message: agent.GaveUp, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
-            row.state = "given up"
+            row.state = "failed"
         self._note(event, f"{self._why_given_up(event)}; {self._without(event.process[0])}", message.cause)
 
     def _how_often(self, event: HostEvent) -> str:
@@ -236,33 +236,35 @@ class RunState:
         times = self._restarted_at.setdefault((event.host, *event.process), [])
         times[:] = [at for at in times if event.at - at < restart.window_s] + [event.at]
         if len(times) >= restart.max:
-            return f", for the last time within {restart.window_s:g} s (restart.max {restart.max})"
+            return f", the last restart within {restart.window_s:g} s (restart.max {restart.max})"
         return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
 
     def _why_given_up(self, event: HostEvent) -> str:
         died = self._last_exit.get(event.process)
         if died is not None and died.code == BAD_CONFIGURATION:
-            return f"it is given up: exit code {BAD_CONFIGURATION} is bad configuration, which no restart mends"
+            return f"not restarted: exit code {BAD_CONFIGURATION} means invalid configuration"
         restart = self.plan.config.restart
-        return f"it is given up after {restart.max} restarts within {restart.window_s:g} s"
+        return f"not restarted: restart limit reached ({restart.max} within {restart.window_s:g} s)"
 
     def _without(self, role: str) -> str:
-        """What becomes of the run when a process of that role does not come back."""
+        """Effect on the run when a process of that role is not restarted."""
         if role == "evaluator":
-            return "the run goes on, and nothing is scored any more"
+            return "the run continues without evaluations"
         if role != "worker":
             return "the run ends"
         counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
-        if set(counted_on) <= {"given up"} and len(counted_on) >= self.expected_workers:
-            return "no rollout worker is left, and the run ends"
+        if set(counted_on) <= {"failed"} and len(counted_on) >= self.expected_workers:
+            return "no rollout worker remains, the run ends"
         return self._where_its_envs_go
 
     @property
     def _where_its_envs_go(self) -> str:
-        return f"its vector envs {'go to the other workers' if self.plan.config.run.mode == 'sync' else 'end with it'}"
+        return (
+            f"its vector envs {'move to the other workers' if self.plan.config.run.mode == 'sync' else 'are removed'}"
+        )
 
     def note(self, problem: Problem) -> None:
-        """What the launcher found by itself."""
+        """A problem that the launcher found."""
         self.problems.append(problem)
 
     @_take.register
@@ -272,7 +274,7 @@ class RunState:
 
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
-        """Something failed that killed nobody."""
+        """Something failed that killed no process."""
         role, index = event.process
         log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log"
         self.problems.append(Problem(event.where, message.cause, message.done, log=str(log)))
@@ -299,17 +301,17 @@ class RunState:
     def _on_joined(self, message: agent.Joined, event: HostEvent) -> None:
         path = self.plan.config.store.path
         if path is not None and not message.store:
-            cause = f"it does not see store.path {path} as the learner's host does"
-            mend = "weights come through the broker instead; mount it there, or leave it at that"
+            cause = f"store.path {path} is not shared with the learner's host"
+            mend = "the broker sends the weights instead; mount it there for direct reads"
             self.problems.append(Problem(event.host, cause, mend))
 
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
-        self.problems.append(Problem(host, "it joins by hand", text))
+        self.problems.append(Problem(host, "joins manually", text))
 
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
-        """The broker's word for hosts whose events do not come to this launcher."""
+        """The broker's report of hosts whose events do not come to this launcher."""
         row = self.hosts.greet(message.host, len(message.workers))
         if row is None:
             return
@@ -319,7 +321,7 @@ class RunState:
 
     @_take.register
     def _on_warning(self, message: agent.Warned, event: HostEvent) -> None:
-        self.problems.append(Problem(event.host, message.text, "the run goes on with it"))
+        self.problems.append(Problem(event.host, message.text, "the run continues"))
 
     @_take.register
     def _on_refused(self, message: agent.Refused, event: HostEvent) -> None:
@@ -327,16 +329,16 @@ class RunState:
 
     @_take.register
     def _on_lines_refused(self, message: agent.LinesRefused, event: HostEvent) -> None:
-        self.count_refused(f"the launcher, of what {event.where} sent", message.counts)
+        self.count_refused(f"the launcher, messages from {event.where}", message.counts)
 
     def count_refused(self, where: str, reported: Mapping[str, int]) -> None:
-        """Each reason is told once per process; the counts are in the status."""
+        """Each reason is reported once per process; the counts are in the status."""
         before, counts = self._refused_by.get(where, Counter()), Counter(reported)
         self._refused_by[where] = counts
         self.refused_messages = dict(sum(self._refused_by.values(), Counter()))
         new = [f"{count} x {reason}" for reason, count in counts.items() if reason not in before]
         if new:
-            self.problems.append(Problem(where, f"refused: {', '.join(new)}", "it is counted, and the run goes on"))
+            self.problems.append(Problem(where, f"rejected {', '.join(new)}", "counted; the run continues"))
 
     def _lose(self, loss: Loss) -> None:
         for worker in [worker for worker in self.workers.values() if worker.host == loss.host]:
@@ -345,9 +347,9 @@ class RunState:
         if loss.host == self.plan.config.learner.host:
             self.agent_fault = self.agent_fault or loss.cause
             return
-        others = "no host with workers is left"
+        others = "no host with workers remains"
         if self.hosts.can_go_on:
-            others = f"the run goes on without it; {self._where_its_envs_go}"
+            others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.mend}; {others}" if loss.mend else others
         self.problems.append(Problem(loss.host, loss.cause, done))
 

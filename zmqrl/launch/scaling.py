@@ -1,4 +1,4 @@
-"""More or fewer workers on a host while the run goes on: which indexes each host is to hold. Pure."""
+"""More or fewer workers on a host while the run continues: which indexes each host is to hold. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zmqrl.errors import ConfigError
 
 
 class Scaling:
-    """An index that a host gave up is never used again: the broker knows its worker as gone."""
+    """An index removed from a host is never used again: the broker has removed its worker."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -27,11 +27,11 @@ class Scaling:
         return tuple(self._held.get(host, ()))
 
     def forget(self, host: str) -> None:
-        """It is gone: when it comes back its workers have other indexes."""
+        """The host is lost: when it returns, its workers have other indexes."""
         self._held[host] = []
 
     def scale(self, host: str, workers: int) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on. ConfigError says why it cannot."""
+        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection."""
         self._check(host, workers)
         held = self._held.setdefault(host, [])
         while len(held) < workers:
@@ -41,7 +41,7 @@ class Scaling:
         return tuple(held)
 
     def try_all(self, wanted: Mapping[str, int]) -> None:
-        """Change nothing; ConfigError when one of the changes after another cannot be had."""
+        """Change nothing; ConfigError when one of the changes after another is unavailable."""
         trial = copy.copy(self)
         trial._held = {host: list(held) for host, held in self._held.items()}
         for host, workers in wanted.items():
@@ -50,22 +50,22 @@ class Scaling:
     def _check(self, host: str, workers: int) -> None:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
         if host not in config.hosts and host != config.learner.host:
-            raise ConfigError(f"there is no host {host!r} in this run; there are: {', '.join(config.hosts)}")
+            raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join(config.hosts)}")
         if config.run.mode == "single":
             raise ConfigError("mode single has no workers to scale")
         if workers and host != config.learner.host and not self._plan.workers.get(host):
             raise ConfigError(
-                f"{host}={workers}: {host} took no part when the run began, and cannot join it now: `zmqrl stop` it, "
-                "and resume it with workers there"
+                f"{host}={workers}: {host} was not part of the run at its start: `zmqrl stop` the run, "
+                "and resume it with workers on this host"
             )
         if others + workers < 1:
-            raise ConfigError(f"{host}={workers} would leave the run without a worker: `zmqrl stop` ends it")
+            raise ConfigError(f"{host}={workers} would remove the last worker: `zmqrl stop` ends the run")
         if config.run.mode == "sync" and others + workers > config.env.vector_envs:
             raise ConfigError(
-                f"{host}={workers} makes {others + workers} workers, and the run has {config.env.vector_envs} vector "
+                f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
                 "envs: in sync each worker needs one"
             )
         fresh = workers - len(self._held.get(host, ()))
         if config.run.mode == "async" and self._next + fresh > self._plan.streams:
             left = self._plan.streams - self._next
-            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has room for {left}")
+            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has {left} unused")

@@ -83,10 +83,10 @@ class Installed:
     was_there: bool
     took_s: float
     accepted: tuple[str, ...]
-    """Host keys that were new and are now known: what to tell the user."""
+    """Host keys that were new and are now known: what to report to the user."""
 
     def __str__(self) -> str:
-        how = "already there" if self.was_there else "new venv" if self.made_venv else "installed"
+        how = "already installed" if self.was_there else "new venv" if self.made_venv else "installed"
         where = f"{self.python} (Python {self.python_version})"
         return f"{self.host}: zmqrl {self.version} in {where}, {how}, {self.took_s:.1f} s"
 
@@ -96,7 +96,7 @@ def wheel_files(folder: Path) -> tuple[Path, ...]:
     files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not files:
         raise ConfigError(
-            f"--wheels {folder}: there are no wheels in it; fill it where there is an index: "
+            f"--wheels {folder}: no wheels found; download them where a package index is reachable: "
             f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
         )
     return files
@@ -111,7 +111,7 @@ def _needed() -> list[str]:
 def set_up(config: Config, names: Sequence[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
     """Set up the hosts, several at once; gives each as it is done.
 
-    A caller that stops half-way (Ctrl-C) ends what is going on: the far side kills its pip when nobody listens to it.
+    An interrupted caller (Ctrl-C) ends the setup: the remote side kills pip when the connection closes.
 
     Args:
         config: The hosts of these names are reached by SSH.
@@ -156,7 +156,7 @@ class _Work:
             connection.close()
 
     def connect(self, names: Sequence[str], pool: ThreadPoolExecutor) -> None:
-        """In a thread of its own: hosts that answer begin while others do not."""
+        """In a separate thread: hosts that answer begin while others do not."""
         try:
             targets = {target.host: target for target in self._targets(names)}
             for name, connected in open_all(list(targets.values()), self._config.ssh):

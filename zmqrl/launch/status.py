@@ -1,4 +1,4 @@
-"""`status.json`: the run as it stands, for `zmqrl status` from another shell."""
+"""`status.json`: the current state of the run, for `zmqrl status` from another shell."""
 
 from __future__ import annotations
 

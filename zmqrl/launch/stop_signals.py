@@ -13,7 +13,7 @@ SAME_PRESS_S = 1.0
 
 
 class Request(IntEnum):
-    """What the user asked for; a later one never weakens it."""
+    """What the user requested; a later one never weakens it."""
 
     NONE = 0
     STOP = 1

@@ -16,7 +16,7 @@ Status = Literal["done", "stopped", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class Summary:
-    """Null where the run did not get far enough to know."""
+    """Null where the run ended before it was known."""
 
     status: Status
     exit_code: int
@@ -53,7 +53,7 @@ class Summary:
     recovery: str | None = None
     """`env.recovery` in single and sync: with restart_episode the bits depend on deaths."""
     resumed_from: Mapping[str, Any] | None = None
-    """version, env_steps and written_at (unix time) of the FULL that this attempt went on from."""
+    """version, env_steps and written_at (unix time) of the FULL that this attempt continued from."""
     last_seen: Mapping[str, Any] | None = None
     """env_steps and at (unix time) of the last line that earlier attempts left in `metrics.jsonl`."""
 
@@ -99,12 +99,12 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
 
 
 def recovery_of(plan: RunPlan) -> str | None:
-    """How running episodes are taken up again after a death; None in async, which promises no bits."""
+    """Recovery of running episodes after a restart; None in async, which is not bitwise reproducible."""
     return None if plan.config.run.mode == "async" else plan.config.env.recovery
 
 
 def _env_steps(known: Mapping[str, Any], ledger: Ledger | None) -> int | None:
-    """Rows stored: those of earlier arenas of a resumed run, and what this one has in its books.
+    """Rows stored: those of earlier arenas of a resumed run, and what this one has in its stream record.
 
     In async the learner may not have used the last of them.
     """

@@ -1,4 +1,4 @@
-"""What a view of a run does, and the last words on every run."""
+"""Interface of a view of a run, and the final lines of every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class View(ABC):
 
     @abstractmethod
     def message(self, text: str) -> None:
-        """Print a block to stderr without breaking the picture."""
+        """Print a block to stderr without breaking the view."""
 
     @abstractmethod
     def close(self) -> None:
@@ -44,7 +44,7 @@ def final_lines(summary: Summary) -> str:
     if summary.restarts:
         lines.append(f"  restarts {summary.restarts}")
     if summary.recovery == "restart_episode":
-        lines.append("  env.recovery restart_episode: the weights depend on deaths and resumes as well")
+        lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
     if summary.bottleneck:
         lines.append(f"  bottleneck {summary.bottleneck}")
     return "\n".join(lines)

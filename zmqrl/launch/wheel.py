@@ -69,7 +69,7 @@ def _built(package: Path) -> tuple[str, bytes]:
         command = [sys.executable, "-I", "-c", BUILD]
         done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode != 0:
-            said = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+            said = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise ConfigError(
                 f"no wheel could be built from {package.parent}: {said}; "
                 f"try: {sys.executable} -m pip install 'setuptools>=77.0.3'"
@@ -79,7 +79,7 @@ def _built(package: Path) -> tuple[str, bytes]:
 
 
 def _repacked(package: Path) -> tuple[str, bytes]:
-    """From the files that pip recorded, with a RECORD of their own; scripts are made anew where it is installed."""
+    """From the files that pip recorded, with a separate RECORD; scripts are made again where it is installed."""
     dist = _distribution(package)
     root = package.parent
     names = [str(path) for path in dist.files or () if _belongs(str(path))]
@@ -110,8 +110,8 @@ def _is_root(dist: Distribution, root: Path) -> bool:
 
 def _no_wheel(package: Path) -> str:
     return (
-        f"no wheel can be made of the zmqrl in {package}: it was neither installed by pip nor is it a checkout "
-        f"({', '.join(CHECKOUT_FILES)} beside it); start zmqrl from one of them"
+        f"no wheel can be built from zmqrl in {package}: not installed by pip and not a checkout "
+        f"({', '.join(CHECKOUT_FILES)} alongside); start zmqrl from one of these"
     )
 
 

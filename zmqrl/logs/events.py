@@ -10,7 +10,7 @@ from zmqrl.messages.lines import line_of
 
 
 class EventPipe:
-    """Writes to the inherited descriptor `events`. A reader that is gone is no error: the parent's death ends us."""
+    """Writes to the inherited descriptor `events`. A closed pipe is not an error: the process ends with its parent."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd

@@ -11,7 +11,7 @@ TAIL_LINES = 60
 
 
 def tail_of(log: Path, since_byte: int = 0) -> tuple[str, ...]:
-    """Its last lines; what stands before `since_byte` is left out, unless the log was emptied since."""
+    """Its last lines; lines before `since_byte` are left out, unless the log was emptied since."""
     with log.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(since_byte if since_byte <= end else 0, end - TAIL_BYTES))

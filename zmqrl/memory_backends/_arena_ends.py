@@ -37,7 +37,7 @@ class ArenaSource(SegmentSource):
         self._expected: dict[int, tuple[int, int]] = {}
         self._fresh: deque[TakenSegment] = deque()
         self._back: list[int] | None = None
-        """Goes with the first version that is announced after a `reattach` that went back."""
+        """Goes with the first version that is announced after a `reattach` that rolled back."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -81,7 +81,9 @@ class ArenaSource(SegmentSource):
         past = [ref for index, ref in indexed if index < at.n]
         past += [ref for index, ref in indexed if index >= at.n and back]
         if len(past) < len(metas):
-            raise ArenaError(f"{len(past)} slots are held for the {len(metas)} segments of FULL: resume the run")
+            raise ArenaError(
+                f"{len(past)} slots are held for the {len(metas)} segments of the full checkpoint: resume the run"
+            )
         for place, (ref, meta) in enumerate(zip(past, metas, strict=False)):
             for name in columns.keys() & self._arena.columns.keys():
                 self._arena.columns[name][ref.slot] = columns[name][place]
@@ -95,7 +97,7 @@ class ArenaSource(SegmentSource):
     def _has_gone_past(self, n: int) -> bool:
         """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
 
-        Or the predecessor went back, and died before every vector env had followed; or it went back to an older FULL.
+        Or the predecessor rolled back and died before every vector env followed; or it used an older FULL.
         """
         word = self._arena.read_learner()
         if word is not None and word.version.n > n:
@@ -118,7 +120,7 @@ class ArenaSource(SegmentSource):
 
     @abstractmethod
     def _released(self) -> None:
-        """Slots became free: whoever waits for one should know."""
+        """Slots became free: the process that waits for one should know."""
 
     def _offer(self, refs: Sequence[SlotRef]) -> None:
         """Take them in; when one is not the next of its stream, a descriptor before it was lost."""
@@ -140,9 +142,9 @@ class ArenaSource(SegmentSource):
         self._fresh.append(TakenSegment(ref, meta))
 
     def _scan(self) -> None:
-        """Everything booked and not released, whatever became of the messages.
+        """Everything accepted and not released, whatever became of the messages.
 
-        Twice, because the broker books while we look: what is before a segment seen at first is seen at last.
+        Twice, because the broker accepts while we look: what is before a segment seen at first is seen at last.
         """
         newest = {id.vector_env: id for id in (self._arena.meta(ref.slot).id for ref in self._arena.held())}
         for ref in self._arena.held():
@@ -157,7 +159,7 @@ class ArenaSource(SegmentSource):
 
 
 class SegmentWriter(ABC):
-    """Where a sink's segments are written: a slot of the arena, or memory of its own."""
+    """Where a sink's segments are written: a slot of the arena, or their own memory."""
 
     keeps_segments = False
     """Whether a segment outlives its lease."""
@@ -180,10 +182,10 @@ class SegmentWriter(ABC):
 
     @abstractmethod
     def forget(self, ref: SlotRef) -> None:
-        """It is booked, or no longer ours."""
+        """It is accepted, or no longer leased to this sink."""
 
     def move(self, ref: SlotRef, to: SlotRef) -> None:
-        """A sealed segment goes on under another lease; only asked of a writer that keeps them."""
+        """A sealed segment continues under another lease; only for a writer that keeps them."""
         raise NotImplementedError
 
 
@@ -220,17 +222,17 @@ class ArenaWriter(SegmentWriter):
         self._producers.pop(vector_env, None)
 
     def forget(self, ref: SlotRef) -> None:
-        """The slot is not ours, its views are harmless."""
+        """The slot is no longer leased to this sink; its views are harmless."""
 
 
 class LeasedSink(SegmentSink):
-    """Leases in, seals out; `_push` says by which way the broker hears of them."""
+    """Leases in, seals out; `_push` sends them to the broker."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
         self._streams: tuple[StreamOrder, ...] = ()
         self._gone: dict[int, int] = {}
-        """Vector env to the incarnation that was stopped last: its env is closed, so it cannot be gone on with."""
+        """Vector env to the incarnation that was stopped last: its env is closed, so it cannot continue."""
         self._impossible: dict[int, int] = {}
         """Of the newest orders: a broker that did not know gave them back."""
         self._serial = -1
@@ -245,7 +247,7 @@ class LeasedSink(SegmentSink):
 
     @abstractmethod
     def _push(self, refs: Sequence[SlotRef]) -> None:
-        """Tell the broker that these are sealed; never blocks."""
+        """Notify the broker that these are sealed; never blocks."""
 
     def open(self, vector_env: int) -> OpenSegment | None:
         if not self._free:
@@ -287,7 +289,7 @@ class LeasedSink(SegmentSink):
             self._push([ref for ref in refs if ref in self._sealed])
 
     def _stand(self, standing: Standing) -> None:
-        """Take in the newest word of the broker; only the newest counts."""
+        """Apply the newest message of the broker; only the newest counts."""
         if standing.orders is not None and standing.serial != self._serial:
             self._follow(standing.orders, standing.serial)
         self._acked = standing.acked
@@ -303,7 +305,7 @@ class LeasedSink(SegmentSink):
         self._rehouse(sorted(homeless, key=lambda ref: self._sealed[ref]))
 
     def _rehouse(self, homeless: Sequence[SlotRef]) -> None:
-        """Sealed, not booked, and the lease is gone: another takes its place, or it waits for one."""
+        """Sealed, not accepted, and the lease is gone: another takes its place, or it waits for one."""
         for ref in homeless:
             if not self._writer.keeps_segments:
                 del self._sealed[ref]
@@ -315,7 +317,7 @@ class LeasedSink(SegmentSink):
                 self._unpushed.append(to)
 
     def _named(self) -> dict[int, int]:
-        """Vector env to incarnation: those of the orders, followed or not, and those of unbooked segments."""
+        """Vector env to incarnation: those of the orders, followed or not, and those of unaccepted segments."""
         unbooked = {id.vector_env: id.incarnation for id in self._sealed.values()}
         return {**self._impossible, **unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
 

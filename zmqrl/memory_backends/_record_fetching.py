@@ -21,7 +21,7 @@ class RecordFetching:
     def __init__(self, again_s: float, refuse: Callable[[str], None]) -> None:
         """`again_s`: after how long without an answer a request is repeated for the first time.
 
-        `refuse` is told the reason when a record is none; it is requested again from its beginning.
+        `refuse` receives the reason when a record is none; it is requested again from its beginning.
         """
         self._refuse = refuse
         self._first_again_s = self._again_s = again_s

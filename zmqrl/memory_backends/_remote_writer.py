@@ -1,4 +1,4 @@
-"""Segments of a worker on another host: in its own memory until they are booked, sent whole."""
+"""Segments of a worker on another host: in its own memory until they are accepted, sent whole."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RemoteWriter(SegmentWriter):
         self._open[vector_env] = (index, rows)
 
     def open_now(self) -> list[OpenRows]:
-        """Of each segment that is stepped and not booked: lost if the host is."""
+        """Of each segment that is stepped and not accepted: lost if the host is."""
         sealed = [OpenRows(meta.id.vector_env, meta.id.index, meta.rows) for meta in self._metas.values()]
         return sealed + [OpenRows(vector_env, index, rows) for vector_env, (index, rows) in self._open.items() if rows]
 
@@ -59,7 +59,7 @@ class RemoteWriter(SegmentWriter):
         self._metas.pop(ref, None)
 
     def send(self, socket: zmq.Socket[Any], index: int, spawn: int, ref: SlotRef) -> bool:
-        """One multipart message, without blocking; False when there is no room: it is sent again while unbooked."""
+        """One multipart message, without blocking; False when the queue is full: it is sent again until accepted."""
         header = pack(Segment(self._layout, index, spawn, ref, SegmentWords.of(self._metas[ref])))
         frames: list[Any] = [header, *(self._columns[ref][c.name] for c in self._specs)]
         try:

@@ -34,14 +34,14 @@ __all__ = [
 
 
 class TakenSegment(NamedTuple):
-    """A segment that the stream table has booked as stored and that the learner now holds."""
+    """A segment that the stream table has accepted as stored and that is now held by the learner."""
 
     ref: SlotRef
     meta: SegmentMeta
 
 
 class Booked(NamedTuple):
-    """A vector env in the books: segments before (incarnation, next index) are stored, `rows` in all."""
+    """A vector env in the stream records: segments before (incarnation, next index) are stored, `rows` in all."""
 
     incarnation: int
     next_index: int
@@ -49,10 +49,10 @@ class Booked(NamedTuple):
 
 
 class Reattached(NamedTuple):
-    """What a learner finds in the arena of one that died."""
+    """The state that a learner finds in the arena of a dead predecessor."""
 
     replay: list[TakenSegment]
-    """Held again, in the order asked for."""
+    """Held again, in the order requested."""
     oldest_incarnation: int
     """Segments of earlier incarnations of a vector env no longer count: release them. 0: all count."""
 
@@ -67,18 +67,18 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def take(self, timeout_s: float) -> list[TakenSegment]:
-        """Segments booked since the last call, in stream order per vector env, each once.
+        """Segments accepted since the last call, in stream order per vector env, each once.
 
-        Blocks until there is one, a take-up request, or `timeout_s` is over; then the list may be empty.
+        Blocks until there is one, a handover request, or `timeout_s` is over; then the list may be empty.
         Held slots stay readable until released. On the first call and whenever the broker's incarnation changes
-        it scans the arena, so what was booked and not released is found even when every message was lost.
+        it scans the arena, so what was accepted and not released is found even when every message was lost.
         """
 
     @abstractmethod
     def release(self, refs: Sequence[SlotRef]) -> None:
         """Give slots back; they may be overwritten at once. Never blocks.
 
-        Workers that wait for a slot hear of it with the next `announce`, `report` or `take`.
+        Workers that wait for a slot are notified of it with the next `announce`, `report` or `take`.
         """
 
     def is_held(self, ref: SlotRef) -> bool:
@@ -90,23 +90,23 @@ class SegmentSource(ABC):
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
         """On a resume, before the first `announce`: hold again what replay held, `columns [k, T, N, ...]`.
 
-        They are in no book of this leg. ArenaError when a slot was leased before.
+        They are in no stream record of this attempt. ArenaError when a slot was leased before.
         """
 
     def leave_word(self, word: LearnerWord) -> None:
-        """Keep `word` for a successor, where the stream outlives the learner. Cheap; called often."""
+        """Store the learner's record for a successor, where the stream outlives the learner. Cheap; called often."""
         del word
 
     def left_word(self) -> LearnerWord | None:
-        """What the last learner of this stream left; None for the first."""
+        """The record of the last learner of this stream; None for the first."""
         return None
 
     def base_env_steps(self) -> int | None:
-        """Env steps of the run before this stream, as the broker knows them; None while it knows none."""
+        """Env steps of the run before this stream, from the broker; None while unknown."""
         return None
 
     def booked(self) -> list[Booked]:
-        """Where the books of each vector env stand now."""
+        """The current stream record of each vector env."""
         return []
 
     def reattach(
@@ -118,7 +118,7 @@ class SegmentSource(ABC):
         Where the predecessor got further than `at`, positions from there on are opened again. ArenaError when fewer
         slots are held than segments are given.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not outlive a learner")
+        raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
 
     @abstractmethod
     def announce(self, notice: Notice) -> None:
@@ -126,19 +126,19 @@ class SegmentSource(ABC):
 
     @abstractmethod
     def report(self, env_steps: int, updates: int) -> None:
-        """Tell the rate limiter where the learner is; never blocks; absolute, so a lost report is harmless."""
+        """Report the learner's progress to the rate limiter; never blocks; absolute, so a lost report is harmless."""
 
     @abstractmethod
     def take_up_requests(self) -> list[TakeUpRequest]:
-        """Requests seen by `take` and not answered yet (asked again until answered)."""
+        """Requests seen by `take` and not answered yet (repeated until answered)."""
 
     @abstractmethod
     def answer(self, take_up: TakeUp) -> None:
-        """Tell the successor where to start; never blocks."""
+        """Send the successor its start state; never blocks."""
 
     @abstractmethod
     def stored(self) -> int:
-        """Valid rows booked as stored, all streams, this arena."""
+        """Valid rows accepted as stored, all streams, this arena."""
 
     @abstractmethod
     def close(self) -> None:
@@ -174,20 +174,20 @@ class SegmentSink(ABC):
         """Valid rows stepped and not yet sealed: what would be lost if the worker died now. Cheap."""
 
     def busy(self) -> None:
-        """The worker gets on though it steps no rows, as when it repeats actions: it is not stalled. Cheap."""
+        """Progress without new rows, as when the worker repeats actions: it is not stalled. Cheap."""
         return
 
     @abstractmethod
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
-        """Finish a segment: it is the stream's from here on. Never blocks."""
+        """Finish a segment and hand it to the stream. Never blocks."""
 
     @abstractmethod
     def abandon(self, segment: OpenSegment) -> None:
-        """Keep the lease but discard what was written; `progress` must say 0 rows or they are dropped.unsealed."""
+        """Keep the lease, discard the rows; set `progress` to 0 rows, else they count as dropped.unsealed."""
 
     @abstractmethod
     def unacknowledged(self) -> int:
-        """Sealed segments that the broker has not booked yet."""
+        """Sealed segments that the broker has not accepted yet."""
 
     @abstractmethod
     def close(self) -> None:
@@ -209,7 +209,7 @@ class MemoryBackend(ABC):
 
 
 class LedgerView(ABC):
-    """Whoever holds the arena can read the books of the run."""
+    """A process that holds the arena can read the stream records of the run."""
 
     @abstractmethod
     def ledger(self) -> Ledger:

@@ -1,4 +1,4 @@
-"""The experience stream inside one process and one thread: the same slots, checks and books, no sockets."""
+"""The experience stream inside one process and one thread: the same slots, checks and stream records, no sockets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from zmqrl.types import Ledger, Notice, SlotRef
 
 
 class Collect(Protocol):
-    """Steps the vector envs of single mode: called by `take` when nothing is booked."""
+    """Steps the vector envs of single mode: called by `take` when nothing is accepted."""
 
     def __call__(self, interrupted: Callable[[], bool]) -> None:
         """Collect what the current version still lacks; returns at once when there is nothing to do.
 
-        `interrupted` is asked between two env steps; once it is true the segment is abandoned, and nothing else begun.
+        `interrupted` is called between two env steps; once it is true the segment is abandoned, and no other begun.
         """
         ...
 
@@ -52,7 +52,7 @@ class InprocStream(LedgerView):
 
 
 class InprocSource(ArenaSource):
-    """`collect`, when set, is called by `take` while nothing is booked."""
+    """`collect`, when set, is called by `take` while nothing is accepted."""
 
     def __init__(self, stream: InprocStream) -> None:
         super().__init__(stream.arena)
@@ -118,7 +118,7 @@ class InprocSink(LeasedSink):
 
 
 class InprocBackend(MemoryBackend):
-    """Both ends are made together: `InprocStream(plan)`; `source` alone is for a learner that collects by itself."""
+    """Both ends are made together: `InprocStream(plan)`; `source` alone is for a learner that collects on its own."""
 
     @classmethod
     def source(cls, boot: Boot) -> SegmentSource:
@@ -126,4 +126,4 @@ class InprocBackend(MemoryBackend):
 
     @classmethod
     def sink(cls, boot: Boot) -> SegmentSink:
-        raise ConfigError("inproc has no workers of their own: use memory_backend.kind zmq in sync and async")
+        raise ConfigError("inproc has no worker processes: set memory_backend.kind: zmq in sync and async")

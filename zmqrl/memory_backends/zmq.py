@@ -1,6 +1,6 @@
 """The experience stream between processes: slots in the arena, descriptors and control over ZeroMQ.
 
-A worker of another host than the learner's has no arena: it keeps its segments until they are booked, and sends them
+A worker of another host than the learner's has no arena: it keeps its segments until they are accepted, and sends them
 whole.
 """
 
@@ -64,9 +64,9 @@ class ZmqSource(ArenaSource):
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
         self._requests: list[TakeUpRequest] = []
         self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
-        """Answered, with the index to go on at: packed until the broker has every part."""
+        """Answered, with the index to continue at: packed until the broker has every part."""
         self._offsets: dict[TakeUpRequest, int] = {}
-        """Which part of each answer the broker asked for last."""
+        """Which part of each answer the broker requested last."""
         self._asked = self._came = False
         self._progress = (0, 0)
         self._moves = 0
@@ -122,7 +122,7 @@ class ZmqSource(ArenaSource):
         self._arena.close()
 
     def _hear_books(self, books: bus.Books) -> None:
-        """What the broker asks for: of an answer that was given, its next part follows at once."""
+        """What the broker requests: of an answer that was given, its next part follows at once."""
         self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in books.requests}
         self._records = {r: record for r, record in self._records.items() if r in self._offsets}
         self._requests = [r for r in self._offsets if r not in self._records]
@@ -133,7 +133,7 @@ class ZmqSource(ArenaSource):
         self._known = self._notice is None or books.known == self._notice.version
 
     def _send_part(self, request: TakeUpRequest) -> int:
-        """Bytes sent of the record. After its last part it is forgotten: if that is lost, the learner is asked anew."""
+        """Bytes sent of the record. It is discarded after its last part: if that is lost, it is requested again."""
         next_index, record = self._records[request]
         offset = self._offsets.get(request, 0)
         content = record[offset : offset + PART_BYTES]
@@ -172,7 +172,7 @@ class ZmqSource(ArenaSource):
             self._guarded(self._hear, frame)
 
     def _guarded(self, hear: Callable[[bytes], None], frame: bytes) -> None:
-        """What is not understood is counted and forgotten: whatever matters is sent again."""
+        """What is not understood is counted and discarded: whatever matters is sent again."""
         try:
             hear(frame)
         except WireError as error:
@@ -268,7 +268,7 @@ class ZmqSink(LeasedSink):
         return self._arena is not None and self._arena.broker_incarnation != self._broker
 
     def _say(self, now: float) -> None:
-        """Our absolute word, and what stayed unacknowledged. What an older broker gave from now on does not count."""
+        """The worker's complete state, and what is unacknowledged. Leases of an older broker no longer count."""
         self._said_at = now
         self._refusals.report()
         if self._arena is not None and self._is_new_broker():

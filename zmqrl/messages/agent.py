@@ -38,7 +38,7 @@ class Ready(_Event, frozen=True, tag="ready"):
 
 
 class Left(_Event, frozen=True, tag="left"):
-    """A worker ends because the broker let it go.
+    """A worker ends because the broker removed it from the run.
 
     Worker to its agent, and on to the launcher: before it ends by orders.
 
@@ -47,7 +47,7 @@ class Left(_Event, frozen=True, tag="left"):
 
 
 class NewVersion(_Event, frozen=True, tag="notice"):
-    """The current version, where there is no broker to publish it.
+    """The current version, without a broker that publishes it.
 
     Learner to its agent: at each version in mode single.
 
@@ -60,7 +60,7 @@ class NewVersion(_Event, frozen=True, tag="notice"):
 class Listening(_Event, frozen=True, tag="listening"):
     """The tcp ports of the broker: segments, notices, control.
 
-    Broker to its agent: at its start, where other hosts take part.
+    Broker to its agent: at its start, where other hosts participate.
 
     Wrong ports keep other hosts from joining: each reports `unreachable`.
     """
@@ -71,7 +71,7 @@ class Listening(_Event, frozen=True, tag="listening"):
 class Refused(_Event, frozen=True, tag="refused"):
     """Messages that the sender refused so far, by reason.
 
-    Any process to its agent, agent to launcher: when the counts grew, once per heartbeat at most.
+    Any process to its agent, agent to launcher: when the counts increased, once per heartbeat at most.
 
     Counts are absolute: an old one is replaced by the next.
     """
@@ -94,7 +94,7 @@ class HostHere(_Event, frozen=True, tag="host_here"):
 class HostLost(_Event, frozen=True, tag="host_lost"):
     """The agent of another host has been silent for `limits.host_lease_s`.
 
-    Broker to its agent, and on to the launcher: once; the workers of the host are given up.
+    Broker to its agent, and on to the launcher: once; the workers of the host are removed.
 
     One for an unknown host, or one that is gone already, changes nothing.
     """
@@ -210,7 +210,7 @@ class Ended(_Event, frozen=True, tag="ended"):
 
     Learner to its agent, and on to the launcher: once, before it ends.
 
-    Wrong counters are shown in the summary; the ledger of the broker's host is kept beside them.
+    Wrong counters are shown in the summary; the ledger of the broker's host is kept alongside them.
     """
 
     reason: Name
@@ -260,7 +260,7 @@ class Started(_Event, frozen=True, tag="started"):
 
     Agent to launcher: at each start.
 
-    A launcher that loses its agent kills the processes that it was told of, if pid and start time agree.
+    A launcher that loses its agent kills the processes that it was notified of, if pid and start time agree.
     """
 
     pid: Count
@@ -427,7 +427,7 @@ class Finished(_Event, frozen=True, tag="finished"):
     peak_pss_mb: dict[Name, Finite]
     """By role."""
     ended: Count
-    """Processes that ended by themselves."""
+    """Processes that ended on their own."""
     killed: list[Text]
     left: list[Text]
     final_stopped: bool
@@ -490,7 +490,7 @@ class Joined(_Event, frozen=True, tag="joined"):
     address: Name
     milliseconds: Finite
     store: bool
-    """It sees the store as the learner's host does."""
+    """The host shares the store of the learner's host."""
 
 
 AgentEvent: TypeAlias = (
@@ -517,7 +517,7 @@ class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
 
     Agent to launcher: its first line, after `ZMQRL-AGENT 1`.
 
-    A line that is no handshake, or of another protocol, fails the host.
+    A line that is not a handshake, or of another protocol, fails the host.
     """
 
     versions: Mapping[Name, Name | None]
@@ -542,7 +542,7 @@ class AgentExited(_Event, frozen=True, tag="agent_exit"):
 
 
 class HostUnusable(_Event, frozen=True, tag="host_failed"):
-    """A host cannot take part: why, and how to fix it.
+    """A host cannot participate: why, and how to fix it.
 
     Orchestrator to launcher: when connecting, the handshake or the start failed.
 
@@ -633,7 +633,7 @@ class Gone(_Command, frozen=True, tag="gone"):
 
     Launcher to the agent of the learner's host: when a connection ended.
 
-    A wrong one has the broker give up workers that live: their segments are refused, and they are told to end.
+    A wrong one has the broker remove live workers: their segments are refused, and they are requested to end.
     """
 
     host: Name
@@ -672,6 +672,6 @@ CHILD_EVENTS = kinds_of(get_args(ChildEvent))
 REPORTS = kinds_of(get_args(Report))
 AGENT_EVENTS = kinds_of(get_args(AgentEvent))
 OWN_EVENTS = kinds_of((Started, Exited, Restarting, GaveUp, *get_args(AgentEvent)))
-"""What an agent reports of its own, of a process or of itself."""
+"""Events of an agent: of a process or of itself."""
 LAUNCHER_EVENTS = kinds_of((Handshake, AgentExited, HostUnusable, LinesRefused))
 COMMANDS = kinds_of((*get_args(Command), Evaluate))

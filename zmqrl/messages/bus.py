@@ -1,6 +1,6 @@
 """Messages of the bus: what workers, learner, host agents and broker send each other. docs/protocol.md has the frames.
 
-Every type says who sends it to whom and when, and what an old or a wrong one causes. "Refused" means: counted by
+Every type documents sender, receiver, time, and the effect of an old or a wrong message. "Refused" means: counted by
 reason, and otherwise without effect. Everything here is absolute or a hint, so a lost message is repeated by its
 sender and a doubled one changes nothing. The three paragraphs of a docstring are columns of the table there.
 """
@@ -26,7 +26,7 @@ class StreamAt(NamedTuple):
 
 
 class OpenRows(NamedTuple):
-    """Rows stepped in a segment that is not booked."""
+    """Rows stepped in a segment that is not accepted."""
 
     vector_env: Count
     index: Count  # type: ignore[assignment]  # hides tuple.index, which nothing needs
@@ -34,7 +34,7 @@ class OpenRows(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """What is below `next_index` is booked."""
+    """What is below `next_index` is accepted."""
 
     vector_env: Count
     incarnation: Count
@@ -69,7 +69,7 @@ class RecordPart(NamedTuple):
 
 
 class BookRequest(NamedTuple):
-    """A take-up that is not answered, and the offset of the part of its record that is missing."""
+    """A handover that is not answered, and the offset of the part of its record that is missing."""
 
     vector_env: Count
     incarnation: Count
@@ -78,7 +78,7 @@ class BookRequest(NamedTuple):
 
 
 class AnswerPart(NamedTuple):
-    """A part of the answer to a take-up."""
+    """A part of the answer to a handover."""
 
     vector_env: Count
     incarnation: Count
@@ -100,7 +100,7 @@ class SegmentWords(NamedTuple):
 
     @classmethod
     def of(cls, meta: SegmentMeta) -> SegmentWords:
-        """As plain words."""
+        """As plain integers."""
         return cls(*meta.id, *meta.version, meta.rows)
 
     def meta(self) -> SegmentMeta:
@@ -134,15 +134,15 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     leases: list[SlotRef]
     """All that it holds."""
     streams: list[StreamAt]
-    """What it steps, or has unbooked segments of."""
+    """Vector envs that it steps, or of which segments are not accepted."""
     stopped: list[Count]
     """Vector envs of `streams` that it steps no more, so that a new broker does not give them back to it."""
     open: list[OpenRows]
-    """One for each segment that is stepped and not booked; of a worker without an arena only."""
+    """One for each segment that is stepped and not accepted; of a worker without an arena only."""
 
 
 class Orders(_BusMessage, frozen=True, tag="orders"):
-    """What a worker holds from now on: all leases, what is booked, what it is to step.
+    """What a worker holds from now on: all leases, what is accepted, what it is to step.
 
     Broker to worker: in answer to `worker` and to descriptors, and when leases or streams change.
 
@@ -163,7 +163,7 @@ class Orders(_BusMessage, frozen=True, tag="orders"):
 class Beat(_BusMessage, frozen=True, tag="beat"):
     """A process lives.
 
-    Worker or learner to broker: each `heartbeat_s`, from a thread of its own.
+    Worker or learner to broker: each `heartbeat_s`, from a separate thread.
 
     One of an older spawn is ignored; an index outside the plan is refused (`member`).
     """
@@ -219,7 +219,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
 
     Host agent to broker: each `heartbeat_s`, and at each start and death.
 
-    Who is not listed as alive is taken to be dead and reaped; one that speaks for another host or names its workers
+    Who is not listed as alive is taken to be dead and reaped; one that sends for another host or names its workers
     is refused (`host`).
     """
 
@@ -231,7 +231,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     given_up: list[Count]
     """Workers that do not come back."""
     workers: list[Count]
-    """Held, alive or about to be started again: who is no longer among them is to leave."""
+    """Held, alive or about to be started again: workers no longer listed are to leave."""
 
 
 class Welcome(_BusMessage, frozen=True, tag="welcome"):
@@ -270,7 +270,7 @@ class Weights(_BusMessage, frozen=True, tag="weights"):
 
 
 class Farewell(_BusMessage, frozen=True, tag="farewell"):
-    """The run is over, or this host's workers were given up.
+    """The run is over, or this host's workers were removed.
 
     Broker to the host agent of another host: once, or in answer to `agent`.
 
@@ -302,13 +302,13 @@ class Announce(_BusMessage, frozen=True, tag="announce"):
 
     notice: Notice
     back: list[Count] | None
-    """Of a sync learner that had to go back to this version: rows of each vector env in this arena before it."""
+    """Of a sync learner that had to roll back to this version: rows of each vector env in this arena before it."""
 
 
 class Books(_BusMessage, frozen=True, tag="books"):
     """What the broker requests from the learner, and the version that it knows.
 
-    Broker to learner: to a new learner, after `announce`, while a take-up is unanswered.
+    Broker to learner: to a new learner, after `announce`, while a handover is unanswered.
 
     An old one causes an answer that the broker ignores; a vector env outside the plan is refused (`value`).
     """
@@ -319,11 +319,11 @@ class Books(_BusMessage, frozen=True, tag="books"):
 
 
 class Answer(_BusMessage, frozen=True, tag="answer"):
-    """A part of the answer to a take-up; each part that is new is answered with `books`, which requests the next one.
+    """A part of the answer to a handover; each part that is new is answered with `books`, which requests the next one.
 
     Learner to broker: once every segment below the requested index was taken.
 
-    One that no request asks for, or that is not the next part, is ignored; a record that cannot be read is refused
+    One without a request, or that is not the next part, is ignored; a record that cannot be read is refused
     (`record`).
     """
 
@@ -346,7 +346,7 @@ class Segment(_BusMessage, frozen=True, tag="segment"):
 
     Worker of another host to broker, on `segments`: when it is sealed, again while it is not acknowledged.
 
-    Another layout is refused (`segment`), a column of another size too (`column`); a segment that was booked is a
+    Another layout is refused (`segment`), a column of another size too (`column`); a segment that was accepted is a
     duplicate, one without a credit is ignored.
     """
 

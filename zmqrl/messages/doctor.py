@@ -67,14 +67,14 @@ class Examine(_Order, frozen=True):
 
     workdir: Text
     store: Text | None
-    """None: nothing to look at."""
+    """None: no store to check."""
     env: Text | None
     """`EnvSection` as JSON text, since integers in it may have more than 64 bits."""
     mode: Mode
     seed: Text
     """Decimal, for the same reason."""
     env_limit_s: Finite
-    """The env is looked at no longer than this."""
+    """Time limit of the env check."""
     listen: Listen | None = None
     code: Large | None = None
     """The user's own modules: a tar archive, base64."""
@@ -142,7 +142,7 @@ class Finish(_Order, frozen=True):
 
     Doctor to probe: the last line.
 
-    Without it the probe ends with its stdin, or by itself after 150 s.
+    Without it the probe ends with its stdin, or after 150 s.
     """
 
 
@@ -247,7 +247,7 @@ class Locks(_Word, frozen=True):
 
     Probe to doctor: in answer to `Examine`.
 
-    A run of another user is a fault, one's own a warning.
+    A run of another user is a fault, a run of the same user a warning.
     """
 
     held: tuple[Lock, ...]
@@ -258,7 +258,7 @@ class Curve(_Word, frozen=True):
 
     Probe to doctor: in answer to `Examine`.
 
-    It is shown; without CURVE the host cannot take part.
+    It is shown; without CURVE the host cannot participate.
     """
 
     has: bool
@@ -401,7 +401,7 @@ def order_line(order: Order) -> bytes:
 
 
 def read_order(line: str | bytes) -> Order:
-    """What `order_line` wrote. WireError says what is wrong with the line."""
+    """What `order_line` wrote. WireError states what is wrong with the line."""
     found: Order = decoded(_order, line, "order", ORDERS)
     return found
 
@@ -415,7 +415,7 @@ def read_word(line: str) -> Word | None:
     """What `word_line` wrote; None for what a shell wrote.
 
     Raises:
-        WireError: It is marked as a word, and is none.
+        WireError: It has the mark of a message and is invalid.
     """
     mark, _, text = line.partition(" ")
     if mark != MARK:
@@ -431,7 +431,7 @@ def read_word(line: str) -> Word | None:
 
 
 def _hello_of_0_1(text: str) -> Hello | None:
-    """It came as `["Hello", {...}]`; so the host is said to have another version, not to be silent."""
+    """It came as `["Hello", {...}]`; so the host is reported to have another version, not to be silent."""
     try:
         name, fields = msgspec.json.decode(text, type=tuple[str, Hello])
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -96,7 +96,7 @@ FILES: Mapping[str, type[Struct]] = {
 
 
 def decode(kind: type[T], content: str | bytes) -> T:
-    """A message of this type. WireError says what is wrong with the content."""
+    """A message of this type. WireError states what is wrong with the content."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

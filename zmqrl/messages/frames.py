@@ -35,7 +35,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(frame: bytes) -> Message:
-    """Decode and check a frame in one pass. WireError says what is wrong with it."""
+    """Decode and check a frame in one pass. WireError states what is wrong with it."""
     if len(frame) > MAX_CONTROL_BYTES:
         raise WireError("size", f"a control message of {len(frame)} bytes")
     try:

@@ -87,35 +87,35 @@ _evaluate = msgspec.json.Decoder(agent.Evaluate).decode
 
 
 def child_event(line: str | bytes) -> agent.ChildEvent:
-    """What a process reports to its agent. WireError says what is wrong with the line."""
+    """What a process reports to its agent. WireError states what is wrong with the line."""
     found: agent.ChildEvent = decoded(_child_event, line, "event", agent.CHILD_EVENTS)
     return found
 
 
 def agent_event(line: str | bytes) -> agent.AgentEvent:
-    """What an agent reports to the launcher. WireError says what is wrong with the line."""
+    """What an agent reports to the launcher. WireError states what is wrong with the line."""
     found: agent.AgentEvent = decoded(_agent_event, line, "event", agent.AGENT_EVENTS)
     return found
 
 
 def command(line: str | bytes) -> agent.Command:
-    """What the launcher commands an agent. WireError says what is wrong with the line."""
+    """What the launcher commands an agent. WireError states what is wrong with the line."""
     found: agent.Command = decoded(_command, line, "command", agent.COMMANDS)
     return found
 
 
 def evaluate(line: str | bytes) -> agent.Evaluate:
-    """What an agent sends to the evaluator. WireError says what is wrong with the line."""
+    """What an agent sends to the evaluator. WireError states what is wrong with the line."""
     return decoded(_evaluate, line, "command", agent.COMMANDS)
 
 
 def handshake(line: str | bytes) -> agent.Handshake:
-    """An agent's first line. WireError says what is wrong with it."""
+    """An agent's first line. WireError states what is wrong with it."""
     return decoded(_handshake, line, "event", agent.LAUNCHER_EVENTS)
 
 
 def reaped(line: str | bytes) -> agent.Reaped:
-    """What a reaper prints. WireError says what is wrong with it."""
+    """What a reaper prints. WireError states what is wrong with it."""
     try:
         return _reaped(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -123,7 +123,7 @@ def reaped(line: str | bytes) -> agent.Reaped:
 
 
 def decoded(decode: Callable[[str | bytes], T], line: str | bytes, tag: str, kinds: Mapping[str, type[Struct]]) -> T:
-    """What `decode` makes of a line of one of `kinds`. WireError says what is wrong with it."""
+    """What `decode` makes of a line of one of `kinds`. WireError states what is wrong with it."""
     try:
         return decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

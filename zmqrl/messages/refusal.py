@@ -21,7 +21,7 @@ def kinds_of(types: Sequence[type[msgspec.Struct]]) -> Mapping[str, type[msgspec
 def refusal(
     data: Any, tag_field: str, kinds: Mapping[str, type[msgspec.Struct]], error: Exception, unknown: str
 ) -> WireError:
-    """The reason why `data`, a message without its types, is none of `kinds`; `error`: what the decoder said.
+    """The reason why `data`, a message without its types, is none of `kinds`; `error`: what the decoder reported.
 
     Returns:
         `shape`: not an object; `unknown`: no such message; `fields`: one is missing or unknown; else `value`.
@@ -36,7 +36,7 @@ def refusal(
 
 
 def refusal_of(given: Set[Any], kind: type[msgspec.Struct], name: str, error: Exception) -> WireError:
-    """The reason why an object with these `given` fields is no message of this type: `fields` or `value`."""
+    """The reason why an object with these `given` fields is not a message of this type: `fields` or `value`."""
     fields = msgspec.structs.fields(kind)
     known, required = {field.encode_name for field in fields}, {field.encode_name for field in fields if field.required}
     if not required <= given <= known:

@@ -14,7 +14,7 @@ TAIL_BYTES = 65_536
 
 
 class MetricsLog:
-    """Appends rows; a resumed run goes on in the same file."""
+    """Appends rows; a resumed run continues in the same file."""
 
     def __init__(self, path: Path) -> None:
         self._file = AppendFile(path)

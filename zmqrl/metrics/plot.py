@@ -42,7 +42,7 @@ def _metrics_files(run_dir: Path) -> list[Path]:
     here = run_dir / "metrics.jsonl"
     files = [here] if here.exists() else sorted(run_dir.glob("seed-*/metrics.jsonl"))
     if not files:
-        raise ConfigError(f"{run_dir} is no run directory: it has no metrics.jsonl, and no seed-*/metrics.jsonl")
+        raise ConfigError(f"{run_dir} is not a run directory: metrics.jsonl and seed-*/metrics.jsonl are missing")
     return files
 
 
@@ -50,7 +50,7 @@ def _curve(path: Path) -> Array:
     """`[rows, 3]`: env steps, wall clock, return."""
     rows = [(row["env_steps"], row["wall_s"], row[RETURN]) for row in read_metrics(path) if RETURN in row]
     if not rows:
-        raise ConfigError(f"{path} has no {RETURN} yet: no episode was finished, or the run was too short for metrics")
+        raise ConfigError(f"{path} has no {RETURN}: no finished episode, or the run was too short for metrics")
     return np.array(rows, dtype=np.float64)
 
 

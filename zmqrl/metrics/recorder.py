@@ -10,7 +10,7 @@ from zmqrl.metrics.tensorboard import TensorBoardLog
 
 
 class Recorder:
-    """Writes both. Values that are no numbers are left out."""
+    """Writes both. Values that are not numbers are left out."""
 
     def __init__(self, run_dir: Path, started_at: float) -> None:
         """`started_at`: unix time that `wall_s` counts from."""

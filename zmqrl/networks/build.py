@@ -63,7 +63,7 @@ def _scale(observation: SpaceSpec) -> list[LayerSpec]:
 def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
     if not len(section.channels) == len(section.kernels) == len(section.strides):
         raise ConfigError(
-            f"network.kernels: {list(section.kernels)} and strides {list(section.strides)} must be as many as "
+            f"network.kernels: {list(section.kernels)} and strides {list(section.strides)} must have the length of "
             f"network.channels {list(section.channels)}"
         )
     if len(observation.shape) != 3:
@@ -72,7 +72,7 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
     layers = _scale(observation)
     for outputs, kernel, stride in zip(section.channels, section.kernels, section.strides, strict=True):
         if kernel > min(height, width):
-            raise ConfigError(f"network.kernels: {kernel} is larger than what is left of the image, {height}x{width}")
+            raise ConfigError(f"network.kernels: {kernel} is larger than the remaining image, {height}x{width}")
         layers.append(LayerSpec("conv", f"{name}.{_count(layers)}", channels, outputs, kernel, stride, HIDDEN_GAIN))
         layers.append(LayerSpec("relu"))
         channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1

@@ -10,7 +10,7 @@ import torch
 from zmqrl.types import Array, Weights
 
 ALIGNMENT = 16
-"""Entries: each tensor begins on a 64-byte line, whatever stands before it."""
+"""Entries: each tensor begins on a 64-byte line, whatever its predecessors are."""
 
 
 class FlatParameters:

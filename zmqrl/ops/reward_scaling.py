@@ -10,7 +10,7 @@ from zmqrl.types import Array
 def discounted_returns(reward: Array, done: Array, valid: Array, start: Array, gamma: float) -> tuple[Array, Array]:
     """Running discounted returns `[T, N]` float64 of one vector env, and where they stand `[N]` after its last row.
 
-    R_t = gamma R_{t-1} + r_t, from `start [N]`; it begins anew after a `done [T, N]`. Invalid rows leave it at 0.
+    R_t = gamma R_{t-1} + r_t, from `start [N]`; it starts again after a `done [T, N]`. Invalid rows leave it at 0.
     """
     assert reward.shape == done.shape == valid.shape and start.shape == reward.shape[1:], (reward.shape, start.shape)
     returns = np.empty(reward.shape, dtype=np.float64)

@@ -31,17 +31,17 @@ class Ended:
 
 @dataclass
 class Told:
-    """What an agent has said so far; read by the main thread after the reader has seen it."""
+    """What an agent has reported so far; read by the main thread after the reader has seen it."""
 
     started: dict[tuple[int, int], str] = field(default_factory=dict)
     """(pid, start time) to `host/role-index (pid n)`."""
     finished: messages.Finished | None = None
     refused: Counter[str] = field(default_factory=Counter)
-    """Its lines that are no events, by reason."""
+    """Its lines that are not events, by reason."""
 
 
 class Agent(ABC):
-    """One host agent, however it was started. `lines` is read by a thread of its own, the rest by the main thread."""
+    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
 
     def __init__(self, boot: Boot) -> None:
         self.boot, self.host = boot, boot.host
@@ -53,7 +53,7 @@ class Agent(ABC):
 
     @abstractmethod
     def introduced(self, handshake: messages.Handshake) -> None:
-        """It has said who it is. HostFailed when it cannot take part."""
+        """The handshake was received. HostFailed when it cannot participate."""
 
     @abstractmethod
     def send(self, command: messages.Command) -> None:
@@ -64,12 +64,12 @@ class Agent(ABC):
         """Its exit code, None while it runs."""
 
     def silent_end(self, code: int | None) -> HostFailed | None:
-        """Why it ended before it said who it is, where that is known."""
+        """Why it ended before its handshake, where known."""
         return None
 
     @abstractmethod
     def kill(self) -> None:
-        """It does not end by itself."""
+        """It does not end on its own."""
 
     @abstractmethod
     def end(self) -> Ended:
@@ -137,7 +137,7 @@ class AgentsOrchestrator(Orchestrator):
         )
 
     def read_to_the_end(self, agent: Agent) -> None:
-        """An agent has said its last word, and its connection still holds."""
+        """An agent has sent its last message, and its connection is open."""
         return
 
     def _read(self, agent: Agent) -> None:
@@ -163,7 +163,7 @@ class AgentsOrchestrator(Orchestrator):
         self.put(agent.host, messages.AgentExited(code, introduced))
 
     def _take_line(self, agent: Agent, line: str) -> None:
-        """A line that is no event is counted; the counts are reported with each power of two, and at the end."""
+        """A line that is not an event is counted; the counts are reported with each power of two, and at the end."""
         try:
             event = agent_event(line)
         except WireError as error:
@@ -192,11 +192,11 @@ def _handshake(host: str, line: str) -> messages.Handshake:
         return handshake(line)
     except WireError as error:
         mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {host}"
-        raise HostFailed(host, f"the first line of its agent is not a handshake ({error})", mend) from error
+        raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", mend) from error
 
 
 def in_parallel(calls: Sequence[Any]) -> list[Any]:
-    """Results of bounded calls, each in a thread of its own where there are several."""
+    """Results of bounded calls, each in a separate thread where there are several."""
     if len(calls) <= 1:
         return [call() for call in calls]
     from concurrent.futures import ThreadPoolExecutor

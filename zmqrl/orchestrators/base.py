@@ -1,4 +1,4 @@
-"""The orchestrator seam: what starts a host agent and speaks with it. Every kind starts the same agent."""
+"""The orchestrator seam: what starts a host agent and communicates with it. Every kind starts the same agent."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Teardown:
     """What `undeploy` verified."""
 
     ended: int
-    """Processes that ended by themselves within the grace."""
+    """Processes that ended on their own within the grace."""
     killed: tuple[str, ...] = ()
     """`host/role-index (pid n)` of those that had to be killed."""
     left: tuple[str, ...] = ()
-    """Those still there, and hosts that cannot be asked: the launcher's exit code is then 3."""
+    """Processes that remain, and unreachable hosts: the launcher's exit code is then 3."""
 
 
 class Orchestrator(ABC):
@@ -56,9 +56,9 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def deploy(self, boots: Mapping[str, Boot]) -> None:
-        """Begin to start an agent on each host; never waits for a far one.
+        """Begin to start an agent on each host; never waits for a remote one.
 
-        What becomes of each is an event: `Handshake` or `HostUnusable`.
+        The result of each is an event: `Handshake` or `HostUnusable`.
         """
 
     @abstractmethod
@@ -70,9 +70,9 @@ class Orchestrator(ABC):
         """Send one line to one host's agent, or to all; never blocks."""
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
-        """Where the processes of `host` find what listens at `addresses` and `ports`: there, or at a tunnel's end."""
+        """Addresses and ports at which `host` reaches the listeners of `addresses` and `ports`, or a tunnel to them."""
         return list(addresses), list(ports)
 
     @abstractmethod
     def undeploy(self, grace_s: float) -> Teardown:
-        """End every process of the run and verify it: ask, wait `grace_s`, kill, look again. Bounded."""
+        """End every process of the run and verify it: SIGTERM, wait `grace_s`, SIGKILL, verify. Bounded."""

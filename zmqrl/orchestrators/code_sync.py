@@ -87,8 +87,8 @@ def _collected(code: CodeSection) -> dict[str, Path]:
             largest = max(largest, (name, nbytes), key=lambda file: file[1])
             if total > code.max_mb * MB or len(files) > MOST_FILES:
                 raise ConfigError(
-                    f"code.max_mb: {code.max_mb:g}: code.sync holds more: {len(files)} files with {total / MB:.1f} MB "
-                    f"so far, the largest {largest[0]} with {largest[1] / MB:.1f} MB; leave out what is no code by "
+                    f"code.max_mb: {code.max_mb:g}: code.sync is larger: {len(files)} files with {total / MB:.1f} MB "
+                    f"so far, the largest {largest[0]} with {largest[1] / MB:.1f} MB; exclude other files with "
                     f"code.exclude (patterns of names), or raise code.max_mb (at most {MOST_FILES} files)"
                 )
     return files
@@ -156,7 +156,7 @@ def _one_line(script: str) -> str:
 
 
 def _place(finished: Finished, mark: str) -> str | None:
-    """What stands behind `mark`; login shells print other things before it."""
+    """The text after `mark`; login shells print other things before it."""
     for line in finished.stdout.decode(errors="replace").splitlines():
         if line.startswith(mark):
             return line.removeprefix(mark)
@@ -167,6 +167,6 @@ def _failed(target: Target, finished: Finished, workdir: str) -> HostFailed:
     said = finished.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {finished.code}"]
     return HostFailed(
         target.host,
-        f"the code of code.sync could not be put below {workdir}: {said[-1]}",
-        f"look at it: {target.login_command()} 'df -h {workdir}; ls -ld {workdir}'; or set hosts.{target.host}.workdir",
+        f"the code of code.sync could not be unpacked below {workdir}: {said[-1]}",
+        f"check: {target.login_command()} 'df -h {workdir}; ls -ld {workdir}'; or set hosts.{target.host}.workdir",
     )

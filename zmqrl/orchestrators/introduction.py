@@ -1,4 +1,4 @@
-"""What a host agent says of itself before it is told anything: who it is, and what is installed there."""
+"""The handshake of a host agent, sent before it receives anything: its identity and installed versions."""
 
 from __future__ import annotations
 

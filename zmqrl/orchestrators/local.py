@@ -1,4 +1,4 @@
-"""This machine: the host agent is a child of the launcher, in a session of its own."""
+"""This machine: the host agent is a child of the launcher, in a separate session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LocalAgent(Agent):
             yield raw.decode(errors="replace").strip()
 
     def introduced(self, handshake: Handshake) -> None:
-        """It is of this very version."""
+        """It is of this version."""
 
     def send(self, command: Command) -> None:
         self._write(line_of(command))
@@ -94,7 +94,7 @@ class LocalOrchestrator(AgentsOrchestrator):
     """Every host is this machine: a run has one, tests have several."""
 
     def __init__(self, agent_command: Sequence[str] = ENTRY) -> None:
-        """`agent_command`: what stands before `zmqrl.agent RUN 0`."""
+        """`agent_command`: the command before `zmqrl.agent RUN 0`."""
         super().__init__()
         self._agent_command = tuple(agent_command)
 

@@ -1,4 +1,4 @@
-"""Other hosts: one SSH connection and one channel each; the host `local`, where it takes part, as ever."""
+"""Other hosts: one SSH connection and one channel each; the host `local`, where it participates, as ever."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Place(NamedTuple):
     warn: Callable[[str, str], None]
     """(host, text) for the user."""
     code: str | None
-    """The far folder of the user's own modules."""
+    """The remote folder of the user's own modules."""
 
 
 class SshAgent(Agent):
-    """On the far end of a channel."""
+    """On the remote end of a channel."""
 
     def __init__(self, boot: Boot, section: HostSection, connection: Connection, place: Place) -> None:
         """Starts it. HostFailed when the connection does not take it."""
@@ -62,10 +62,10 @@ class SshAgent(Agent):
         wrong = refusals(here, there)
         if wrong:
             mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
-            raise HostFailed(self.host, f"another zmqrl: {', '.join(wrong)}", mend)
+            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
-            raise HostFailed(self.host, processor, "leave it out with --limit")
+            raise HostFailed(self.host, processor, "exclude it with --limit")
         for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
             self._warn(self.host, difference)
         self._write(json.dumps(to_json(self.boot)).encode() + b"\n")
@@ -76,14 +76,14 @@ class SshAgent(Agent):
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
         said = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
         if code in (NOT_FOUND, NOT_EXECUTABLE):
-            return HostFailed(self.host, f"there is no {python}", f"set hosts.{self.host}.python, or: {setup}")
+            return HostFailed(self.host, f"{python} was not found", f"set hosts.{self.host}.python, or: {setup}")
         if any("No module named" in line and "zmqrl" in line for line in said):
-            return HostFailed(self.host, f"{python} has no zmqrl", setup)
+            return HostFailed(self.host, f"zmqrl is not installed in {python}", setup)
         if any("No space left" in line for line in said):
-            mend = f"free some there, or set hosts.{self.host}.workdir to another disk"
+            mend = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
             return HostFailed(self.host, f"No space left on device for {self.section.workdir}", mend)
-        cause = f"its agent ended before it said a word (exit {code})"
-        return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"look at {self._log}")
+        cause = f"the host agent exited with code {code} before its handshake"
+        return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"see {self._log}")
 
     def send(self, command: Command) -> None:
         if not self._is_told:
@@ -112,16 +112,16 @@ class SshAgent(Agent):
             done = self._alive().run(command, REAP_S)
             said = reaped(done.stdout)
         except HostFailed as error:
-            return Ended(left=(f"{self.host}/? (it cannot be asked: {error.cause})",))
+            return Ended(left=(f"{self.host}/? (unreachable: {error.cause})",))
         except WireError:
-            return Ended(left=(f"{self.host}/? (it cannot be asked: {done.stderr.decode(errors='replace')[-200:]})",))
+            return Ended(left=(f"{self.host}/? (unreachable: {done.stderr.decode(errors='replace')[-200:]})",))
         finally:
             self.connection.close()
         killed = tuple(f"{self.host}/{who}" for who in said.killed)
         return Ended(killed, tuple(f"{self.host}/{who}" for who in said.left))
 
     def _alive(self) -> Connection:
-        """The connection, made anew when it was cut."""
+        """The connection, made again when it was cut."""
         if not self.connection.is_alive():
             self.connection.close()
             self.connection = Connection.open(self.connection.target, self._ssh)
@@ -219,7 +219,9 @@ class SshOrchestrator(AgentsOrchestrator):
         except HostFailed as error:
             self._warn(error.host, f"{error.cause}; {error.mend}")
         except OSError as error:
-            self._warn(agent.host, f"its checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}")
+            self._warn(
+                agent.host, f"the host's checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}"
+            )
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CHUNK = 65536
 LONGEST_LINE = 16_000_000
 MOST_UNSENT = 64_000_000
-"""Bytes that may wait for a process that does not read its stdin; then it is given up."""
+"""Bytes that may wait for a process that does not read its stdin; above it the process is abandoned."""
 END_S = 2.0
 
 
@@ -58,8 +58,8 @@ class Channel:
             unsent = self._unsent
         if unsent > MOST_UNSENT:
             self._channel.close()
-            why = f"its process has not read its input: {unsent} bytes wait"
-            raise HostFailed(self._host, why, "look at its log; it is given up")
+            why = f"the process does not read its input: {unsent} bytes unsent"
+            raise HostFailed(self._host, why, "see its log; the process is not restarted")
         self._to_send.put(data)
 
     def lines(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ def finish(host: str, channel: paramiko.Channel, timeout_s: float, data: bytes, 
             thread.start()
         if not channel.status_event.wait(timeout_s):
             why = f"`{_short(command)}` did not end within {timeout_s:g} s"
-            raise HostFailed(host, why, "log in and look at what it waits for")
+            raise HostFailed(host, why, "log in and check the state of the command")
         for thread in threads[:2]:
             thread.join(END_S)  # what the command started in the background may hold the streams open
     finally:

@@ -31,20 +31,22 @@ CLOSE_S = 3.0
 
 
 def send(connection: Connection, checkpoints: Path, folder: str) -> None:
-    """The newest FULLs and the best of the run directory into the far `folder`. HostFailed when they cannot be sent."""
+    """Send the newest FULLs and the best of the run directory to the remote `folder`. HostFailed on error."""
     for kind, most in MIRRORED.items():
         for name in _newest_whole(checkpoints, kind, most):
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
 def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
-    """The final version, the best one and the last FULL. HostFailed when they cannot be had."""
+    """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
     if not bring(connection, folder, checkpoints, KEPT):
-        raise HostFailed(connection.target.host, f"a checkpoint in {folder} is damaged", "look there for what is left")
+        raise HostFailed(
+            connection.target.host, f"a checkpoint in {folder} is damaged", "see the remaining files there"
+        )
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
-    """What an attempt that ended without collecting left in the far `folder`. HostFailed when it cannot be asked."""
+    """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
     target = resolve(host, config.hosts.get(host, HostSection()), config.defaults)
     connection = Connection.open(target, config.ssh)
     try:
@@ -56,7 +58,7 @@ def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> Non
 def bring(
     connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int], check_here: bool = False
 ) -> bool:
-    """Copy the checkpoints of the far `folder` that are newer than those here; the newest of each kind stay.
+    """Copy the checkpoints of the remote `folder` that are newer than those here; the newest of each kind stay.
 
     Damaged files count neither among what is copied nor among what is kept.
 
@@ -77,7 +79,9 @@ def bring(
     listed = connection.run(f"ls {far(folder)} 2>/dev/null || test ! -e {far(folder)}", LIST_S)
     if listed.code != 0:
         raise HostFailed(
-            connection.target.host, f"its checkpoints in {folder} cannot be listed", "look there for what is left"
+            connection.target.host,
+            f"the host's checkpoints in {folder} cannot be listed",
+            "see the remaining files there",
         )
     there, whole = listed.stdout.decode(errors="replace").split(), True
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -112,13 +116,13 @@ def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = fro
 
 
 def remove(connection: Connection, folder: str) -> None:
-    """The far run folder of one host, and the run's when nothing else is in it."""
+    """The remote run folder of one host, and the run's when nothing else is in it."""
     connection.remove_tree(folder)
     connection.run(f"rmdir {far(posixpath.dirname(folder))}", LIST_S)
 
 
 class Mirror:
-    """A thread that copies FULL and best of a far learner to the run directory while the run is running."""
+    """A thread that copies FULL and best of a remote learner to the run directory while the run is running."""
 
     def __init__(
         self, connection: Connection, folder: str, checkpoints: Path, every_s: float, warn: Callable[[str, str], None]
@@ -145,13 +149,16 @@ class Mirror:
             except (HostFailed, OSError) as error:
                 if not failing and self._connection.is_alive():
                     host, why = self._connection.target.host, getattr(error, "cause", str(error))
-                    self._warn(host, f"its checkpoints are not copied to {self._checkpoints}: {why}; it is tried again")
+                    self._warn(
+                        host,
+                        f"the host's checkpoints are not copied to {self._checkpoints}: {why}; the copy is retried",
+                    )
                 failing = True
             pause_s = max(self._every_s, (time.monotonic() - begun) * (1 / BUSY_SHARE - 1))
 
 
 def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
-    """One far file, verified before it has its name here, and durable. False: it was replaced while it was read."""
+    """One remote file, verified before it has its name here, and durable. False: it was replaced while it was read."""
     folder, name = posixpath.split(path)
     link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
     # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.

@@ -1,4 +1,4 @@
-"""Command lines for the far shell. Their words can be seen there by `ps`: nothing secret is among them."""
+"""Command lines for the remote shell. They are visible there with `ps` and contain no secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def introduction_command(section: HostSection) -> str:
 
 
 def far(path: str | None) -> str:
-    """Quoted for the far shell, which knows what `~` is there."""
+    """Quoted for the remote shell, which knows what `~` is there."""
     path = path or ""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 

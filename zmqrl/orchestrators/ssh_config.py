@@ -1,7 +1,7 @@
 """How a host is reached: hosts.yaml and the user's ssh configuration put together.
 
-What hosts.yaml says of the host stands above ~/.ssh/config, that above the `defaults` of hosts.yaml, those above ssh's
-own. The ssh client itself reads its configuration (`ssh -G`): only it knows Include, Match and tokens in full.
+Precedence: the host in hosts.yaml, ~/.ssh/config, the `defaults` of hosts.yaml, the defaults of ssh. The ssh client
+itself reads its configuration (`ssh -G`): only it knows Include, Match and tokens in full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zmqrl.orchestrators.ssh_config_fallback import read_without_client
 ASK_S = 10.0
 MOST_JUMPS = 8
 NOT_AN_IDENTITY = "zmqrl-end-of-identities"
-"""An identity file of ours: ssh prints its own standard ones only where none is configured, so they are told apart."""
+"""A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
 STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -34,7 +34,7 @@ class Target:
     """One login, with everything that is needed to make it. Paths are absolute, tokens are expanded."""
 
     host: str
-    """The name in hosts.yaml; of a jump host, the name it is asked for by."""
+    """The name in hosts.yaml; of a jump host, the name it is requested by."""
     hostname: str
     """Name or address to connect to."""
     port: int
@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is asked about one login, before the ssh configuration has been read."""
+    """One login to resolve, before the ssh configuration has been read."""
 
     host: str
     name: str
@@ -88,8 +88,8 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
     """The login for a host of hosts.yaml.
 
     Args:
-        host: its name there; `section.ssh` is the name that ssh is asked for, default the same.
-        section: what is said of this host.
+        host: its name there; `section.ssh` is the name given to ssh, default the same.
+        section: the configuration of this host.
         defaults: what holds for hosts that do not say otherwise.
         config: an ssh configuration to read in place of the user's and the system's.
 
@@ -106,7 +106,9 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
 def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:
     if depth > MOST_JUMPS:
         raise HostFailed(
-            wanted.host, f"more than {MOST_JUMPS} jump hosts, or a circle of them", f"ssh -G {wanted.name} | grep proxy"
+            wanted.host,
+            f"more than {MOST_JUMPS} jump hosts, or a cycle of jump hosts",
+            f"ssh -G {wanted.name} | grep proxy",
         )
     _check(wanted)
     client = shutil.which("ssh")
@@ -141,7 +143,7 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
 
 
 def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target | None:
-    """The chain of jump hosts `a,b,c`: a is reached as its own configuration says, b through a, c through b."""
+    """The chain of jump hosts `a,b,c`: a is reached by its own configuration, b through a, c through b."""
     before = None
     for hop in spec.split(","):
         match = _HOP.match(hop.strip())
@@ -171,10 +173,10 @@ def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[st
             done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             why = f"`ssh -G {wanted.name}` took longer than {ASK_S:g} s"
-            raise HostFailed(wanted.host, why, f"look for Match exec in {config or USER_CONFIG}") from None
+            raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
     if done.returncode:
         said = done.stderr.strip() or f"exit {done.returncode}"
-        raise HostFailed(wanted.host, f"ssh refuses its configuration: {said}", f"try: ssh -G {wanted.name}")
+        raise HostFailed(wanted.host, f"ssh rejects its configuration: {said}", f"try: ssh -G {wanted.name}")
     found: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -202,7 +204,7 @@ def _files(config: Path | None) -> list[str]:
 
 
 def _block(values: DefaultsSection) -> str:
-    """What holds for every host, where nothing before it says otherwise."""
+    """Settings of every host, where no earlier line sets them."""
     settings = {"User": values.user, "Port": values.port, "ProxyJump": values.jump, "IdentityFile": NOT_AN_IDENTITY}
     return "\n".join(["Host *", *(f"  {key} {value}" for key, value in settings.items() if value)])
 
@@ -217,7 +219,7 @@ def _check(wanted: _Wanted) -> None:
         ("jump", wanted.fallback.jump),
     ):
         if value is not None and (not value or value.startswith("-") or re.search(r"[\s\"'\\\x00-\x1f]", value)):
-            raise HostFailed(wanted.host, f"{key}: {value!r} cannot be one", f"correct hosts.{wanted.host}.{key}")
+            raise HostFailed(wanted.host, f"{key}: invalid value {value!r}", f"correct hosts.{wanted.host}.{key}")
 
 
 def _proxy_command(one: Mapping[str, str], tokens: Mapping[str, str]) -> str | None:

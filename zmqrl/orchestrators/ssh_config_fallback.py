@@ -39,11 +39,11 @@ def read_without_client(
         except OSError as error:
             raise HostFailed(host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
         if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
-            why = f"{file} has Include, which only the ssh client understands"
+            why = f"{file} has Include, which only the ssh client supports"
             raise HostFailed(host, why, "install it: apt install openssh-client")
     try:
         looked_up = paramiko.SSHConfig.from_text("\n".join([before, *texts, after])).lookup(name)
     except paramiko.SSHException as error:
-        raise HostFailed(host, f"{files[0]} cannot be understood: {error}", f"correct {files[0]}") from error
+        raise HostFailed(host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
     settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
     return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import paramiko
 
 GREETINGS = 8
-"""How often a host is tried that hangs up before it has said hello: a busy sshd drops callers at random."""
+"""Attempts for a host that closes the connection before the SSH banner: a busy sshd drops connections at random."""
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
 KEEPALIVE_S = 5
 END_S = 2.0
@@ -38,7 +38,7 @@ class Connection:
     def __init__(self, target: Target, transport: paramiko.Transport, way: Way, timeout_s: float) -> None:
         self.target = target
         self.accepted: tuple[str, ...] = ()
-        """What to tell the user: host keys that were new and are now known."""
+        """What to report to the user: host keys that were new and are now known."""
         self._transport, self._way, self._timeout_s = transport, way, timeout_s
         self._tunnels = Tunnels(target.host, transport)
         self._gateways: Gateways | None = None
@@ -67,8 +67,8 @@ class Connection:
                 why = str(error)
         raise HostFailed(
             target.host,
-            f"{target.address} hung up {GREETINGS} times before saying hello: {why}",
-            f"no sshd there, or a busy one (MaxStartups), or a firewall? try: {target.login_command()} true",
+            f"{target.address} closed the connection before the SSH banner ({GREETINGS} attempts): {why}",
+            f"possible causes: no sshd, a busy sshd (MaxStartups), a firewall; try: {target.login_command()} true",
         )
 
     @classmethod
@@ -92,7 +92,7 @@ class Connection:
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Finished:
         """Run a command in the login's shell, without a PTY, and wait for it.
 
-        A command that is given up after `timeout_s` seconds, a HostFailed, may run on over there.
+        HostFailed after `timeout_s` seconds; the command may still run on the remote host.
         """
         channel = self._session(command)
         return finish(self.target.host, channel, timeout_s, input, command)
@@ -102,26 +102,26 @@ class Connection:
         return Channel(self.target.host, self._session(command), stderr)
 
     def put(self, content: bytes | Path, path: str, mode: int = 0o600) -> None:
-        """Write a far file, at once and with that mode; its folders are made."""
+        """Write a remote file, at once and with that mode; its folders are made."""
         with FarFiles(self.target.host, self._transport) as files:
             files.put(content, path, mode)
 
     def get(self, path: str, target: Path) -> None:
-        """Copy a far file to here."""
+        """Copy a remote file to here."""
         with FarFiles(self.target.host, self._transport) as files:
             files.get(path, target)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a far folder and all in it."""
+        """Remove a remote folder and all in it."""
         with FarFiles(self.target.host, self._transport) as files:
             files.remove_tree(path)
 
     def forward_back(self, to: tuple[str, int]) -> int:
-        """A port on the far host's loopback that leads to `to`, an address as this machine sees it."""
+        """A port on the remote host's loopback that leads to `to`, an address as this machine sees it."""
         return self._tunnels.open(to)
 
     def is_alive(self) -> bool:
-        """Whether the connection holds, as far as the kernel and the far sshd have told."""
+        """Whether the connection holds, as far as the kernel and the remote sshd have reported."""
         return self._transport.is_active()
 
     def bear(self, silence_s: float) -> None:
@@ -154,10 +154,13 @@ class Connection:
             if not self.is_alive():
                 why, mend = "the connection is lost", f"try: {self.target.login_command()} true"
             elif isinstance(error, paramiko.ChannelException):
-                why = f"its sshd opens no further session ({error}; MaxSessions)"
-                mend = "on it, in sshd_config: MaxSessions 10"
+                why = f"the host's sshd refused a further session ({error}; MaxSessions)"
+                mend = "set MaxSessions 10 in its sshd_config"
             else:
-                why, mend = f"its sshd runs no command ({error})", f"try: {self.target.login_command()} true"
+                why, mend = (
+                    f"the host's sshd refused to run a command ({error})",
+                    f"try: {self.target.login_command()} true",
+                )
             raise HostFailed(self.target.host, why, mend) from error
         return channel
 
@@ -250,7 +253,7 @@ def open_all(
 
 
 class _HungUp(Exception):
-    """The far side hung up before ssh began: worth another try."""
+    """The remote side closed the connection before the SSH banner: retried."""
 
 
 def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.ExitStack) -> Way:
@@ -288,15 +291,15 @@ def _greet(
     except (paramiko.SSHException, EOFError, OSError) as error:
         if way.said():
             why = f"ProxyCommand: {way.said()}"
-            raise HostFailed(target.host, why, f"try by hand: {target.proxy_command}") from error
+            raise HostFailed(target.host, why, f"try manually: {target.proxy_command}") from error
         if isinstance(error.__context__, TimeoutError):
-            why = f"{target.address} took the connection and said no hello within {timeout_s:g} s"
-            mend = f"no sshd there, or a hanging one? see what ssh says: {target.login_command()} true"
+            why = f"{target.address} sent no SSH banner within {timeout_s:g} s"
+            mend = f"possible causes: no sshd, or a hanging sshd; see the output of: {target.login_command()} true"
             raise HostFailed(target.host, why, mend) from error
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
             raise _HungUp(str(error) or type(error).__name__) from error
-        why = f"{target.address} speaks no ssh that we do: {error}"
-        raise HostFailed(target.host, why, f"see what ssh says: {target.login_command()} true") from error
+        why = f"{target.address} does not support a common SSH protocol: {error}"
+        raise HostFailed(target.host, why, f"see the output of: {target.login_command()} true") from error
     new = check(target, HostKey(shown.get_name(), shown.asbytes()), ssh.host_keys)
     return transport, (new,) if new else ()
 

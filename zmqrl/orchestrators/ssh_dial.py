@@ -49,9 +49,9 @@ class Direct(Way):
         except (socket.gaierror, UnicodeError) as error:
             raise HostFailed(
                 target.host,
-                f"the name {target.hostname!r} is not known ({error})",
-                f"try: getent hosts {target.hostname}; or give hosts.{target.host}.ssh a name that ssh knows, "
-                "or an address",
+                f"unknown host name {target.hostname!r} ({error})",
+                f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh "
+                "or to an address",
             ) from error
         self.stream = self._connect(target, addresses, timeout_s)
 
@@ -91,11 +91,11 @@ class ThroughJump(Way):
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             code = error.code if isinstance(error, paramiko.ChannelException) else None
-            why = "it allows no forwarding (AllowTcpForwarding)" if code == 1 else str(error) or "it hung up"
+            why = "forwarding is disabled (AllowTcpForwarding)" if code == 1 else str(error) or "connection closed"
             raise HostFailed(
                 target.host,
-                f"jump host {target.jump.host} does not reach {target.address}: {why}",
-                f"try there: {target.jump.login_command()} nc -vz {target.hostname} {target.port}",
+                f"jump host {target.jump.host} cannot connect to {target.address}: {why}",
+                f"try: {target.jump.login_command()} nc -vz {target.hostname} {target.port}",
             ) from error
 
     def close(self) -> None:
@@ -143,15 +143,15 @@ def _unreachable(target: Target, error: OSError, timeout_s: float) -> HostFailed
     if isinstance(error, ConnectionRefusedError):
         return HostFailed(
             target.host,
-            f"{target.address} refuses the connection",
-            f"is sshd running there, on this port? on it: systemctl status ssh; here: hosts.{target.host}.port",
+            f"{target.address} refused the connection",
+            f"check sshd on the host: systemctl status ssh; and the port here: hosts.{target.host}.port",
         )
     if isinstance(error, TimeoutError):
         return HostFailed(
             target.host,
             f"no answer from {target.address} within {timeout_s:g} s",
-            f"is it switched on, is a firewall between? try: ping {target.hostname}; "
-            "a slow one needs --set ssh.connect_timeout_s=30",
+            f"possible causes: host down, firewall; try: ping {target.hostname}; "
+            "for a slow host: --set ssh.connect_timeout_s=30",
         )
     return HostFailed(
         target.host, f"{target.address} cannot be reached: {error.strerror}", f"try: ping {target.hostname}"

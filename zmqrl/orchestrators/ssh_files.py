@@ -68,7 +68,7 @@ class FarFiles:
         """Remove a folder and all in it; links are removed, not followed. One that is not there is removed already."""
         place = posixpath.normpath(from_home(path))
         if place in ("", ".", "/") or place.startswith(".."):
-            raise HostFailed(self._host, f"{path!r} is not removed: it is no folder of ours", "give a path below it")
+            raise HostFailed(self._host, f"{path!r} is not removed: not a folder of zmqrl", "give a path below it")
         with self._named(path), contextlib.suppress(FileNotFoundError):
             self._remove(place)
 
@@ -98,8 +98,14 @@ class FarFiles:
         try:
             yield
         except (OSError, EOFError, paramiko.SSHException) as error:
-            why = getattr(error, "strerror", None) or str(error) or "the far side hung up (is sftp switched off there?)"
-            raise HostFailed(self._host, f"{path}: {why}", "look there: ls -ld, df -h; Subsystem sftp") from error
+            why = (
+                getattr(error, "strerror", None)
+                or str(error)
+                or "the remote side closed the connection (possible cause: sftp disabled)"
+            )
+            raise HostFailed(
+                self._host, f"{path}: {why}", "check on the host: ls -ld, df -h; Subsystem sftp"
+            ) from error
 
 
 def from_home(path: str) -> str:

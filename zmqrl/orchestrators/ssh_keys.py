@@ -19,7 +19,7 @@ from zmqrl.orchestrators.ssh_config import Target
 
 @dataclass(frozen=True)
 class KnownKey:
-    """One line of a known_hosts file that speaks of the host."""
+    """One line of a known_hosts file that matches the host."""
 
     kind: str
     """As in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
@@ -56,7 +56,7 @@ def known_keys(target: Target) -> tuple[KnownKey, ...]:
 
 
 def preferred_kinds(known: Sequence[KnownKey], offered: Sequence[str]) -> list[str]:
-    """The algorithms to ask a host for: those it is known by first, else it shows a key that cannot be compared."""
+    """The algorithms to offer: those of the host's known keys first, else it shows a key that cannot be compared."""
     kinds = {key.kind for key in known if not key.revoked}
     if "ssh-rsa" in kinds:
         kinds |= {"rsa-sha2-512", "rsa-sha2-256"}
@@ -66,7 +66,7 @@ def preferred_kinds(known: Sequence[KnownKey], offered: Sequence[str]) -> list[s
 def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"]) -> str | None:
     """Whether the host may be talked to.
 
-    Returns: None, or what to tell the user about a key that was accepted and written down.
+    Returns: None, or what to report to the user about a key that was accepted and written down.
 
     Raises:
         HostFailed: the key is unknown (strict), differs from the known one, or is revoked.
@@ -74,8 +74,8 @@ def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"
     known = known_keys(target)
     same = [key for key in known if key.blob == shown.blob]
     if any(key.revoked for key in same):
-        why = f"its host key {shown.fingerprint} is marked @revoked in {same[0].place}"
-        raise HostFailed(target.host, why, "ask whoever administers it; zmqrl does not connect")
+        why = f"host key {shown.fingerprint} is marked @revoked in {same[0].place}"
+        raise HostFailed(target.host, why, "contact the administrator; zmqrl does not connect")
     if same:
         return None
     trusted = [key for key in known if not key.revoked]
@@ -91,15 +91,15 @@ def _changed(target: Target, shown: HostKey, known: KnownKey) -> HostFailed:
     return HostFailed(
         target.host,
         f"host key CHANGED: {target.address} shows {shown.kind} {shown.fingerprint}, "
-        f"{known.place} has another; not connecting",
-        f"if it was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
+        f"{known.place} has another key; not connected",
+        f"if the host was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
     )
 
 
 def _unknown(target: Target, shown: HostKey) -> HostFailed:
     return HostFailed(
         target.host,
-        f"host key is not known: {target.address} shows {shown.kind} {shown.fingerprint}",
+        f"unknown host key: {target.address} shows {shown.kind} {shown.fingerprint}",
         "compare it on that host: for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done\n"
         f"   then: {target.login_command()} true   (or --set ssh.host_keys=accept-new)",
     )
@@ -109,8 +109,8 @@ def _write_down(target: Target, shown: HostKey) -> str:
     if target.new_keys_file is None:
         raise HostFailed(
             target.host,
-            f"host key {shown.fingerprint} cannot be accepted: ssh has no UserKnownHostsFile to keep it in",
-            f"name one in ~/.ssh/config for {target.hostname}",
+            f"host key {shown.fingerprint} cannot be accepted: ssh has no UserKnownHostsFile to store it in",
+            f"set one in ~/.ssh/config for {target.hostname}",
         )
     path = Path(target.new_keys_file)
     name = _hashed(known_name(target)) if target.hash_known_hosts else known_name(target)
@@ -150,7 +150,7 @@ def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:
 
 
 def _names(patterns: str, name: str) -> bool:
-    """Whether a first field speaks of the host: `|1|salt|hash`, or names with * and ?, `!` before those left out."""
+    """Whether a first field matches the host: `|1|salt|hash`, or names with * and ?, `!` before those left out."""
     if patterns.startswith("|1|"):
         _, _, salt, digest = patterns.split("|", 3)
         return hmac.compare_digest(_digest(salt, name), digest)

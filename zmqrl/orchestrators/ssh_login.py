@@ -51,13 +51,13 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
             except paramiko.AuthenticationException as error:
                 if not transport.is_active() or "timeout" in str(error).lower():
                     raise HostFailed(
-                        target.host, f"ended the login of {target.user}: {error}", _by_hand(target)
+                        target.host, f"connection closed during the login of {target.user}: {error}", _by_hand(target)
                     ) from error
             else:
                 if not further:
                     return
-                why = f"wants more than a key for user {target.user}: {', '.join(further)}"
-                raise HostFailed(target.host, why, "allow a login by key alone (AuthenticationMethods in sshd_config)")
+                why = f"requires more than a key for user {target.user}: {', '.join(further)}"
+                raise HostFailed(target.host, why, "allow login by key only (AuthenticationMethods in sshd_config)")
     raise _refused(target, candidates, allowed)
 
 
@@ -90,10 +90,10 @@ def _load(path: str, held: dict[bytes, paramiko.PKey], found: Candidates) -> par
     except OSError as error:
         found.left_out.append(f"{path} (cannot be read: {error.strerror})")
     except (paramiko.PasswordRequiredException, TypeError):
-        found.left_out.append(f"{path} (has a passphrase, and no agent holds it)")
+        found.left_out.append(f"{path} (has a passphrase, and no SSH agent holds it)")
         found.locked.append(path)
     except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError) as error:
-        found.left_out.append(f"{path} (no private key: {error})")
+        found.left_out.append(f"{path} (not a private key: {error})")
     return None
 
 
@@ -112,16 +112,16 @@ def _agent_keys(target: Target) -> Iterator[tuple[dict[bytes, paramiko.PKey], st
     import paramiko
 
     if target.agent == "none":
-        yield {}, "agent (switched off by IdentityAgent none)"
+        yield {}, "agent (disabled by IdentityAgent none)"
         return
     try:
         agent = _agent_at(target.agent) if target.agent else paramiko.Agent()
     except (OSError, paramiko.SSHException) as error:
-        yield {}, f"agent (does not answer: {error})"
+        yield {}, f"agent (no answer: {error})"
         return
     try:
         keys = {key.asbytes(): key for key in agent.get_keys()}
-        yield dict(keys), "" if keys else "agent (none runs, or it holds no key)"
+        yield dict(keys), "" if keys else "agent (not running, or without keys)"
     finally:
         agent.close()
 
@@ -145,12 +145,12 @@ def _agent_at(path: str) -> paramiko.Agent:
 
 
 def _nothing_to_try(target: Target, candidates: Candidates) -> HostFailed:
-    why = f"no key to log in with as {target.user}: {'; '.join(candidates.left_out)}"
+    why = f"no usable key for user {target.user}: {'; '.join(candidates.left_out)}"
     if candidates.locked:
         return HostFailed(target.host, why, f'eval "$(ssh-agent)" && ssh-add {candidates.locked[0]}')
     first = target.identities[0] if target.identities else "~/.ssh/id_ed25519"
     make = f"ssh-keygen -t ed25519 -f {first} && " if not Path(first).exists() else f"ls -l {first}; "
-    return HostFailed(target.host, why, f"{make}{_copy_id(target, first)}   (or name another: identity)")
+    return HostFailed(target.host, why, f"{make}{_copy_id(target, first)}   (or set another identity)")
 
 
 def _refused(target: Target, candidates: Candidates, allowed: tuple[str, ...]) -> HostFailed:
@@ -159,7 +159,7 @@ def _refused(target: Target, candidates: Candidates, allowed: tuple[str, ...]) -
     if candidates.left_out:
         why += f"; not tried: {'; '.join(candidates.left_out)}"
     if allowed:
-        why += f"; it takes {', '.join(allowed)}"
+        why += f"; allowed methods: {', '.join(allowed)}"
     files = [name for name, _ in candidates.keys if not name.startswith("agent ")]
     return HostFailed(target.host, why, _copy_id(target, files[0]) if files else _by_hand(target))
 
@@ -170,4 +170,4 @@ def _copy_id(target: Target, identity: str) -> str:
 
 
 def _by_hand(target: Target) -> str:
-    return f"see what ssh says: {target.login_command().replace('ssh', 'ssh -v', 1)} true"
+    return f"see the output of: {target.login_command().replace('ssh', 'ssh -v', 1)} true"

@@ -1,4 +1,4 @@
-"""How many cores hosts have: asked before a run is planned, for `workers: auto`."""
+"""Numbers of cores of hosts: read before a run is planned, for `workers: auto`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_AT_ONCE = 8
 def cores(config: Config) -> dict[str, int]:
     """Physical cores of each SSH host with `workers: auto`; a host that does not answer is left out.
 
-    Why it does not is said when it is asked to take part.
+    The reason is reported when it joins.
     """
     asked = {
         name: filled(host, config.defaults)

@@ -27,15 +27,15 @@ class Tunnels:
         self._asking = threading.Lock()
 
     def open(self, to: tuple[str, int]) -> int:
-        """A new port on the far loopback. HostFailed when the far sshd forwards nothing."""
+        """A new port on the remote loopback. HostFailed when the remote sshd forwards nothing."""
         import paramiko
 
         try:
             with self._asking:
                 port = self._transport.request_port_forward("127.0.0.1", 0, self._arrived)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            why = f"its sshd opens no reverse tunnel ({error})"
-            mend = f"on it, in sshd_config: AllowTcpForwarding yes; or do without: hosts.{self._host}.tunnel: false"
+            why = f"the host's sshd refused a reverse tunnel ({error})"
+            mend = f"set AllowTcpForwarding yes in its sshd_config, or hosts.{self._host}.tunnel: false"
             raise HostFailed(self._host, why, mend) from error
         with self._known:
             self._leads_to[port] = to
@@ -43,7 +43,7 @@ class Tunnels:
         return port
 
     def _arrived(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
-        """Called in the connection's own thread, which must go on."""
+        """Called in the connection's own thread, which must continue."""
         del origin
         threading.Thread(
             target=self._carry, args=(channel, server[1]), name=f"{self._host} tunnel", daemon=True

@@ -1,4 +1,4 @@
-"""Whether hosts can take part in one run: what their agents say they are and have installed. Pure."""
+"""Whether hosts can participate in one run: versions and platforms that their agents report. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDERED_STORES = ("x86_64", "AMD64")
 
 
 def processor_refusal(machine: str | None, mode: Mode) -> str | None:
-    """Why a host with this processor cannot take part in `mode`; None when it can, or does not name its processor.
+    """Why a host with this processor cannot participate in `mode`; None when it can, or does not name its processor.
 
     The processes of sync and async write payload, seal and record into shared memory without barriers between them.
     """
@@ -26,12 +26,12 @@ def processor_refusal(machine: str | None, mode: Mode) -> str | None:
         return None
     return (
         f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "
-        "which processes share segments and weights; run.mode single runs here"
+        "which processes share segments and weights; run.mode single is supported"
     )
 
 
 def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
-    """What the far host has, and cannot take part with."""
+    """What the remote host has, and cannot participate with."""
     return [
         f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
         for name in MUST_AGREE
@@ -55,7 +55,7 @@ def clock_warnings(there: float, here: float) -> list[str]:
     if abs(ahead_s) <= MOST_SKEW_S:
         return []
     word = "ahead of" if ahead_s > 0 else "behind"
-    return [f"its clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
+    return [f"the host's clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
 
 
 def _head(version: str | None, count: int) -> list[str]:

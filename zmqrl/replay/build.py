@@ -1,4 +1,4 @@
-"""The replay that an algorithm asks for."""
+"""The replay that an algorithm requests."""
 
 from __future__ import annotations
 

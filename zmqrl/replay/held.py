@@ -42,7 +42,7 @@ class HeldSegments:
     def add(self, ref: SlotRef, valid: Array) -> int:
         """Hold a slot with its `valid [T, N]` column; returns its place."""
         if self.count == self.places:
-            raise ArenaError(f"replay holds {self.places} segments already: release the oldest first")
+            raise ArenaError(f"replay has {self.places} segments (its capacity): release the oldest first")
         place = self.added % self.places
         valid_rows = np.flatnonzero(valid)
         self._valid_rows[place, : len(valid_rows)] = valid_rows
@@ -55,7 +55,7 @@ class HeldSegments:
     def release_oldest(self) -> tuple[int, SlotRef]:
         """Let go of the oldest segment; returns its place and slot."""
         if not self.count:
-            raise ArenaError("replay holds no segment to release")
+            raise ArenaError("replay is empty: no segment to release")
         place = self.oldest % self.places
         ref = self._refs[place]
         assert ref is not None

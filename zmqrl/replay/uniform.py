@@ -68,7 +68,7 @@ class UniformReplay(Replay):
         del sample, priorities
 
     def state(self) -> dict[str, Array]:
-        """What a successor needs beside the held segments, which it adds in the same order."""
+        """What a successor needs alongside the held segments, which it adds in the same order."""
         return {"replay.oldest": np.array([self._held.oldest], dtype=np.int64)}
 
     def load_state(self, state: Weights) -> None:

@@ -4,7 +4,7 @@ Per slot four aligned int64 words, each with a single writer; a slot's state is 
 
     lease_gen    broker    grows by 1 when the slot is leased, or taken back
     seal_gen     worker    := the lease's generation, after the payload
-    accept_gen   broker    := the same, after the stream table has booked the segment
+    accept_gen   broker    := the same, after the stream table has accepted the segment
     release_gen  learner   := the same, when it needs the slot no longer
 
     open      lease > seal
@@ -35,11 +35,11 @@ from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, Segm
 
 MAGIC = 0x5A4D51524C01
 REVISION = 2
-"""Of what the words mean."""
+"""Version of the meaning of the words."""
 HEADER_BYTES = 4096
 MAGIC_AT, DIGEST_AT, BROKER_AT, BASE_AT = 0, 1, 8, 9
 LEARNER_AT = 2 * LINE
-"""The learner's word, kept twice, a line each; sequence, incarnation, n, updates, updates lost, oldest incarnation."""
+"""The learner's record, two copies; sequence, incarnation, n, updates, updates lost, oldest incarnation."""
 SLOT_WORDS = 4 * LINE
 LEASE, SEAL, ACCEPT, RELEASE = 0, LINE, 2 * LINE, 3 * LINE
 META = SEAL + 1
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def digest(self) -> int:
-        """Tells layouts apart: 60 bits."""
+        """Identifies the layout: 60 bits."""
         text = repr((REVISION, self.columns, self.slots, self.streams, self.open_words))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
@@ -82,7 +82,7 @@ class LearnerWord:
     updates_lost: int
     """By those before it."""
     oldest_incarnation: int = 0
-    """It went back: vector envs of earlier incarnations are to be taken back to where it began."""
+    """It rolled back: vector envs of earlier incarnations are to be taken back to where it began."""
 
 
 def layout_of(plan: RunPlan) -> Layout:
@@ -92,7 +92,7 @@ def layout_of(plan: RunPlan) -> Layout:
 
 
 def check_fits(plan: RunPlan) -> None:
-    """Raise `ArenaTooLarge`, which says the need, what there is and what to change, before anything is started."""
+    """Raise `ArenaTooLarge`, which states the need, what there is and what to change, before anything is started."""
     _check(plan, layout_of(plan))
 
 
@@ -162,7 +162,7 @@ class Arena:
         return self.words[self.layout.slots_at + slot * SLOT_WORDS + which]
 
     def lease(self, slot: int) -> SlotRef:
-        """Broker: the next generation of the slot; also takes a lease back from whoever had it."""
+        """Broker: the next generation of the slot; also revokes a lease."""
         at = self.layout.slots_at + slot * SLOT_WORDS + LEASE
         generation = self.words[at] + 1
         self.words[at] = generation
@@ -181,7 +181,7 @@ class Arena:
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + SEAL] = ref.generation
 
     def accept(self, ref: SlotRef) -> None:
-        """Broker: the stream table has booked the segment."""
+        """Broker: the stream table has accepted the segment."""
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + ACCEPT] = ref.generation
 
     def release(self, ref: SlotRef) -> None:
@@ -189,7 +189,7 @@ class Arena:
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
 
     def write_learner(self, word: LearnerWord) -> None:
-        """Learner: before it announces a version, and as it gets on."""
+        """Learner: before it announces a version, and as it makes progress."""
         first = self.words[LEARNER_AT]
         second = self.words[LEARNER_AT + LINE]
         older, sequence = (LEARNER_AT + LINE, first + 1) if first >= second else (LEARNER_AT, second + 1)
@@ -199,7 +199,7 @@ class Arena:
         w[older] = sequence
 
     def read_learner(self) -> LearnerWord | None:
-        """The last learner's word; None before the first. For its successor: nobody writes meanwhile."""
+        """The last learner's record; None before the first. For its successor: no process writes meanwhile."""
         at = LEARNER_AT if self.words[LEARNER_AT] >= self.words[LEARNER_AT + LINE] else LEARNER_AT + LINE
         if not self.words[at]:
             return None
@@ -213,20 +213,20 @@ class Arena:
         """
         at = self.layout.slots_at + slot * SLOT_WORDS
         if self.words[at + LEASE] > 1:
-            raise ArenaError(f"slot {slot} was leased before the resumed replay was put back")
+            raise ArenaError(f"slot {slot} was leased before the resumed replay was restored")
         self.write_meta(slot, meta)
         for word in (LEASE, SEAL, ACCEPT):
             self.words[at + word] = 1
         return SlotRef(slot, 1)
 
     def meta(self, slot: int) -> SegmentMeta:
-        """What the slot's header says."""
+        """The content of the slot's header."""
         at = self.layout.slots_at + slot * SLOT_WORDS + META
         vector_env, incarnation, index, inc, n, rows = self.words[at : at + META_WORDS].tolist()
         return SegmentMeta(SegmentId(vector_env, incarnation, index), Version(inc, n), rows)
 
     def is_held(self, ref: SlotRef) -> bool:
-        """Booked and not released, in this generation."""
+        """Accepted and not released, in this generation."""
         at, g = self.layout.slots_at + ref.slot * SLOT_WORDS, ref.generation
         w = self.words
         return w[at + ACCEPT] == g == w[at + SEAL] == w[at + LEASE] and w[at + RELEASE] < g
@@ -238,7 +238,7 @@ class Arena:
         return self._refs((lease == t[:, SEAL]) & (lease == t[:, ACCEPT]) & (t[:, RELEASE] < lease))
 
     def released(self) -> list[int]:
-        """Every slot whose last segment was booked and released; also slots never used."""
+        """Every slot whose last segment was accepted and released; also slots never used."""
         t = self._table
         found: list[int] = np.flatnonzero((t[:, LEASE] == t[:, RELEASE]) & (t[:, LEASE] == t[:, ACCEPT])).tolist()
         return found
@@ -249,7 +249,7 @@ class Arena:
         return sorted(refs, key=lambda r: self.meta(r.slot).id)
 
     def sealed(self) -> list[SlotRef]:
-        """Every slot that is sealed and not booked, in stream order per vector env."""
+        """Every slot that is sealed and not accepted, in stream order per vector env."""
         t = self._table
         return self._refs((t[:, LEASE] == t[:, SEAL]) & (t[:, LEASE] > t[:, ACCEPT]))
 
@@ -276,7 +276,7 @@ class Arena:
         self.words[BASE_AT] = env_steps + 1
 
     def ledger(self) -> Ledger:
-        """The books now: `produced` by the workers' words, the rest by the broker's. Exact when both have ended."""
+        """The current ledger: `produced` is from the workers, the rest from the broker. Exact when both have ended."""
         table = self.streams
         records = [table.read(v) for v in range(table.streams)]
         produced = [table.produced(v) for v in range(table.streams)]

@@ -1,9 +1,9 @@
-"""The stream table: the books of every vector env, in the arena, so that a new broker finds them.
+"""The stream table: the stream records of every vector env, in the arena, so that a new broker finds them.
 
-Two records per vector env: the broker's (what was booked) and the producer's (what the worker sealed). Each is kept
+Two records per vector env: the broker's (what was accepted) and the producer's (what the worker sealed). Each is kept
 twice and written in turn, its sequence word last: one store commits it, and a reader takes the copy with the higher
 sequence.
-After them plain words of the producer: rows stepped in a segment that is not booked yet, with that segment's index. A
+After them plain words of the producer: rows stepped in a segment that is not accepted yet, with that segment's index. A
 worker in the arena has one such segment, the open one; of a worker on another host the broker writes down what it
 reports, one word for each segment.
 """
@@ -37,10 +37,10 @@ def stream_words(open_words: int) -> int:
 
 @dataclass
 class StreamRecord:
-    """The broker's books of one vector env, in valid rows."""
+    """The broker's record of one vector env, in valid rows."""
 
     incarnation: int = -1
-    """-1: never taken up."""
+    """-1: never handed over."""
     next_index: int = 0
     stored: int = 0
     segments: int = 0
@@ -58,7 +58,7 @@ class StreamRecord:
     store with what became of them.
     """
     late_index: int = 0
-    """Of the incarnation that was swept last: segments below it are accounted for."""
+    """Of the incarnation that was closed last: segments below it are accounted for."""
     late_rows: int = 0
     """Its rows in `dropped` as unsealed, of segments from `late_index` on."""
     holder: tuple[int, int] = NOBODY
@@ -79,12 +79,12 @@ class StreamTable:
     """Over the arena's words. Every method names its only writer."""
 
     def __init__(self, words: memoryview, base: int, streams: int, open_words: int = LINE) -> None:
-        """`open_words`: the most segments of a stream that are stepped and not booked."""
+        """`open_words`: the most segments of a stream that are stepped and not accepted."""
         self._words, self._base, self.streams, self.open_words = words, base, streams, open_words
         self._stride = stream_words(open_words)
 
     def read(self, vector_env: int) -> StreamRecord:
-        """The newest committed books."""
+        """The newest committed record."""
         v = self._read(vector_env, BROKER_AT, PLAIN_FIELDS + len(DROP_REASONS))
         return StreamRecord(
             *(v[0] - 1, v[1], v[2], v[3], v[4], v[PLAIN_FIELDS:], v[5] - 1, SlotRef(v[6], v[7])),
@@ -92,7 +92,7 @@ class StreamTable:
         )
 
     def write(self, vector_env: int, record: StreamRecord) -> None:
-        """Broker: commit the books."""
+        """Broker: commit the record."""
         r = record
         plain = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, r.swept + 1)
         holder, spawn = r.holder
@@ -111,13 +111,13 @@ class StreamTable:
     def write_open(self, vector_env: int, index: int, rows: int) -> None:
         """The same worker: rows stepped in the open segment. One store, at every env step.
 
-        The broker for a holder without an arena, of each segment that is not booked.
+        The broker for a holder without an arena, of each segment that is not accepted.
         """
         at = self._base + vector_env * self._stride + OPEN_AT
         self._words[at + index % self.open_words] = (index << ROWS_BITS) | rows
 
     def read_open(self, vector_env: int, next_index: int = 0) -> dict[int, int]:
-        """Index to rows of the segments from `next_index` on that were stepped and not booked."""
+        """Index to rows of the segments from `next_index` on that were stepped and not accepted."""
         at = self._base + vector_env * self._stride + OPEN_AT
         found = ((word >> ROWS_BITS, word & MAX_ROWS) for word in self._words[at : at + self.open_words].tolist())
         return {index: rows for index, rows in found if rows and index >= next_index}
@@ -129,7 +129,7 @@ class StreamTable:
             self._words[word] = 0
 
     def produced(self, vector_env: int) -> int:
-        """Rows that workers say they stepped: by their own words, and by what the broker completed from them."""
+        """Rows that workers report as stepped: by their own words, and by what the broker completed from them."""
         completed = self.read(vector_env).completed
         return self.read_producer(vector_env).produced + completed
 

@@ -9,7 +9,7 @@ from enum import Enum
 EVALUATOR_EXIT_S = 1.0
 """How long an evaluator whose stdin was closed may take."""
 REAP_S = 5.0
-"""How long a killed process may take: a process in D state does not hear SIGKILL."""
+"""How long a killed process may take: a process in D state does not receive SIGKILL."""
 
 
 class Manner(Enum):
@@ -20,7 +20,7 @@ class Manner(Enum):
     FAILED = "failed"
     """As CLEAN, but nothing final is scored."""
     HURRIED = "hurried"
-    """Everyone at once, within the grace: nobody listens any more."""
+    """All at once, within the grace: the launcher is gone."""
     KILL = "kill"
     """SIGKILL at once."""
 
@@ -54,7 +54,7 @@ ORDER = ("learner", "worker", "broker")
 
 
 class Ending:
-    """Learner, then workers, then broker, each bounded; the evaluator beside them, never in their way."""
+    """Learner, then workers, then broker, each bounded; the evaluator alongside them, without delaying them."""
 
     def __init__(self, manner: Manner, grace_s: float, final_limit_s: float, now: float) -> None:
         self._manner = manner
@@ -83,7 +83,7 @@ class Ending:
             self._stage_until[role] = now + self._grace_s
 
     def is_over(self, alive: Set[str], now: float) -> bool:
-        """Nothing is alive, or what is does not even hear SIGKILL."""
+        """Nothing is alive, or what is does not even receive SIGKILL."""
         return all(role in self._killed and now - self._killed[role] > REAP_S for role in alive)
 
     def _kill(self, roles: list[str], alive: Set[str], now: float) -> list[EndAction]:

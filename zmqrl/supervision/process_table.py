@@ -1,4 +1,4 @@
-"""What the kernel says about processes. A process is named by pid and start time, never by its command line."""
+"""Process information from the kernel. A process is named by pid and start time, never by its command line."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def cause_of(code: int) -> str:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still runs; a zombie does not."""
+    """Whether this process still runs; a zombie does not."""
     stat = _stat(process.pid)
     return stat is not None and stat.start_time == process.start_time and stat.state not in "ZX"
 
 
 def is_stopped(process: ProcessId) -> bool:
-    """Whether it was halted (SIGSTOP, a debugger): it answers nothing until it is told to go on."""
+    """Whether it was halted (SIGSTOP, a debugger): it sends no message until it is continued."""
     stat = _stat(process.pid)
     return stat is not None and stat.start_time == process.start_time and stat.state in "Tt"
 
 
 def session_members(session: int) -> list[ProcessId]:
-    """Running processes of a session: also what a user's env started by itself."""
+    """Running processes of a session: also processes that a user's env started."""
     found = []
     for name in os.listdir("/proc"):
         stat = _stat(int(name)) if name.isdigit() else None
@@ -80,7 +80,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def pss_mb(pid: int) -> float | None:
-    """Proportional set size in 10^6 bytes; None when the process is gone or not ours."""
+    """Proportional set size in 10^6 bytes; None when the process has exited or belongs to another user."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             for line in lines:
@@ -92,7 +92,7 @@ def pss_mb(pid: int) -> float | None:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Signal this very process, through a pidfd, so that a reused pid is never hit.
+    """Signal this process, through a pidfd, so that a reused pid is never hit.
 
     Returns:
         False when it was gone, or is another user's.
@@ -113,7 +113,7 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
 
 
 def kill(process: ProcessId) -> bool:
-    """SIGKILL this very process. False when it was gone."""
+    """SIGKILL this process. False when it was gone."""
     return send(process, signal.SIGKILL)
 
 

@@ -9,7 +9,7 @@ from zmqrl.config.sections import RestartSection
 from zmqrl.types import Role
 
 BAD_CONFIGURATION = 2
-"""The exit code that no restart can mend."""
+"""The exit code that no restart can fix."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Died:
-    """A process ended that was not told to."""
+    """A process ended unexpectedly."""
 
     place: Place
     code: int
@@ -35,7 +35,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time went on."""
+    """Time passed."""
 
 
 Event = Died | Tick
@@ -67,7 +67,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class FailRun:
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     cause: str
 
@@ -78,11 +78,11 @@ Action = Start | RestartAfter | GiveUp | FailRun
 class Supervision:
     """Restarts a process at once, then with backoff while it dies again within the window.
 
-    Gives up on the death after `restart.max` restarts within the window.
+    The restart limit is reached on the death after `restart.max` restarts within the window.
     """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
-        """`workers`: workers of the whole run; the run fails when as many were given up."""
+        """`workers`: workers of the whole run; the run fails when all of them failed."""
         self._restart = restart
         self._workers = workers
         self._deaths: dict[Place, list[float]] = defaultdict(list)
@@ -97,7 +97,7 @@ class Supervision:
         return [self._start(place) for place, due in sorted(self._due.items()) if due <= now]
 
     def forget(self, place: Place) -> None:
-        """It is not to be started again: whoever decides such things has taken it away."""
+        """It is not restarted: it was removed from this host."""
         self._due.pop(place, None)
 
     def next_due(self) -> float | None:
@@ -123,9 +123,9 @@ class Supervision:
         self.given_up.add(event.place)
         actions: list[Action] = [GiveUp(event.place, event.cause)]
         if event.place.role in ("learner", "broker"):
-            actions.append(FailRun(f"{event.place} was given up: {event.cause}"))
+            actions.append(FailRun(f"{event.place} is not restarted: {event.cause}"))
         elif event.place.role == "worker" and self.workers_given_up() >= self._workers:
-            actions.append(FailRun(f"no rollout worker is left, the last was {event.place}: {event.cause}"))
+            actions.append(FailRun(f"all rollout workers failed, the last was {event.place}: {event.cause}"))
         return actions
 
     def workers_given_up(self) -> int:

@@ -34,7 +34,7 @@ PID_NAMESPACE = "/proc/self/ns/pid"
 
 @dataclass(frozen=True)
 class Record:
-    """One owner, as its file says."""
+    """One owner, read from its file."""
 
     run_id: str
     host: str
@@ -60,7 +60,7 @@ class Record:
 
 
 class RunOwner:
-    """This process as the owner of a run directory. Renewed by a thread of its own until `release`."""
+    """This process as the owner of a run directory. Renewed by a separate thread until `release`."""
 
     def __init__(self, folder: Path, number: int, record: Record) -> None:
         """Use `acquire`."""
@@ -135,7 +135,7 @@ def check_owner(run_dir: Path, run_id: str) -> None:
         return
     if record is not None and record.run_id != run_id:
         raise ConfigError(
-            f"{run_dir} was taken over by {record}, since the launcher of run {run_id} was silent: "
+            f"{run_dir} was taken over by {record}: the launcher of run {run_id} sent no heartbeat; "
             "this run ends without a further checkpoint"
         )
 
@@ -164,7 +164,7 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
 def _in_use(run_dir: Path, record: Record | None) -> str:
     who = "another run" if record is None else str(record)
     where = "" if record is None or record.is_here else f" on {record.host}"
-    return f"run directory {run_dir} is in use by {who}: `zmqrl stop {run_dir}`{where} ends it"
+    return f"run directory {run_dir} is in use by {who}; stop it: `zmqrl stop {run_dir}`{where}"
 
 
 def _create(path: Path, record: Record) -> bool:
@@ -188,7 +188,7 @@ def _newest(folder: Path) -> int:
 
 
 def _content(folder: Path, number: int) -> bytes:
-    """Opened anew each time: an NFS client looks at the server then. Empty while its owner creates it."""
+    """Opened again each time: an NFS client looks at the server then. Empty while its owner creates it."""
     try:
         return (folder / str(number)).read_bytes()
     except FileNotFoundError:

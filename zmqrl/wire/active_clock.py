@@ -11,7 +11,7 @@ TURN_HEARTBEATS = 2
 
 
 class ActiveClock:
-    """Monotonic seconds without freezes of this process (SIGSTOP, a VM pause): nobody else may have run in them.
+    """Monotonic seconds without freezes of this process (SIGSTOP, a VM pause): no other process may have run in them.
 
     Of the time between two calls it counts one long turn of a loop at most: a process whose turns are always longer
     still reaches every deadline, later.

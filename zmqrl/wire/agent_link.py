@@ -33,7 +33,7 @@ class AgentLink:
         self._notices.setsockopt(zmq.SUBSCRIBE, b"")
         self._control = connect(self._context, zmq.DEALER, endpoints.control, keys)
         self.fetched: list[Fetched] = []
-        """What came beside notices; the reader takes it away."""
+        """What came alongside notices; the reader takes it away."""
         self.refused: Counter[str] = Counter()
         """Messages that are none of a broker's, by reason."""
         self.farewell = False
@@ -74,11 +74,11 @@ class AgentLink:
         return found
 
     def report(self, report: bus.HostReport) -> None:
-        """Of this host, or of one that cannot speak: the broker believes that only of its own host's agent."""
+        """Of this host, or of one without a connection: the latter only counts from the broker's host."""
         send(self._control, frames.pack(report))
 
     def fetch(self, version: Version) -> None:
-        """Ask for `version` or a newer one; it will be in `fetched`."""
+        """Request `version` or a newer one; it will be in `fetched`."""
         send(self._control, frames.pack(bus.Fetch(version)))
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class Gate:
     def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
         """Bind `socket` to tcp, encrypted; returns the port.
 
-        ConfigError when others than this host could come in and there are no keys; zmq.ZMQError when the port is taken.
+        ConfigError when other hosts could connect and no keys are set; zmq.ZMQError when the port is taken.
         """
         if self._keys is not None:
             socket.curve_server = True
@@ -65,16 +65,16 @@ class Gate:
             socket.zap_domain = DOMAIN
         elif listen.address != LOOPBACK:
             raise ConfigError(
-                f"cannot listen on tcp://{listen.address}:{port or '*'}: there are no keys, so anybody could come in; "
-                f"start the run with zmqrl launch, which makes a key for each host, or listen on {LOOPBACK} alone"
+                f"cannot listen on tcp://{listen.address}:{port or '*'}: no keys: any peer could connect; "
+                f"start the run with zmqrl launch, which creates a key for each host, or listen on {LOOPBACK} only"
             )
         socket.bind(f"tcp://{listen.address}:{port or '*'}")
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes), "of this type, says libzmq"
+        assert isinstance(bound, bytes), "libzmq returns bytes"
         return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def serve(self) -> None:
-        """Answer who asks to come in, count who was refused; never blocks."""
+        """Answer authentication requests, count rejections; never blocks."""
         if self._zap is not None:
             for _ in range(MOST_EVENTS):
                 try:

@@ -1,4 +1,4 @@
-"""Heartbeats on control from a thread of their own: they go on while the main thread computes, or hangs."""
+"""Heartbeats on control from a separate thread: they continue while the main thread computes, or hangs."""
 
 from __future__ import annotations
 

@@ -20,6 +20,4 @@ def make_private(folder: Path) -> None:
     except FileExistsError:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise ConfigError(
-                f"{folder} is not private to this user: remove it, or mend it with `chmod 700 {folder}`"
-            ) from None
+            raise ConfigError(f"{folder} is not private to this user: remove it, or run `chmod 700 {folder}`") from None

@@ -1,4 +1,4 @@
-"""Which of a host's addresses leads to the broker: asked in parallel, and only the right broker can answer."""
+"""Which of a host's addresses leads to the broker: probed in parallel, and only the right broker can answer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Reached:
 def first_answering(
     addresses: Sequence[str], ports: Sequence[int], host: str, keys: Keys | None, deadline_s: float
 ) -> Reached:
-    """Ask for a broker at every address, on its control port.
+    """Probe for a broker at every address, on its control port.
 
     Raises:
-        DeadlineExceeded: None answered; the message says what each did.
+        DeadlineExceeded: None answered; the message states what each did.
     """
     context: zmq.Context[Any] = zmq.Context()
     poller, asked, begun = zmq.Poller(), {}, time.monotonic()
@@ -46,16 +46,16 @@ def first_answering(
             return Reached(asked[control], (time.monotonic() - begun) * 1000)
     finally:
         context.destroy(linger=0)
-    tried = "; ".join(f"{address}: {_tcp(address, ports[-1])}" for address in addresses) or "it has no address"
+    tried = "; ".join(f"{address}: {_tcp(address, ports[-1])}" for address in addresses) or "no address"
     raise DeadlineExceeded(f"port {ports[-1]} of the learner's host does not answer within {deadline_s:g} s ({tried})")
 
 
 def _tcp(address: str, port: int) -> str:
-    """What plain TCP says, for the message."""
+    """Result of a plain TCP connection, for the message."""
     try:
         socket.create_connection((address, port), TCP_S).close()
-        return "connects, but is no broker of this run, or refuses our key"
+        return "connected, but not a broker of this run, or the key was rejected"
     except TimeoutError:
-        return "no answer, it is filtered or not routed"
+        return "no answer: filtered or not routed"
     except OSError as error:
         return error.strerror or str(error)

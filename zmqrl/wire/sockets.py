@@ -1,4 +1,4 @@
-"""Sockets with our options. Liveness is ours: ZMTP heartbeats stay off, they disconnect and lose."""
+"""Sockets with the options of zmqrl. ZMTP heartbeats stay off: they disconnect and lose messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECONNECT_MAX_IPC_MS = 50
 HANDSHAKE_MS = 5000
 CONNECT_MS = 3000
 UNACKNOWLEDGED_MS = 10_000
-"""A connection that was cut off is given up then and made anew, instead of after minutes of ever rarer attempts."""
+"""A cut connection is closed after this time and opened again, instead of after minutes of backoff."""
 KEEPALIVE_S = 10
 """TCP's own: a peer whose machine is gone is found, also where nothing is sent. A stalled process is not touched."""
 
@@ -95,7 +95,7 @@ def drain_frames(socket: zmq.Socket[Any], most: int) -> list[list[zmq.Frame]]:
 
 
 def send(socket: zmq.Socket[Any], frame: bytes) -> bool:
-    """Send without blocking; False when there is nobody or no room: the caller repeats what matters."""
+    """Send without blocking; False without a peer or when the queue is full: the caller repeats what matters."""
     try:
         socket.send(frame, zmq.NOBLOCK)
     except zmq.Again:

@@ -38,7 +38,7 @@ class ActionHistory:
         return None if self._rows is None or self._begin == self._end else self._rows[self._begin : self._end]
 
     def load(self, actions: Array | None) -> None:
-        """Begin anew at row 0 with `actions`."""
+        """Begin again at row 0 with `actions`."""
         self.first = self._begin = self._end = 0
         self._rows = None
         if actions is not None:

@@ -76,7 +76,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
 
 
 def _save_full(learning: Learning, replay: UniformReplay, last: bool) -> None:
-    """With replay when asked: beside training, but for the last one."""
+    """With replay when configured: alongside training, except for the last one."""
     with_replay = learning.config.store.async_replay
     if last:
         learning.fulls.is_writing(wait=True)

@@ -1,4 +1,4 @@
-"""FULL with replay, written while training goes on: slots are copied one by one, and looked at again afterwards.
+"""FULL with replay, written while training continues: slots are copied one by one, and verified afterwards.
 
 The copy is counted in `shared_memory.arena.check_fits`.
 """
@@ -47,7 +47,7 @@ class BackgroundFull:
 
     @property
     def is_written(self) -> bool:
-        """Whether the thread has ended: `result` says how."""
+        """Whether the thread has ended: `result` states how."""
         return not self._thread.is_alive()
 
     def result(self) -> int:
@@ -66,7 +66,7 @@ class BackgroundFull:
         except StoreError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - a thread's end: what is not reported would count as written
-            self._error = StoreError(f"FULL cannot be written: {type(error).__name__}: {error}")
+            self._error = StoreError(f"the full checkpoint cannot be written: {type(error).__name__}: {error}")
         self.took_s = time.monotonic() - self.begun_at_s
 
     def _with_replay(self) -> Full:

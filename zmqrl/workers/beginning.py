@@ -43,7 +43,7 @@ class Beginning:
     held: Sequence[TakenSegment] = ()
     """What replay holds, oldest first: the segments of FULL."""
     oldest_incarnation: int = 0
-    """Segments of earlier incarnations are given up: the learner went back."""
+    """Segments of earlier incarnations are abandoned: the learner rolled back."""
     counted: Sequence[tuple[int, int]] = ()
     """async: segments before (incarnation, index) of each vector env are in `counters.env_steps` already."""
 
@@ -56,10 +56,12 @@ def await_store(boot: Boot, store: DataStore, source: SegmentSource, saving: Sav
 
     def look() -> None:
         if store.newest() is None and not _has_full(store):
-            raise StoreError(f"{boot.plan.store_path} holds nothing, and this run has written there: it is away")
+            raise StoreError(
+                f"{boot.plan.store_path} is empty, but this run has written there: the store is unavailable"
+            )
 
     if boot.spawn > 0 and source.left_word() is not None:
-        saving.insist("the store", look, "the replaced learner waits to begin, and tries again")
+        saving.insist("the store", look, "the start of the replacement learner waits, retrying")
 
 
 def _has_full(store: DataStore) -> bool:
@@ -70,7 +72,7 @@ def _has_full(store: DataStore) -> bool:
 
 
 def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
-    """Call before anything is announced. `TrainingFailed` when there is no way on."""
+    """Call before anything is announced. `TrainingFailed` when the run cannot continue."""
     plan = boot.plan
     if boot.spawn == 0 and not plan.resume:
         return Beginning(_fresh(boot))
@@ -128,7 +130,7 @@ def _at(published: PublishedVersion, counters: Counters, resumed: bool) -> Count
 def _go_on(
     plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None, published: PublishedVersion | None
 ) -> Beginning:
-    """async: the books count, also what the predecessor took and this learner never sees."""
+    """async: the stream records count, also what the predecessor took and this learner never sees."""
     booked, base = source.booked(), source.base_env_steps()
     # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base
@@ -139,9 +141,9 @@ def _go_on(
 
 
 def _rebased(plan: RunPlan, counters: Counters) -> Counters:
-    """async, off-policy: updates that are lost, or were due when the last learner ended, are not made up for.
+    """async, off-policy: updates that are lost, or were due when the last learner ended, are not repeated.
 
-    All at once on a replay that nobody may fill meanwhile, they would overfit it: see decision 0015.
+    All at once on a replay that may receive no new rows meanwhile, they would overfit it: see decision 0015.
     """
     if plan.config.run.mode != "async" or plan.on_policy:
         return counters
@@ -195,7 +197,7 @@ def _counters(boot: Boot, store: DataStore, source: SegmentSource, full: Full | 
 
 
 def _summed_up(plan: RunPlan) -> int:
-    """async: env steps of the leg before, also those stored after its last FULL; 0 when it was not summed up."""
+    """async: env steps of the attempt before, also those stored after its last FULL; 0 when it was not summed up."""
     if plan.config.run.mode != "async":
         return 0
     try:

@@ -21,7 +21,7 @@ MOST_SAMPLES, RECENT_SAMPLES = 2000, 500
 
 @dataclass
 class Counters:
-    """Where the run stands; the part of FULL that is plain numbers."""
+    """Progress of the run; the part of FULL that is plain numbers."""
 
     incarnation: int = 0
     n: int = 0
@@ -30,7 +30,7 @@ class Counters:
     """Those of earlier arenas: together with what this one has stored they are the run's."""
     updates: int = 0
     updates_forgiven: int = 0
-    """Due when this learner began, and not made up for; of an async off-policy run."""
+    """Due when this learner began, and offset; of an async off-policy run."""
     schedule_env_steps: int = 1
     solved_at_env_steps: int | None = None
     solved_at_wall_s: float | None = None

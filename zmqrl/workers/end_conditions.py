@@ -30,7 +30,7 @@ class EndConditions:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether the end was requested."""
         return self._stop_at is not None
 
     @property
@@ -42,7 +42,7 @@ class EndConditions:
 
     @property
     def overdue(self) -> str | None:
-        """The same once no boundary is to be waited for any more: the round under way is given up."""
+        """The same once no boundary is to be waited for any more: the round under way is abandoned."""
         if time.time() >= self._wall_by + MARGIN_S + self._round_s:
             return "max_wall_s"
         if self._stop_at is not None and time.monotonic() >= self._stop_at + self._stop_grace_s:

@@ -1,8 +1,8 @@
-"""What the learner knows of episodes from the segments it took: their returns, and where every env stands.
+"""What the learner knows of episodes from the segments it took: their returns, and the position of every env.
 
 The two have different order: returns are counted in batch order (`EpisodeBook.observe`), so that they do not depend
-on who arrived first; where an env stands moves on with each segment taken (`advance`), so that a successor can be
-told at once.
+on who arrived first; the position of an env advances with each segment taken (`advance`), so that a successor can be
+notified immediately.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from zmqrl.workers.action_history import ActionHistory
 RECORD_COLUMNS = ("action", "terminated", "truncated")
 """What `advance` reads of every segment."""
 RECORD_STATES = ("state", "obs")
-"""What FULL holds of each record of envs that tell their states."""
+"""What FULL holds of each record of envs that report their states."""
 RECORD_ARRAYS = ("episode", "resetting", "begun", "place")
-"""What FULL holds of each record beside its actions."""
+"""What FULL holds of each record alongside its actions."""
 WINDOW = 100
 """Finished episodes in the mean return."""
 
@@ -34,7 +34,7 @@ class EnvRecord:
     """
 
     def __init__(self, num_envs: int, keep_actions: bool, keep_states: bool = False) -> None:
-        """`keep_states`: the envs tell their states, which take the place of the actions."""
+        """`keep_states`: the envs report their states, which take the place of the actions."""
         self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
         self._state: Array | None = None
         self._obs: Array | None = None
@@ -51,7 +51,7 @@ class EnvRecord:
         """`arrays` before the last segment."""
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
-        """Go on by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        """Continue by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
         self.before = self.arrays()
         self.next_index = meta.id.index + 1
         exact = self._keep_actions or self._keep_states
@@ -81,7 +81,7 @@ class EnvRecord:
         self._actions.forget_before(int(self._begun.min()))
 
     def states(self) -> tuple[EnvSlotState, ...]:
-        """Enough for a successor to go on; without actions each env goes on with its next episode."""
+        """Enough for a successor to continue; without actions each env continues with its next episode."""
         actions, first = self._actions.view(), self._actions.first
         if self._keep_states and (self._state is not None or actions is None):
             return tuple(map(self._stored_state, range(len(self._episode))))
@@ -119,7 +119,7 @@ class EnvRecord:
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to what `arrays` gave."""
+        """Restore what `arrays` gave."""
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()
@@ -190,7 +190,7 @@ class EpisodeBook:
                 self._length[vector_env] += columns["valid"][:, cut].sum(axis=0)
 
     def arrays(self, without: Collection[int] = ()) -> dict[str, Array]:
-        """For FULL. Of the vector envs `without` the record before the last segment, of the others as it stands."""
+        """For FULL. Of the vector envs `without` the record before the last segment, of the others the current one."""
         arrays: dict[str, Array] = {
             "running": self._running,
             "length": self._length,
@@ -212,7 +212,7 @@ class EpisodeBook:
         return {**arrays, "actions": np.concatenate(actions)} if actions else arrays
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to what `arrays` gave; vector envs that were not there then stay fresh."""
+        """Restore what `arrays` gave; vector envs that were not there then stay fresh."""
         known = min(len(self._records), len(arrays["running"]))
         self._running[:known] = arrays["running"][:known]
         self._length[:known] = arrays["length"][:known]

@@ -42,7 +42,7 @@ class Inbox:
     """JSON lines on a descriptor; only the newest task counts, and a final one stays."""
 
     def __init__(self, fd: int, refusals: Refusals, report_every_s: float) -> None:
-        """`refusals`: where lines that are no task are counted; reported in polls, of which each env step has one."""
+        """`refusals`: where invalid lines are counted; reported in polls, of which each env step has one."""
         self._fd, self._refusals, self._report_every_s = fd, refusals, report_every_s
         self._report_at_s = -float("inf")
         self._rest = b""
@@ -139,7 +139,7 @@ class Evaluator:
         try:
             self._store.save_best(version, content, score)
         except StoreError as error:
-            self._events.send(agent.ProblemReport(str(error), "the best version before it stays"))
+            self._events.send(agent.ProblemReport(str(error), "the previous best version is kept"))
             return False
         self._best = score
         return True

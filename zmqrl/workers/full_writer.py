@@ -14,11 +14,11 @@ AGAIN_S = 1.0
 """After a FULL that could not be written."""
 MOST_SHARE = 0.2
 """Of the time between two durable FULLs, the most that writing one may take."""
-STAYS = "the FULL before it stays"
+STAYS = "the previous full checkpoint is kept"
 
 
 class FullWriter:
-    """The run goes on without a FULL that cannot be written, and tries again soon. One thread.
+    """The run continues without a FULL that cannot be written, and tries again soon. One thread.
 
     The clock is that of durable FULLs alone, and counts from the moment whose state they hold: others, which sync
     writes in between, survive the process and not a power cut.
@@ -60,19 +60,19 @@ class FullWriter:
         return nbytes
 
     def write_beside(self, begin: Callable[[], BackgroundFull]) -> None:
-        """Begin to write one while training goes on; nothing while one is on its way."""
+        """Begin to write one while training continues; nothing while one is on its way."""
         if not self.is_writing():
             self._beside = begin()
 
     def is_writing(self, wait: bool = False) -> bool:
-        """Whether a FULL is on its way; `wait` for its end. What failed is told here."""
+        """Whether a FULL is on its way; `wait` for its end. A failure is reported here."""
         beside = self._beside
         if beside is not None and wait:
             with self._saving.reported():
                 beside.wait()
         if beside is not None and beside.is_written:
             self._beside = None
-            nbytes = self._saving.attempt("FULL", beside.result, f"{STAYS}, and the run goes on")
+            nbytes = self._saving.attempt("the full checkpoint", beside.result, f"{STAYS}, the run continues")
             self._count(beside.begun_at_s, beside.took_s, nbytes is not None)
         return self._beside is not None
 
@@ -84,11 +84,11 @@ class FullWriter:
 
     def _write(self, write: Callable[[], int], last: bool) -> int | None:
         if not last:
-            return self._saving.attempt("FULL", write, f"{STAYS}, and the run goes on")
+            return self._saving.attempt("the full checkpoint", write, f"{STAYS}, the run continues")
         try:
-            return self._saving.insist("the last FULL", write, "the end of the run waits, and tries again")
+            return self._saving.insist("the last full checkpoint", write, "the end of the run waits, retrying")
         except StoreError as error:
-            self._saving.problem(str(error), f"{STAYS}: a resume goes on from there")
+            self._saving.problem(str(error), f"{STAYS}: a resume continues from it")
             return None
 
     def _count(self, begun_at_s: float, took_s: float, is_written: bool) -> None:
@@ -99,8 +99,8 @@ class FullWriter:
         was, self._is_stretched = self._is_stretched, self.interval_s > self._every_s
         if self._is_stretched and not was:
             self._saving.problem(
-                f"a FULL took {took_s:.1f} s to write, more than a fifth of run.checkpoint_every_s "
+                f"a full checkpoint took {took_s:.1f} s to write, more than a fifth of run.checkpoint_every_s "
                 f"({self._every_s:g} s)",
-                f"the next one follows after {self.interval_s:.0f} s: that much a power cut may cost; a faster disk "
-                "under store.path, or a smaller replay.capacity, shortens it",
+                f"the next one follows after {self.interval_s:.0f} s, the most that a power failure loses; a faster "
+                "disk for store.path or a smaller replay.capacity shortens it",
             )

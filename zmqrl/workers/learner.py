@@ -50,9 +50,9 @@ def main(boot: Boot) -> int:
         _tell_resumed(events, beginning)
     damaged = store.passed_over()
     if damaged:
-        events.send(agent.ProblemReport(few(damaged), f"it is not loaded; {_start_of(beginning)}"))
+        events.send(agent.ProblemReport(few(damaged), f"not loaded; {_start_of(beginning)}"))
     if beginning.version is not None and not damaged:
-        events.send(agent.ProblemReport("no FULL was written since the start", _start_of(beginning)))
+        events.send(agent.ProblemReport("no full checkpoint was written since the start", _start_of(beginning)))
     if boot.spawn > 0 or plan.resume:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
@@ -89,14 +89,14 @@ def _tell_resumed(events: EventPipe, beginning: Beginning) -> None:
 
 def _start_of(beginning: Beginning) -> str:
     if beginning.full is not None:
-        return f"the run goes on from FULL {beginning.full.version}"
+        return f"the run continues from full checkpoint {beginning.full.version}"
     if beginning.version is not None:
-        return f"the run goes on from the weights of version {beginning.version.version}, with a new optimiser state"
-    return "the run begins anew"
+        return f"the run continues from the weights of version {beginning.version.version}, with a new optimiser state"
+    return "the run starts from scratch"
 
 
 def _replay(learning: Learning, full: Full | None, held: Sequence[TakenSegment]) -> UniformReplay | None:
-    """The replay of an off-policy run, with what FULL says that it held."""
+    """The replay of an off-policy run, with the segments of FULL."""
     if learning.plan.on_policy:
         return None
     config, prioritised = learning.config, learning.algorithm.prioritised

@@ -44,7 +44,7 @@ class Learning:
         counters: Counters,
         ledger: LedgerView | None = None,
     ) -> None:
-        """`ledger` is given in single mode, where the books are in this process."""
+        """`ledger` is given in single mode, where the stream records are in this process."""
         self.plan = plan
         self.config = plan.config
         self.algorithm = algorithm
@@ -64,7 +64,7 @@ class Learning:
         self.saving = Saving(events, plan.config.store.wait_s, limits.grace_s / 2, lambda: self.end.stop_requested)
         self.fulls = FullWriter(store, self.saving, plan.config.run.checkpoint_every_s)
         self.oldest_incarnation = 0
-        """Segments of earlier ones are given up."""
+        """Segments of earlier ones are abandoned."""
         self.counted: Sequence[tuple[int, int]] = ()
         """Segments before these (incarnation, index) are in the counters already."""
         self.learner: OnPolicyLearner | OffPolicyLearner
@@ -97,7 +97,7 @@ class Learning:
         self.episodes.advance(segment.meta, {name: columns[name][slot] for name in self.episodes.record_columns})
 
     def answer_take_ups(self) -> None:
-        """Tell successors where to go on, once the record has reached what the broker has booked."""
+        """Send successors their start state, once the record has reached what the broker has accepted."""
         for request in self.source.take_up_requests():
             index, states = self.episodes.record(request.vector_env)
             if index >= request.next_index:
@@ -147,7 +147,7 @@ class Learning:
         return self.goal_reached() or self.end.reason
 
     def goal_reached(self) -> str | None:
-        """The stop condition that the run has met; also asked by a learner that begins from the last FULL of a run."""
+        """The stop condition that the run has met; also used by a learner that begins from the last FULL of a run."""
         c, run, mean = self.counters, self.config.run, self._full_mean_return
         if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
             return "stop_at_return"
@@ -180,23 +180,23 @@ class Learning:
         self._notice = self.saving.insist(
             "the current version",
             lambda: publish(self.store, self.version, weights, self.progress, self.algorithm),
-            "the run waits, since workers get no weights, and tries again",
+            "the run waits because workers receive no weights, retrying",
         )
         return self._notice
 
     def review_published(self) -> None:
-        """Nobody gets on: if the current version was damaged in the store, write it again under its name."""
+        """Without progress: if the current version was damaged in the store, write it again under its name."""
         notice = self._notice
         if notice is None:
             return
         try:
             self.store.read(notice.key, notice.nbytes, notice.sha256, 0.0)
         except StoreError as error:
-            self.saving.problem(str(error), "it is written and announced again")
+            self.saving.problem(str(error), "the version is written and announced again")
             self.publish()
 
     def announce(self, notice: Notice) -> None:
-        """Make `notice` known to the workers; in single mode the host agent hears of it from us."""
+        """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
         self.leave_word()
         self.source.announce(notice)
         if self.config.run.mode == "single":
@@ -245,10 +245,10 @@ class Learning:
         return {"counters": vars(self.counters), "written_at": time.time()}
 
     def _insist_on_start(self, write: Callable[[], object]) -> None:
-        self.saving.insist("the FULL to begin from", write, "the run waits to begin, and tries again")
+        self.saving.insist("the initial full checkpoint", write, "the start of the run waits, retrying")
 
     def save_full_beside(self, replay: UniformReplay) -> None:
-        """Begin to write FULL with `replay` while training goes on; nothing while one is on its way.
+        """Begin to write FULL with `replay` while training continues; nothing while one is on its way.
 
         Raises:
             ConfigError: Another launcher has taken the run over.

@@ -42,7 +42,7 @@ class Rollout:
         self._ended_count = 0
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:
-        """Reset, or go on where `states` (with actions as they were stored) say that the env stands."""
+        """Reset, or continue where `states` (with actions as they were stored) give the state of the env."""
         if states:
             states = tuple(replace(s, actions=self._clipped_or_none(s.actions)) for s in states)
         self._obs = np.array(self._env.start(states or None))
@@ -58,7 +58,7 @@ class Rollout:
     ) -> int | None:
         """Fill one segment's `columns` and return its valid rows; None when `stopped` between two steps.
 
-        `progress` is told the valid rows so far after every step. The policy must hold the segment's version.
+        `progress` receives the valid rows so far after every step. The policy must hold the segment's version.
         """
         obs, action, reward = columns["obs"], columns["action"], columns["reward"]
         terminated, truncated, valid = columns["terminated"], columns["truncated"], columns["valid"]

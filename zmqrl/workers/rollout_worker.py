@@ -43,7 +43,7 @@ class WeightsSource(Protocol):
 
 
 def main(boot: Boot) -> int:
-    """Step until told to stop. Exit code 0; what the env or anything else raises goes up to `entry`."""
+    """Step until a stop is requested. Exit code 0; what the env or anything else raises goes up to `entry`."""
     sink: SegmentSink = load(boot.plan.config.memory_backend.kind, "zmqrl.memory_backends", MemoryBackend).sink(boot)
     worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
@@ -98,7 +98,7 @@ class RolloutWorker:
     def turn(self, interrupted: Callable[[], bool]) -> None:
         """Collect what can be collected now; for single mode, where the learner calls the worker.
 
-        Once `interrupted`, asked between two env steps, is true the worker ends as after `stop`.
+        Once `interrupted`, called between two env steps, is true the worker ends as after `stop`.
         """
         self._interrupted = interrupted
         while self._turn(self._sink.poll(0.0)):
@@ -127,7 +127,7 @@ class RolloutWorker:
         return orders
 
     def _follow(self, orders: Orders) -> None:
-        """Make the vector envs those of `orders`: absolute, so what is not listed is given up."""
+        """Make the vector envs those of `orders`: absolute, so what is not listed is abandoned."""
         listed = {order.vector_env for order in orders.streams}
         for vector_env in [v for v in self._streams if v not in listed]:
             self._streams.pop(vector_env).rollout.close()

@@ -1,4 +1,4 @@
-"""Writing to a store that may fail for a while: the user hears of it, and the run waits or goes on without."""
+"""Writing to a store that may fail for a while: the user is notified of it, and the run waits or continues without."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Failing:
 
 
 class Saving:
-    """One store, one writer. Says what fails and why, at once and again while it goes on, and when it is over."""
+    """One store, one writer. Reports what fails and why, at once and again while it continues, and when it is over."""
 
     def __init__(self, events: EventPipe, wait_s: float, stop_s: float, stopping: Callable[[], bool]) -> None:
-        """`wait_s`: how long to insist; `stop_s`: how long once a stop was asked for."""
+        """`wait_s`: how long to insist; `stop_s`: how long once a stop was requested."""
         self._events, self._stopping = events, stopping
         self._wait_s, self._stop_s = wait_s, stop_s
         self._failing: dict[str, _Failing] = {}
@@ -77,7 +77,7 @@ class Saving:
             thread.join()
 
     def problem(self, cause: str, done: str) -> None:
-        """Tell the user at once."""
+        """Report to the user at once."""
         self._events.send(agent.ProblemReport(cause, done))
 
     def _failed(self, what: str, error: StoreError, done: str) -> None:
@@ -91,7 +91,5 @@ class Saving:
         failing = self._failing.pop(what, None)
         if failing is not None:
             failed_s = time.monotonic() - failing.since
-            self.problem(
-                f"{what} could not be written for {failed_s:.1f} s", "it can be written again, the run goes on"
-            )
+            self.problem(f"{what} could not be written for {failed_s:.1f} s", "writes succeed again, the run continues")
         return result

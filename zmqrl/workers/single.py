@@ -35,7 +35,7 @@ class StoredWeights:
 
 
 def single_stream(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView]:
-    """A source whose `take` collects the round that is missing, and the books."""
+    """A source whose `take` collects the round that is missing, and the stream records."""
     # A learner that died took its slots with it: its vector envs go on as those of a resumed run.
     stream = InprocStream(replace(boot.plan, resume=boot.plan.resume or boot.spawn > 0))
     worker = RolloutWorker(
