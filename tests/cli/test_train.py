@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,13 @@ from zmqrl.types import MODES
 ROOT = Path(__file__).parents[2]
 
 
-def test_presets_are_listed(zmqrl: Command) -> None:
-    names = [line.split()[0] for line in zmqrl("presets").out.splitlines()]
-    assert {"cartpole-ppo", "cartpole-dqn", "pendulum-ppo"} <= set(names)
+def test_presets_are_listed_with_env_algorithm_mode_and_limits(zmqrl: Command) -> None:
+    head, *rows = [re.split(r" {2,}", line.strip()) for line in zmqrl("presets").out.splitlines()]
+    assert head == ["PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN"]
+    assert [row[0] for row in rows] == presets()
+    assert ["cartpole-ppo", "CartPole-v1", "ppo", "sync", "250,000", "475"] in rows
+    assert ["cartpole-dqn", "CartPole-v1", "dqn", "async", "500,000", "475"] in rows
+    assert ["pendulum-ppo", "Pendulum-v1", "ppo", "sync", "300,000", "-"] in rows
 
 
 def test_dry_run_shows_processes_arena_and_configuration(zmqrl: Command) -> None:

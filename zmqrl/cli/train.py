@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MODES = ("single", "sync", "async")
 """As in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
+NUMBERS = (4, 5)
+"""Columns of `zmqrl presets` that are aligned to the right."""
 
 OPTIONS = (
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
@@ -90,12 +92,20 @@ def train_command(started_at: float, /, preset: str | None, **options: Any) -> i
 
 @click.command("presets")
 def presets_command() -> None:
-    """List the presets."""
-    from zmqrl.config.load import preset_path, presets
+    """List the presets: env, algorithm, mode, limit of env steps, and the return that ends training early."""
+    from zmqrl.config.load import presets
+    from zmqrl.launch.configure import load_config
 
+    rows = [("PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN")]
     for name in presets():
-        text = preset_path(name).read_text().splitlines()[0].lstrip("# ")
-        click.echo(f"{name:18} {text}")
+        config = load_config(name)
+        run, stop_at = config.run, config.run.stop_at_return
+        limit, goal = f"{run.total_env_steps:,}", "-" if stop_at is None else f"{stop_at:g}"
+        rows.append((name, config.env.id, config.algorithm["kind"], run.mode, limit, goal))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        click.echo("  ".join(cell.rjust(width) if at in NUMBERS else cell.ljust(width) for at, (cell, width) in cells))
 
 
 def _run(asked: _Asked) -> int:
