@@ -220,7 +220,7 @@ def rss_mb(pid: int) -> float:
 def refusals(logs: Path) -> dict[str, int]:
     """What the broker wrote when it ended."""
     found: Counter[str] = Counter()
-    for text in re.findall(r"messages refused: (\{.*\})", (logs / "local-broker-0.log").read_text()):
+    for text in re.findall(r"messages rejected: (\{.*\})", (logs / "local-broker-0.log").read_text()):
         found.update(ast.literal_eval(text))
     return dict(found)
 

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.leaks import Held
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
@@ -19,10 +21,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-@pytest.hookimpl(trylast=True)
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Of the processes of `pytest -n`, one runs all `timed` tests; the others run one file after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "timed" if nodeid.endswith("@timed") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs first: of two processes that take file after file, none has a long one left at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("whole") is None)
+    """`timed` tests first, then whole runs: no process has a long one left at the end."""
+    for item in items:
+        if item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.xdist_group("timed"))
+    items.sort(key=lambda item: (item.get_closest_marker("timed") is None, item.get_closest_marker("whole") is None))
 
 
 def pytest_collection_finish() -> None:

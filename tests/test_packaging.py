@@ -98,7 +98,7 @@ def test_bin_test_runs_every_step_and_closes_with_all_tests(checkout: Path) -> N
     assert result.returncode == 0, result.stderr
     assert all(f"== {step}" in result.stdout for step in STEPS)
     assert all(f"mypy --python-version {version}\n" in result.stdout for version in ("3.10", "3.13"))
-    assert result.stdout.splitlines()[-1] == "14 passed in 0.2s", "side by side, then alone"
+    assert result.stdout.splitlines()[-1] == "7 passed in 0.1s"
 
 
 @pytest.mark.parametrize("broken", [*STEPS, "python"])
@@ -107,15 +107,15 @@ def test_bin_test_fails_with_any_step_and_still_runs_the_rest(checkout: Path, br
     result = run([f"{checkout}/bin/test"], checkout)
     assert result.returncode == 1
     assert "== FAILED: " + (broken if broken != "python" else "pytest") in result.stdout
-    assert result.stdout.count("== pytest") >= 2
-    assert result.stdout.splitlines()[-1] in ("14 passed in 0.2s", "6 failed, 8 passed in 0.2s")
+    assert "\n== pytest" in result.stdout
+    assert result.stdout.splitlines()[-1] in ("7 passed in 0.1s", "3 failed, 4 passed in 0.1s")
 
 
 def test_bin_test_with_arguments_gives_them_to_pytest_once(checkout: Path) -> None:
     replace(checkout / ".venv" / "bin" / "python", 'echo "$*"; echo "==== 1 passed in 2.5s (0:00:02) ===="')
     result = run([f"{checkout}/bin/test", "tests/wire", "-x"], checkout)
     assert "\n-m pytest tests/wire -x\n" in result.stdout and result.stdout.count("-m pytest") == 1
-    assert result.stdout.splitlines()[-1] == "1 passed in 2.5s"
+    assert result.stdout.splitlines()[-1] == "==== 1 passed in 2.5s (0:00:02) ===="
 
 
 def test_bin_test_quick_runs_the_parts_alone(checkout: Path) -> None:

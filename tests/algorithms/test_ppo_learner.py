@@ -88,7 +88,7 @@ def test_debug_names_a_ratio_that_is_off() -> None:
     batch = driver.segment(learner.weights())
     batch.columns["log_prob"][:] += 1e-3
     learner.learn(batch, progress(version=Version(0, 7), debug=True))  # Lag: nothing to check.
-    with pytest.raises(TrainingFailed, match=r"off 1 by 0\.0"):
+    with pytest.raises(TrainingFailed, match=r"differs from 1 by 0\.0"):
         learner.learn(batch, progress(version=version, debug=True))
 
 

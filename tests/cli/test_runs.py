@@ -216,7 +216,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
     slow = "a durable checkpoint every 42 s (slow writes)"
-    assert lines[0].endswith(f"{slow}, env.recovery restart_episode, refused curve: 3")
+    assert lines[0].endswith(f"{slow}, env.recovery restart_episode, rejected curve: 3")
     assert lines[1] == "no status from the launcher for 60 s"
     assert [line.split() for line in lines[2:]] == [
         ["HOST", "STATE", "WORKERS", "STEPS/s", "LAST"],

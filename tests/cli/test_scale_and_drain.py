@@ -48,10 +48,10 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_workers(info.run_id, {"worker-0"})
     refusals = {
         ("scale", "l0cal=2"): "unknown host 'l0cal'; hosts of this run: local",
-        ("scale", "local=5"): "local=5 gives 5 workers for 4 vector envs",
-        ("scale", "local=0"): "local=0 would remove the last worker",
+        ("scale", "local=5"): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs one",
+        ("scale", "local=0"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
-        ("drain", "local"): "local=0 would remove the last worker",
+        ("drain", "local"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
     }
     for (command, word), why in refusals.items():
         refused = zmqrl(command, directory, word)
@@ -67,15 +67,15 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     (("scale", "local="), "'local=': write HOST=N with a number of workers"),
     (("scale", "=2"), "'=2': write HOST=N with a number of workers"),
     (("scale", "some-run", "local"), "'local': write HOST=N with a number of workers"),
-    (("scale", "some-run"), "write HOST=N"),
+    (("scale", "some-run"), "write HOST=N: the host and its number of workers"),
     (("scale", "a/lr=1", "local=1"), "'a/lr=1' is not a run directory, an active run's id, or a run's id in runs/"),
     (("scale",), "Missing argument '[RUN] HOST=N...'."),
     (("scale", "n0-run", "local=1"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),
-    (("scale", "local=1"), "no active run and no run in runs/"),
+    (("scale", "local=1"), "no active run and no run in runs/; give a run directory"),
     (("drain", "a", "b", "c"), "'a b c': write [RUN] HOST"),
     (("drain",), "Missing argument '[RUN] HOST'."),
     (("drain", "n0-run", "local"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),
-    (("drain", "local"), "no active run and no run in runs/"),
+    (("drain", "local"), "no active run and no run in runs/; give a run directory"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_one_message(zmqrl: Command, words: tuple[str, ...], why: str) -> None:
     refused = zmqrl(*words)

@@ -192,7 +192,7 @@ def test_a_deleted_file_ends_at_the_deadline_with_its_cause(files: tuple[Directo
 def test_a_key_cannot_leave_the_directory(files: tuple[DirectoryStore, Path]) -> None:
     store, _ = files
     store.save(Version(0, 0), WEIGHTS, {})
-    with pytest.raises(StoreError, match="no key"):
+    with pytest.raises(StoreError, match="is not a key"):
         store.read("../secret", 3, "0" * 64, 0.0)
 
 

@@ -103,7 +103,7 @@ def test_same_name_same_bits_and_other_names_other_bits(kind) -> None:
         ("nan", "NaN"),
         ("shape", "shape (1,)"),
         ("reward", "much"),
-        ("nan_reward", "reward nan"),
+        ("nan_reward", "reward is nan"),
         ("short", "step raised ValueError"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_host_is_measured_whole() -> None:
     [
         ("import", "the simulator's licence has run out"),
         ("nan", "observation has NaN"),
-        ("crash", "died (signal SIGABRT) at: steps"),
+        ("crash", "exited (signal SIGABRT) at: steps"),
     ],
 )
 def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str) -> None:

@@ -31,7 +31,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     check_new_directory(tmp_path)
     check_new_directory(tmp_path / "new")
     (tmp_path / "a").write_text("")
-    with pytest.raises(ConfigError, match="exists and is not empty; --resume"):
+    with pytest.raises(ConfigError, match="exists and is not empty; to continue its run: --resume"):
         check_new_directory(tmp_path)
 
 
@@ -40,7 +40,7 @@ def test_a_live_run_keeps_its_directory(run_dir: Path) -> None:
     assert me is not None
     info = RunInfo("r-1", me.pid, me.start_time, socket.gethostname(), time.time(), None)
     (run_dir / "run.json").write_text(json.dumps(to_json(info)))
-    with pytest.raises(ConfigError, match=rf"in use by run r-1 \(pid {me.pid}\): `zmqrl stop"):
+    with pytest.raises(ConfigError, match=rf"in use by run r-1 \(pid {me.pid}\); stop it: `zmqrl stop"):
         check_not_live(run_dir)
     with pytest.raises(ConfigError, match="in use"):
         check_resume(run_dir, load_config("cartpole-ppo"))

@@ -195,7 +195,7 @@ def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods
     ("script", "cause", "mend"),
     [
         ("exit 1", "no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python", "apt install python3"),
-        ('echo "Python 3.8.1"; exit 1', ", it has Python 3.8.1", "set hosts.node7.python"),
+        ('echo "Python 3.8.1"; exit 1', ", found Python 3.8.1", "set hosts.node7.python"),
         ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "no answer from setup: exit code 3", "ssh node7 sh -c true"),
     ],
 )  # fmt: skip

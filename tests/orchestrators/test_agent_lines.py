@@ -74,7 +74,7 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: 
     assert state.refused_messages == counts
     told = [problem.cause for problem in state.problems]
     assert told == ["rejected 1 x not JSON", "rejected 1 x fields", "rejected 1 x unknown event"], "once per reason"
-    assert {problem.where for problem in state.problems} == {"the launcher, of what local/agent-0 sent"}
+    assert {problem.where for problem in state.problems} == {"the launcher, messages from local/agent-0"}
 
 
 @pytest.mark.parametrize("handshake", ["{", "[]", "{}", '{"versions": 7, "pid": 1, "time": 1.0}'])

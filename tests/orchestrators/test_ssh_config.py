@@ -124,7 +124,7 @@ def test_the_jump_host_of_all_may_be_a_host_itself(config: Path) -> None:
 
 
 def test_a_circle_of_jump_hosts_is_refused(config: Path) -> None:
-    with pytest.raises(HostFailed, match="circle"):
+    with pytest.raises(HostFailed, match="cycle"):
         target(config, "a")
 
 

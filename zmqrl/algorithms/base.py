@@ -116,7 +116,7 @@ def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
     """What `algorithm.schedule` gives, as messages carry it: numbers of numpy and torch are plain floats.
 
     Raises:
-        ConfigError: A receiver would refuse it: a value is not a finite number, or a name is no text or too long.
+        ConfigError: A receiver would refuse it: a value is not a finite number, or a name is too long or is not a text.
     """
     given = algorithm.schedule(progress)
     return {_checked_name(algorithm, name): _checked_value(algorithm, name, value) for name, value in given.items()}
