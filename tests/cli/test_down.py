@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command, live_run
+from tests.waiting import until
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.agent.run_processes import agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
@@ -89,11 +90,17 @@ def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     assert zmqrl("down", "--all").out == "no active run of yours on this machine\n"
 
 
+def is_removed(directory: Path) -> bool:
+    """Whether it is gone; the learner may be writing and deleting checkpoints in it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    return not directory.exists()
+
+
 def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, begin: Callable[[str], Live]) -> None:
     run = begin("removed")
     for process in (run.launcher, *processes_of(run.info.run_id).agents):
         os.kill(process.pid, signal.SIGSTOP)  # or they would end by themselves
-    shutil.rmtree(run.directory)
+    until(lambda: is_removed(run.directory), "the end of the directory")
     down = zmqrl("down", run.info.run_id)
     assert down.code == 0, down.err
     assert not await_gone(run.processes[1:], 0.0)

@@ -44,7 +44,7 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
 def test_a_learner_that_dies_while_the_store_is_away_loses_nothing(
     tmp_path: Path, scenario: str, kinds: list[tuple[str, str]]
 ) -> None:
-    run, outcomes, outside = drilled(tmp_path / "d", scenario, kinds, after_s=1.0)
+    run, outcomes, outside = drilled(tmp_path / "d", scenario, kinds, after_s=1.0, apart_s=0.0)
     assert not run.faults, run
     assert len(outcomes) == len(kinds)
     assert all(o.recovered_s is not None and o.injected for o in outcomes), outcomes

@@ -30,15 +30,16 @@ def drilled(
     kinds: Sequence[tuple[str, str]],
     plant: str | None = None,
     after_s: float = 0.0,
+    apart_s: float = 0.3,
 ) -> Drilled:
-    """`kinds` (role, action) one after the other, the first `after_s` after the first version."""
+    """`kinds` (role, action) `apart_s` after each other, the first `after_s` after the first version."""
     chosen = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
     asked = Asked(chosen, 1, 60.0, folder, len(kinds), plant=plant)
     learning, _ = learning_run(asked)
     folder.mkdir(exist_ok=True)
     subject = witness_run(asked, learning.plan)
     faults = [
-        Fault(i, after_s + 0.3 * i, WITNESS, Kind(role, Action(action)), hold_s=0.1 if "kill" in action else 1.0)
+        Fault(i, after_s + apart_s * i, WITNESS, Kind(role, Action(action)), hold_s=0.1 if "kill" in action else 1.0)
         for i, (role, action) in enumerate(kinds)
     ]
     session = Session(subject, faults, record_folder(folder))
