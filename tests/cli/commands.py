@@ -47,4 +47,7 @@ def live_run(directory: Path) -> Iterator[RunInfo]:
             launcher = ProcessId(info.pid, info.start_time)
             everything = (launcher, *processes_of(info.run_id).names)
             kill(launcher)
-            assert not await_gone(everything, END_S)
+            left = await_gone(everything, END_S)
+            for process in left:  # a test that failed may have left them stopped
+                kill(process)
+            assert not left
