@@ -42,9 +42,16 @@ def _state(process: ProcessId) -> str:
 
 
 @pytest.mark.timed
-def test_several_processes_are_killed_in_one_loop(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_several_processes_are_signalled_within_a_millisecond(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    """The least of several: the kernel may run another process between two signals."""
+    spreads_s = [signalled(_ids(sleepers), signal.SIGCONT) for _ in range(20)]
+    assert min(s for s in spreads_s if s is not None) < 0.001
+    assert None not in spreads_s
+
+
+def test_several_processes_are_killed(sleepers: list[subprocess.Popen[bytes]]) -> None:
     spread_s = signalled(_ids(sleepers), signal.SIGKILL)
-    assert spread_s is not None and 0 < spread_s < 0.5
+    assert spread_s is not None and spread_s > 0
     assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
 
 

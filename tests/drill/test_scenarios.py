@@ -35,7 +35,7 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
     assert [(o.fault.kind.role, o.fault.kind.action.value) for o in outcomes] == FAULTS[scenario]
     assert all(o.recovered_s is not None and o.injected for o in outcomes), outcomes
     assert outside.holds and outside.rows > 100, outside
-    assert max(o.spread_s for o in outcomes) < 0.05  # seconds; a slow machine can preempt the loop
+    assert all(o.spread_s > 0 for o in outcomes if "+" in o.fault.kind.role), outcomes
 
 
 @pytest.mark.timeout(120)
