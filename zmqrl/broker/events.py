@@ -66,7 +66,7 @@ class HostIs:
     given_up: Sequence[int]
     host: str
     workers: Sequence[int] = ()
-    """The indexes that it holds: alive, or to be started again. Workers that are no longer listed are to leave."""
+    """The indexes that it holds: alive, or to be started again. Workers that are not listed must leave."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Membership:
         return bool(unnamed)
 
     def hear(self, host: str, workers: Sequence[int], given_up: Iterable[int], alive: Iterable[int] = ()) -> bool:
-        """A host's complete state; `alive` may name processes that are to leave. True when it changed anything."""
+        """A host's complete state; `alive` may name processes that must leave. True when it changed anything."""
         before = set(self._members)
         self._told = True
         if not self._awaited:

@@ -231,7 +231,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     given_up: list[Count]
     """Workers that do not come back."""
     workers: list[Count]
-    """Held, alive or about to be started again: workers no longer listed are to leave."""
+    """Held, alive or about to be started again: workers that are not listed must leave."""
 
 
 class Welcome(_BusMessage, frozen=True, tag="welcome"):
