@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole
@@ -106,12 +107,26 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--workers", "9", "--mode", "sync"], "vector_envs"),
     ],
 )
-def test_what_cannot_be_drilled_is_refused_and_nothing_written(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_drilled_is_refused_and_nothing_written(
+    tmp_path: Path,
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command in this process."""
     folder = tmp_path / "d"
-    command = [*DRILL, *arguments, "--run-dir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
-    assert says in done.stderr
+    monkeypatch.setattr(sys, "argv", ["zmqrl", "drill", *arguments, "--run-dir", str(folder)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2, said
+    assert says in said
     assert not folder.exists()
 
 
