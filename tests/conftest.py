@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import sys
@@ -19,6 +20,9 @@ from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # What crashes on purpose leaves no core behind.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+NICENESS = 5
+"""Of tests without bounds in seconds, and of the processes that they start."""
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -39,6 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.xdist_group("timed"))
     items.sort(key=lambda item: (item.get_closest_marker("timed") is None, item.get_closest_marker("whole") is None))
+
+
+class Priority:
+    """Of the processes of `pytest -n`, only the one that begins with a `timed` test keeps its priority."""
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        item.config.pluginmanager.unregister(self)  # the first test decides
+        if not item.get_closest_marker("timed"):
+            os.nice(NICENESS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a process of `pytest -n`
+        config.pluginmanager.register(Priority())
 
 
 def pytest_collection_finish() -> None:

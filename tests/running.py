@@ -15,7 +15,7 @@ from tests.waiting import until
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 ROOT = Path(__file__).parents[1]
-RUN_S = 60.0
+RUN_S = 120.0
 END_S = 5.0
 LOOK_EVERY_S = 0.01
 

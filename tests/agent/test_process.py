@@ -23,6 +23,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 
 pytestmark = pytest.mark.whole
+AUTOGROUP = Path("/proc/self/autogroup")
 ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
 
@@ -34,8 +35,8 @@ def far_boot(run_dir: str) -> Boot:
 
 
 @contextmanager
-def agent_of(boot: Boot, workdir: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", boot.plan.run_id, "0"]
+def agent_of(boot: Boot, workdir: Path, niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    command = ["nice", "-n", str(niceness), sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", boot.plan.run_id, "0"]
     with subprocess.Popen(
         command,
         cwd=workdir,
@@ -85,6 +86,16 @@ def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> 
         assert os.getsid(agent.pid) == agent.pid
         ended(agent)
     assert not registered_as(boot)
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroup")
+def test_its_niceness_is_that_of_its_session_too(tmp_path: Path) -> None:
+    with agent_of(far_boot("runs/mine"), tmp_path, niceness=3) as agent:
+        until((tmp_path / "runs" / "mine" / "logs").exists, "the logs, made once it is registered", WAIT_S)
+        niceness = os.getpriority(os.PRIO_PROCESS, agent.pid)
+        assert Path(f"/proc/{agent.pid}/autogroup").read_text().split()[1:] == ["nice", str(niceness)]
+        ended(agent)
+    assert niceness == os.getpriority(os.PRIO_PROCESS, 0) + 3
 
 
 def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole
@@ -58,7 +59,6 @@ def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_pat
     assert str(folder) not in Path("/proc/mounts").read_text()
 
 
-@pytest.mark.timeout(120)
 def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
     arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]
     done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=100, check=False)
@@ -106,12 +106,26 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--workers", "9", "--mode", "sync"], "vector_envs"),
     ],
 )
-def test_what_cannot_be_drilled_is_refused_and_nothing_written(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_drilled_is_refused_and_nothing_written(
+    tmp_path: Path,
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command in this process."""
     folder = tmp_path / "d"
-    command = [*DRILL, *arguments, "--run-dir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
-    assert says in done.stderr
+    monkeypatch.setattr(sys, "argv", ["zmqrl", "drill", *arguments, "--run-dir", str(folder)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2, said
+    assert says in said
     assert not folder.exists()
 
 

@@ -26,8 +26,6 @@ STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
-@pytest.mark.timed
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", FAULTS)
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, FAULTS[scenario])
@@ -38,7 +36,6 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
     assert all(o.spread_s > 0 for o in outcomes if "+" in o.fault.kind.role), outcomes
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("scenario", ["dqn-sync", "dqn-async-0.25"])
 @pytest.mark.parametrize("kinds", [STORE_THEN_LEARNER, LEARNER_THEN_STORE, [("learner", "kill-away")]])
 def test_a_learner_that_dies_while_the_store_is_away_loses_nothing(
@@ -58,7 +55,6 @@ def test_every_scenario_is_drilled_here() -> None:
         scenario_named("ppo-snyc")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("plant", "scenario"), [("lose", "ppo-sync"), ("double", "dqn-async-0.25"), ("tear", "dqn-sync")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,19 +11,21 @@ import numpy as np
 
 
 class Slow(gym.Env[Any, Any]):
-    """Waits `step_s` in every step; an episode has 50."""
+    """Waits `step_s` in every step; an episode has 50. The first step makes the file `begun`, if one is named."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, step_s: float = 0.001) -> None:
-        self._step_s, self._steps = step_s, 0
+    def __init__(self, step_s: float = 0.001, begun: str | None = None) -> None:
+        self._step_s, self._begun, self._steps = step_s, begun, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
 
     def step(self, action: Any) -> Any:
+        if self._begun is not None and not self._steps:
+            Path(self._begun).touch()
         time.sleep(self._step_s)
         self._steps += 1
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, self._steps % 50 == 0, {}

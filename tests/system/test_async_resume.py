@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -113,7 +113,7 @@ def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, 
 
 def test_a_resumed_leg_goes_on_from_an_older_full_than_it_began_with(tmp_path: Path, begin: Begin) -> None:
     """The env steps before a leg are those that the broker was told, whatever FULL its second learner has."""
-    plan = _plan(tmp_path / "run", DQN, 2.0)
+    plan = _plan(tmp_path / "run", IDLE_DQN, 2.0)
     run = begin(plan)
     folder = Path(plan.store_path)
     run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)

@@ -1,4 +1,4 @@
-"""single and sync give the same bits for any number of workers, and again."""
+"""single and sync give the same bits for any number of workers, with `run.debug` and without."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.system.references import References
 from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PENDULUM, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
@@ -27,10 +28,11 @@ KINDS = {
 def test_same_bits_for_any_number_of_workers(
     tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any], env: EnvSection
 ) -> None:
-    ways: Mapping[str, Any] = {"single": ("single", 1), "one": ("sync", 1), "two": ("sync", 2), "four": ("sync", 4)}
+    """With `run.debug`, PPO fails where the ratio of the first minibatch of an update is not 1."""
+    ways: Mapping[str, Any] = {"single": ("single", 1, False), "two": ("sync", 2, True), "four": ("sync", 4, False)}
     runs = {  # all at once: they disturb each other's clocks
-        name: begin(system_plan(tmp_path / name, mode, workers, algorithm, env))
-        for name, (mode, workers) in {**ways, "again": ("sync", 2)}.items()
+        name: begin(system_plan(tmp_path / name, mode, workers, algorithm, env, debug=debug))
+        for name, (mode, workers, debug) in ways.items()
     }
     found = {}
     for name, summary in ((name, run.done()) for name, run in runs.items()):
@@ -42,12 +44,6 @@ def test_same_bits_for_any_number_of_workers(
     assert len(set(found.values())) == 1, found
 
 
-def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin) -> None:
-    summaries = [begin(system_plan(tmp_path / str(s), "single", seed=s)).done() for s in (1, 2)]
-    assert summaries[0]["weights_sha256"] != summaries[1]["weights_sha256"]
-
-
-@pytest.mark.parametrize("kind", ["ppo", "ppo-normalised", "ppo-gaussian"])
-def test_first_minibatch_ratio_is_one_on_every_update(tmp_path: Path, begin: Begin, kind: str) -> None:
-    algorithm, env = KINDS[kind]
-    begin(system_plan(tmp_path / "run", "sync", 2, algorithm, env, steps=6000, debug=True)).done()
+def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin, reference: References) -> None:
+    one, two = (system_plan(tmp_path / str(seed), "single", 1, steps=6000, seed=seed) for seed in (1, 2))
+    assert begin(two).done()["weights_sha256"] != reference(one)["weights_sha256"]

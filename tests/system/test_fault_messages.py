@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import END_S, LOOK_EVERY_S, RUN_S
-from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_plans import IDLE, IDLE_DQN, system_plan
 from tests.system.system_runs import PlanRun
 from tests.system.told_envs import WORDS
 from tests.waiting import until
@@ -111,7 +111,7 @@ def _plan(tmp_path: Path, name: str, mode: str, workers: int, restart: RestartSe
         kwargs={"folder": str(tmp_path / "orders")},
         max_episode_steps=50,
     )
-    algorithm = DQN if mode == "async" else {**PPO, "minibatch_size": 32}
+    algorithm = IDLE_DQN if mode == "async" else IDLE
     evaluator = EvaluatorSection(episodes=1 if mode == "async" else 0, final_limit_s=0.0)
     return system_plan(
         tmp_path / name,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from tests.running import Run
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.system.system_plans import ACROBOT, NORMALISED, system_plan
 from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
+from zmqrl.types import Array
 
 Begin = Callable[[RunPlan], PlanRun]
 
@@ -36,20 +37,22 @@ def newest(folder: Path) -> Path:
     return max(folder.glob("v0-*"), key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
+class Undisturbed(NamedTuple):
+    version_0: Mapping[str, Array]
+    summary: Mapping[str, Any]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> PlanRun:
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     run = PlanRun(plan_of(tmp_path_factory.mktemp("undisturbed") / "run", source))
-    run.done()
-    return run
-
-
-def test_version_0_is_the_newest_of_the_other_run(source: Path, undisturbed: Run, tmp_path: Path, begin: Begin) -> None:
-    run = begin(plan_of(tmp_path / "run", source))
     run.wait_for_updates(0)
-    ours = tensors.parse((tmp_path / "run" / "checkpoints" / "v0-0.safetensors").read_bytes())[0]
+    version_0 = tensors.parse((run.run_dir / "checkpoints" / "v0-0.safetensors").read_bytes())[0]
+    return Undisturbed(version_0, run.done())
+
+
+def test_version_0_is_the_newest_of_the_other_run(source: Path, undisturbed: Undisturbed) -> None:
     for name, array in tensors.parse(newest(source / "checkpoints").read_bytes())[0].items():
-        np.testing.assert_allclose(ours[name], array, rtol=1e-9, err_msg=name)
-    assert_same(run.done(), undisturbed.summary())
+        np.testing.assert_allclose(undisturbed.version_0[name], array, rtol=1e-9, err_msg=name)
 
 
 @pytest.fixture
@@ -63,20 +66,22 @@ def young(tmp_path: Path, begin: Begin, source: Path) -> PlanRun:
     return run
 
 
-def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(young: PlanRun, undisturbed: Run) -> None:
+def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(
+    young: PlanRun, undisturbed: Undisturbed
+) -> None:
     young.kill("learner-0")
     assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
-    assert_same(young.done(), undisturbed.summary())
+    assert_same(young.done(), undisturbed.summary)
     assert young.summary()["restarts"] == 1
 
 
 def test_a_run_resumed_before_its_second_full_begins_with_the_same_weights(
-    young: PlanRun, undisturbed: Run, begin: Begin
+    young: PlanRun, undisturbed: Undisturbed, begin: Begin
 ) -> None:
     young.cut_short()
     assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     again = begin(replace(young.plan, run_id=f"{young.plan.run_id}-b", resume=True))
-    assert_same(again.done(), undisturbed.summary())
+    assert_same(again.done(), undisturbed.summary)
 
 
 def test_the_command_refuses_another_network_and_writes_nothing(tmp_path: Path, source: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import ACROBOT, NORMALISED, PPO, system_plan
+from tests.system.system_plans import ACROBOT, IDLE, NORMALISED, PPO, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
@@ -48,21 +48,18 @@ def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: 
     assert_same(summary, undisturbed)
 
 
-def test_the_learner_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
-    run = begin(_plan(tmp_path / "run"))
-    run.wait_for_updates(15)
-    run.kill("learner-0")
+def test_evaluator_broker_and_learner_killed_one_after_the_other(
+    tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]
+) -> None:
+    run = begin(_plan(tmp_path / "run", evaluator=EvaluatorSection(episodes=2)))
+    for version, victim in ((8, "evaluator-0"), (16, "broker-0"), (30, "learner-0")):
+        run.wait_for_updates(version)
+        before = run.processes()[victim]
+        os.kill(before.pid, signal.SIGKILL)
+        run.wait_for_successor(victim, before)
     summary = run.done()
-    assert summary["restarts"] == 1
-    assert_same(summary, undisturbed)
-
-
-def test_the_broker_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
-    run = begin(_plan(tmp_path / "run"))
-    run.wait_for_updates(15)
-    run.kill("broker-0")
-    summary = run.done()
-    assert summary["restarts"] == 1
+    assert summary["restarts"] == 3
+    assert summary["eval_episodes"] == 2
     assert_same(summary, undisturbed)
 
 
@@ -80,16 +77,6 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     assert_same(summary, undisturbed)
 
 
-def test_the_evaluator_killed(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
-    run = begin(_plan(tmp_path / "run", evaluator=EvaluatorSection(episodes=2)))
-    run.wait_for_updates(15)
-    run.kill("evaluator-0")
-    summary = run.done()
-    assert summary["restarts"] == 1
-    assert summary["eval_episodes"] == 2
-    assert_same(summary, undisturbed)
-
-
 def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin, reference: References) -> None:
     run = begin(system_plan(tmp_path / "run", "sync", 2, NORMALISED, ACROBOT, steps=8000))
     run.wait_for_updates(6)
@@ -98,7 +85,7 @@ def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin, refer
 
 
 def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
-    run = begin(system_plan(tmp_path / "run", "async", 2, PPO, steps=10_000_000))
+    run = begin(system_plan(tmp_path / "run", "async", 2, IDLE, steps=10_000_000))
     run.wait_for_updates(10)
     before = run.processes()["worker-0"]
     os.kill(before.pid, signal.SIGKILL)
@@ -116,7 +103,7 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
     env = EnvSection(
         id="tests.system.slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode"
     )
-    run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, env, steps=STEPS))
+    run = begin(system_plan(tmp_path / "run", "sync", 2, IDLE, env, steps=STEPS))
     run.wait_for_updates(8)
     before = run.processes()["worker-1"]
     os.kill(before.pid, signal.SIGKILL)

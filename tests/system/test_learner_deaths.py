@@ -13,7 +13,7 @@ import pytest
 
 from tests.system import slow_store
 from tests.system.references import References
-from tests.system.system_plans import CARTPOLE, DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
@@ -116,7 +116,7 @@ def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, alg
 
 def test_a_successor_writes_a_full_at_once(tmp_path: Path, begin: Begin) -> None:
     """What it began with may be the only one, or there may be none."""
-    run = begin(_plan(tmp_path / "run", "async", DQN, 10_000_000, every_s=1000.0))
+    run = begin(_plan(tmp_path / "run", "async", IDLE_DQN, 10_000_000, every_s=1000.0))
     run.wait_for_updates(5)
     run.kill("learner-0")
     run.wait_for(lambda: max(_versions(run, "full-")) >= (1, 1))

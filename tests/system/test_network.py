@@ -56,14 +56,16 @@ def begin(lab: Lab) -> Iterator[Begin]:
 @pytest.fixture(scope="module")
 def undisturbed(lab: Lab) -> dict[str, Any]:
     """The same run in one process."""
-    run = FarRun(lab, "undisturbed", {**small(), "hosts": {"local": {"workers": 1}}}, "--mode", "single")
+    config = {**small(step_s=0.0), "hosts": {"local": {"workers": 1}}}
+    run = FarRun(lab, "undisturbed", config, "--mode", "single")
     try:
         return run.done()
     finally:
         run.close()
 
 
-def small() -> dict[str, Any]:
+def small(step_s: float = 0.001) -> dict[str, Any]:
+    """`step_s` decides how long it takes, and about no bit."""
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
         "env": {
@@ -72,8 +74,9 @@ def small() -> dict[str, Any]:
             "vector_envs": 4,
             "segment_steps": 32,
             "max_episode_steps": 50,
+            "kwargs": {"step_s": step_s},
         },
-        "algorithm": {"minibatch_size": 64, "epochs": 10},
+        "algorithm": {"minibatch_size": 64, "epochs": 2},
         "evaluator": {"episodes": 0},
         "limits": {"heartbeat_s": 0.2, "host_lease_s": LEASE_S, "lost_after_s": LOST_S},
         "restart": {"backoff_s": 0.1},

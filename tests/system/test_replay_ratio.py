@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.system.system_plans import CARTPOLE, DQN, REPLAY, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, REPLAY, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 
 SLOW = "tests.system.slow_envs:Slow"
 SLOW_WORKERS = (
-    DQN,
+    IDLE_DQN,
     EnvSection(id=SLOW, num_envs=2, segment_steps=16, kwargs={"step_s": 0.0005}),
 )
 SLOW_LEARNER = ({**DQN, "batch_size": 2000}, EnvSection(num_envs=CARTPOLE.num_envs, segment_steps=16))
@@ -38,7 +38,7 @@ def test_ratio_is_held_when_one_side_is_slow(
 def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     """An update falls due every 50 env steps, and two leases are 64."""
     env = EnvSection(num_envs=2, vector_envs=4, segment_steps=16)
-    plan = system_plan(tmp_path / "run", "async", 1, DQN, env, steps=4000, max_wall_s=30.0)
+    plan = system_plan(tmp_path / "run", "async", 1, IDLE_DQN, env, steps=4000, max_wall_s=30.0)
     run = begin(replace(plan, config=replace(plan.config, replay=replace(REPLAY, ratio=0.02))))
     summary = run.done()
     assert summary["env_steps"] >= 4000
@@ -48,7 +48,7 @@ def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[Ru
 @pytest.mark.timed
 def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     env = EnvSection(id=SLOW, num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
-    run = begin(system_plan(tmp_path / "run", "async", 2, DQN, env, steps=550))
+    run = begin(system_plan(tmp_path / "run", "async", 2, IDLE_DQN, env, steps=550))
     run.done()
     told = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
     warm_up = [row for row in told if row.get("updates") == 0 and 0 < row["env_steps"] < 500]

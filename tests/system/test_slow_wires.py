@@ -14,6 +14,8 @@ pytestmark = pytest.mark.timed
 AGENTS = 40
 DELAY_MS, LOSS = 50.0, 0.01
 """Each way."""
+IDLE = {"kind": "zmqrl.bench.noop:NoUpdate"}
+"""A learner without torch, for runs whose weights nobody looks at."""
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def finish(lab: Lab, hosts: dict[str, Any], run: dict[str, Any], **more: Any) ->
 def test_forty_agents_come_in_through_one_sshd(lab: Lab) -> None:
     """sshd as it comes (MaxStartups 10:30:100) drops callers at random from the eleventh on."""
     hosts = {f"n{index:02}": lab.hosts[0].hosts_yaml(workers=1) for index in range(AGENTS)}
-    run, err, summary = finish(lab, hosts, {"total_env_steps": 50_000}, env={"vector_envs": AGENTS})
+    run, err, summary = finish(lab, hosts, {"total_env_steps": 50_000}, env={"vector_envs": AGENTS}, algorithm=IDLE)
     assert err == "", "nobody failed, and nobody was warned of 39 agents of the same run"
     rows = {row["host"]: row["ms"] for row in run.status()["hosts"]}
     assert sum(ms is not None for ms in rows.values()) == AGENTS
@@ -73,7 +75,7 @@ def test_a_run_works_over_a_slow_wire_that_loses_frames(lab: Lab, mode: str) -> 
         lab.delay(index, DELAY_MS, LOSS)
     steps = {"sync": 6_000, "async": 30_000}[mode]
     hosts = lab.hosts_yaml(1, 2, workers=1)
-    run, err, summary = finish(lab, hosts, {"mode": mode, "total_env_steps": steps})
+    run, err, summary = finish(lab, hosts, {"mode": mode, "total_env_steps": steps}, algorithm=IDLE)
     assert err == ""
     assert summary["env_steps"] >= steps and summary["ledger"]["balanced"]
     assert summary["env_steps_per_s"] > 0 and summary["policy_lag"]["max"] >= (0 if mode == "sync" else 1)

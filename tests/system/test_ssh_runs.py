@@ -21,6 +21,9 @@ pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000
+EPOCHS = 4
+ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}, "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"}}
+"""Of a run whose weights nobody looks at; its learner has no torch."""
 PORT = 47_400
 Begin = Callable[..., FarRun]
 
@@ -41,6 +44,7 @@ def begin(lab: Lab) -> Iterator[Begin]:
             "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
             "env": {"vector_envs": 6},
             "min_workers": 6,  # a run that begins without a host may be over before there is anything to kill
+            "algorithm": {"epochs": EPOCHS},
             "evaluator": {"episodes": 0},
             "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
             "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
@@ -58,7 +62,7 @@ def begin(lab: Lab) -> Iterator[Begin]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run in one process."""
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    settings = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0")
+    settings = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0", f"algorithm.epochs={EPOCHS}")
     return sha256_of_one_process(run_dir, (*settings, f"run.total_env_steps={STEPS}"))
 
 
@@ -80,40 +84,25 @@ def test_three_hosts_give_the_bits_of_one_and_are_shown_meanwhile(begin: Begin, 
     assert [path for host in lab.hosts for path in (host.tmp / "zmqrl" / "runs").glob("*")] == []
 
 
-def test_a_killed_agent_costs_its_workers_and_no_bit(begin: Begin, lab: Lab, alone: str) -> None:
-    run = begin("agent")
-    run.wait_for_steps(3_000)
-    os.kill(role(lab.hosts[1], run.run_id, "agent").pid, signal.SIGKILL)
-    until(lambda: not processes(lab.hosts[1], run.run_id), "the workers of a killed agent to die", 5.0)
-    code, _, err = run.end()
-    assert (code, run.summary()["weights_sha256"]) == (0, alone)
-    assert "h1: " in err and "the run continues without this host" in err
-    assert run.summary()["ledger"]["balanced"]
-
-
-def test_a_killed_sshd_ends_its_host_and_no_other(begin: Begin, alone: str) -> None:
+def test_a_killed_agent_and_a_killed_sshd_cost_their_hosts_and_no_bit(begin: Begin, alone: str) -> None:
     with lab_or_skip(3, isolated=True) as lab:
-        run = begin("sshd", lab=lab)
+        run = begin("killed", lab=lab)
         run.wait_for_steps(3_000)
         run_id = run.run_id
+        os.kill(role(lab.hosts[1], run_id, "agent").pid, signal.SIGKILL)
+        until(lambda: not processes(lab.hosts[1], run_id), "the workers of a killed agent to die", 5.0)
+        assert processes(lab.hosts[2], run_id), "no other host ended"
         lab.hosts[2].kill_sshd()
         until(lambda: not processes(lab.hosts[2], run_id), "the host to end without its connection", LEASE_S + 5.0)
         lab.hosts[2].start_sshd()  # else nobody can look for what is left
         code, _, err = run.end()
         assert (code, run.summary()["weights_sha256"]) == (0, alone), err
-        assert "h2: " in err
-
-
-def test_a_killed_launcher_takes_every_host_along(begin: Begin, lab: Lab) -> None:
-    run = begin("launcher", run={"total_env_steps": 10_000_000})
-    run.wait_for_steps(3_000)
-    run_id = run.run_id
-    run.process.kill()
-    until(lambda: is_gone(lab, run_id), "every process of the run to end", 5.0)
+        assert "h1: " in err and "h2: " in err and "the run continues without this host" in err
+        assert run.summary()["ledger"]["balanced"]
 
 
 def test_a_stopped_launcher_costs_every_host_its_lease(begin: Begin, lab: Lab) -> None:
-    run = begin("stopped", run={"total_env_steps": 10_000_000})
+    run = begin("stopped", **ENDLESS)
     run.wait_for_steps(3_000)
     run_id = run.run_id
     run.process.send_signal(signal.SIGSTOP)
@@ -125,7 +114,7 @@ def test_a_stopped_launcher_costs_every_host_its_lease(begin: Begin, lab: Lab) -
 
 
 def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Begin, lab: Lab) -> None:
-    one, other = (begin(name, run={"total_env_steps": 10_000_000}) for name in ("one", "other"))
+    one, other = (begin(name, **ENDLESS) for name in ("one", "other"))
     for run in (one, other):
         run.wait_for_steps(1_000)
     one.process.send_signal(signal.SIGSTOP)  # it cannot help
@@ -158,9 +147,17 @@ def test_a_learner_elsewhere_leaves_its_checkpoints_here_and_goes_on_from_them(
     assert first.summary()["weights_sha256"] == alone and first.summary()["ledger"]["balanced"]
 
 
-def test_no_key_is_seen_in_commands_environments_or_files(begin: Begin, lab: Lab) -> None:
-    run = begin("secret", run={"total_env_steps": 10_000_000})
-    run.wait_for_steps(1_000)
+def test_no_key_is_seen_and_a_killed_launcher_takes_every_host_along(begin: Begin, lab: Lab) -> None:
+    """Keys: in commands, environments and files."""
+    run = begin("launcher", **ENDLESS)
+    run.wait_for_steps(3_000)
+    run_id = run.run_id
+    _check_that_no_key_is_seen(lab, run)
+    run.process.kill()
+    until(lambda: is_gone(lab, run_id), "every process of the run to end", 5.0)
+
+
+def _check_that_no_key_is_seen(lab: Lab, run: FarRun) -> None:
     secrets = _keys_in_memory(role(lab.hosts[1], run.run_id, "agent").pid, run)
     places: list[bytes] = []
     for host in lab.hosts:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.system.references import References
 from tests.system.slow_store import FULL_S
-from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_plans import IDLE, IDLE_DQN, PPO, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, LimitsSection
@@ -72,7 +72,7 @@ def _newest(run: PlanRun, kind: str) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
-def test_a_disk_that_is_full_for_a_while(
+def test_a_disk_that_is_full_for_a_while_and_then_read_only(
     tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     plan = replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints"))
@@ -87,16 +87,7 @@ def test_a_disk_that_is_full_for_a_while(
             pass
     run.wait_for(lambda: "No space left" in _problems(run) and "the run waits" in _problems(run))
     filler.unlink()
-    summary, told = _ended_well(run)
-    assert "the current version could not be written" in told
-    assert_same(summary, undisturbed)
-
-
-def test_a_store_that_is_read_only_for_a_while(
-    tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
-) -> None:
-    run = begin(replace(_plan(tmp_path / "run"), store_path=str(disk / "checkpoints")))
-    run.wait_for_updates(4)
+    run.wait_for_updates(newest_n(disk / "checkpoints", "v") + 2)
 
     def remount(how: str) -> bool:  # refused while a file is open for writing
         command = ["mount", "-o", f"remount,{how}", str(disk)]
@@ -106,7 +97,7 @@ def test_a_store_that_is_read_only_for_a_while(
     run.wait_for(lambda: "Read-only file system" in _problems(run))
     assert remount("rw")
     summary, told = _ended_well(run)
-    assert "the current version could not be written" in told
+    assert told.count("the current version could not be written") == 2
     assert_same(summary, undisturbed)
 
 
@@ -176,7 +167,7 @@ def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin
 
     In async what was learned since is in the versions; in sync the bits of the run are those from its beginning.
     """
-    plan = system_plan(tmp_path / "run", mode, 2, DQN, checkpoint_every_s=3.0, steps=10_000_000)
+    plan = system_plan(tmp_path / "run", mode, 2, IDLE_DQN, checkpoint_every_s=3.0, steps=10_000_000)
     run = begin(plan)
     run.wait_for(lambda: len(_newest(run, "full-")) == 2)
     learner = run.processes()["learner-0"]
@@ -201,7 +192,7 @@ def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
     tmp_path: Path, begin: Begin, mode: Mode
 ) -> None:
     """It began at env step 0 otherwise, in a directory that it made in the place of the other."""
-    run = begin(system_plan(tmp_path / "run", mode, 2, steps=10_000_000))
+    run = begin(system_plan(tmp_path / "run", mode, 2, IDLE, steps=10_000_000))
     run.wait_for_updates(8)
     store = Path(run.plan.store_path)
     learner = run.processes()["learner-0"]
@@ -271,10 +262,11 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
     assert _newest(run, "best-")
 
 
+@pytest.mark.timed
 def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -> None:
     """It is written less often, which status and summary show; the last one is written to its end."""
     limits = LimitsSection(heartbeat_s=0.2, grace_s=2.5)
-    plan = system_plan(tmp_path / "run", "sync", 2, DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
+    plan = system_plan(tmp_path / "run", "sync", 2, IDLE_DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
     plan = replace(
         plan, config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowFulls"))
     )

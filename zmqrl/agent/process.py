@@ -31,6 +31,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     """Hold this host's part of the run until it ends. `command` is how children are started."""
     if os.getsid(0) != os.getpid():
         os.setsid()
+    _apply_niceness_to_session()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
     processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
@@ -41,6 +42,14 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
     with registered(boot, launched_from, lambda text: output.send(Warned(text))):
         return _hold_part(boot, output, command)
+
+
+def _apply_niceness_to_session() -> None:
+    """A kernel with autogroup gives every session the same share of the cores, whatever its processes' niceness."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    if niceness:
+        with contextlib.suppress(OSError):  # a kernel without autogroup
+            Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:

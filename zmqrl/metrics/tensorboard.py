@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,15 @@ from pathlib import Path
 from zmqrl.metrics.append_file import AppendFile
 
 FILE_VERSION = "brain.Event:2"
+CRC32C = 0x82F63B78
+"""The polynomial (Castagnoli), bits reversed."""
 
 
 class TensorBoardLog:
-    """Imports tensorboard at the first value: that costs most of a second, and workers are starting before.
+    """Of tensorboard, only the messages are imported, and not before the first value.
 
     Its `EventFileWriter` is not used: after a failed write its thread ends, and the next values wait for it forever.
+    Its `RecordWriter` is not used: importing it takes most of a second, in which the launcher handles no event.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +31,6 @@ class TensorBoardLog:
         """One scalar per value, at step `env_steps` and unix time `wall_time`. OSError: see `AppendFile.write`."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
 
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         events = [Event(wall_time=wall_time, step=env_steps, summary=Summary(value=scalars))]
@@ -35,10 +38,7 @@ class TensorBoardLog:
             name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
             self._file = AppendFile(self._folder / name)
             events.insert(0, Event(wall_time=wall_time, file_version=FILE_VERSION))
-        whole = _Joined()
-        for event in events:
-            RecordWriter(whole).write(event.SerializeToString())
-        self._file.write(bytes(whole.content))
+        self._file.write(b"".join(_record(event.SerializeToString()) for event in events))
 
     def close(self) -> None:
         """Close the file. Safe to call twice. OSError: values that still waited are lost."""
@@ -46,11 +46,25 @@ class TensorBoardLog:
             self._file.close()
 
 
-class _Joined:
-    """What a `RecordWriter` writes to."""
+def _record(data: bytes) -> bytes:
+    """A TFRecord: length and data, each with its checksum (https://www.tensorflow.org/tutorials/load_data/tfrecord)."""
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
 
-    def __init__(self) -> None:
-        self.content = bytearray()
 
-    def write(self, record: bytes) -> None:
-        self.content += record
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated by 15 bits and shifted by a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _table_entry(remainder: int) -> int:
+    for _ in range(8):
+        remainder = remainder >> 1 ^ (CRC32C if remainder & 1 else 0)
+    return remainder
+
+
+TABLE = tuple(map(_table_entry, range(256)))
