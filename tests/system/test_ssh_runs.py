@@ -21,7 +21,8 @@ pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000
-EPOCHS = 4
+EPOCHS = 20
+"""Enough that a run is not over before its fault."""
 ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}, "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"}}
 """Of a run whose weights nobody looks at; its learner has no torch."""
 PORT = 47_400
