@@ -23,7 +23,7 @@ from zmqrl.types import Mode
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
-STOPPED_STEPS = 20_000
+STOPPED_STEPS = 40_000
 KINDS = {
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),
