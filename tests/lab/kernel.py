@@ -38,10 +38,9 @@ class Network:
         return ["nsenter", f"--net={self.path}", "--", *argv]
 
     def run(self, *argv: str, text: str = "") -> str:
-        """Run a command with this network; its output. CalledProcessError when it fails."""
-        done = subprocess.run(
-            self.command(argv), input=text, text=True, check=True, capture_output=True, timeout=COMMAND_S
-        )
+        """Run a command with this network; its output. AssertionError, with what it said, when it fails."""
+        done = subprocess.run(self.command(argv), input=text, text=True, capture_output=True, timeout=COMMAND_S)
+        assert done.returncode == 0, f"{argv}: exit code {done.returncode}: {done.stderr}"
         return done.stdout
 
     def ip(self, *lines: str) -> None:

@@ -161,6 +161,19 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
         assert word in str(problem)
 
 
+def test_a_host_that_ended_in_order_is_lost_only_when_the_broker_misses_it(links: Links) -> None:
+    """At the end of a run the broker ends the other hosts, which may be known before the learner's last event."""
+    links.tell("b", "agent")
+    links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    left, problems = links.state.hosts["b"].state, list(links.state.problems)
+    assert (left, problems, links.links.nobody()) == ("leaving", [], None)
+    links.tell("local", "host_lost", host="b")
+    (problem,) = links.state.problems
+    assert links.state.hosts["b"].state == "lost"
+    assert "the broker received no message from it for limits.host_lease_s" in str(problem)
+
+
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
     assert links.links.nobody() is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +15,14 @@ import pytest
 
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.system.system_plans import ACROBOT, NORMALISED, system_plan
-from tests.system.system_runs import PlanRun, assert_same
+from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.types import Array
 
 Begin = Callable[[RunPlan], PlanRun]
+ATTEMPTS = 5
+"""A loaded machine may let a run write its second FULL before the test looks."""
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +61,24 @@ def test_version_0_is_the_newest_of_the_other_run(source: Path, undisturbed: Und
 
 @pytest.fixture
 def young(tmp_path: Path, begin: Begin, source: Path) -> PlanRun:
-    """A run that has no FULL yet, and whose source is gone: it has its own copy."""
-    copy = tmp_path / "source"
-    shutil.copytree(source, copy)
-    run = begin(plan_of(tmp_path / "run", copy))
-    run.wait_for_updates(0)
-    shutil.rmtree(copy)
-    return run
+    """A run that has no FULL but its first, whose learner is stopped, and whose source is gone: it has its own copy."""
+    for attempt in range(ATTEMPTS):
+        copy = tmp_path / f"source-{attempt}"
+        shutil.copytree(source, copy)
+        run = begin(plan_of(tmp_path / f"run-{attempt}", copy))
+        run.wait_for_updates(0)
+        os.kill(run.processes()["learner-0"].pid, signal.SIGSTOP)
+        if newest_n(Path(run.plan.store_path), "full") <= 0:
+            shutil.rmtree(copy)
+            return run
+        run.cut_short()
+    pytest.fail(f"{ATTEMPTS} runs had their second full checkpoint before they were looked at")
 
 
 def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(
     young: PlanRun, undisturbed: Undisturbed
 ) -> None:
     young.kill("learner-0")
-    assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     assert_same(young.done(), undisturbed.summary)
     assert young.summary()["restarts"] == 1
 
@@ -79,7 +87,6 @@ def test_a_run_resumed_before_its_second_full_begins_with_the_same_weights(
     young: PlanRun, undisturbed: Undisturbed, begin: Begin
 ) -> None:
     young.cut_short()
-    assert {path.name for path in (young.run_dir / "checkpoints").glob("full-*")} <= {"full-0-0.safetensors"}
     again = begin(replace(young.plan, run_id=f"{young.plan.run_id}-b", resume=True))
     assert_same(again.done(), undisturbed.summary)
 

@@ -20,7 +20,10 @@ class HostRow:
     workers: int
     """How many it is to hold."""
     state: str = "connecting"
-    """connecting, joining, ready, failed, lost, drained, ended."""
+    """connecting, joining, ready, leaving, failed, lost, drained, ended.
+
+    leaving: its agent ended with exit code 0, as at the end of a run; lost when the broker misses it.
+    """
     cause: str = ""
     """Why it failed or was lost."""
     milliseconds: float | None = None
@@ -162,6 +165,9 @@ class HostTable:
             return None
         if self.ending or row is self.learner or (code == 0 and not row.workers):
             row.state = "drained" if not self.ending and row is not self.learner else "ended"
+            return None
+        if code == 0 and row.state == "ready":
+            row.state = "leaving"
             return None
         how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
         cause = self._faults.get(row.host) or f"the host agent exited ({how})"
