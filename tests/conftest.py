@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from _pytest.nodeid import coerce_node_id
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -33,11 +34,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`timed` tests first, then whole runs: no process has a long one left at the end."""
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.xdist_group("timed"))
+            if hasattr(config, "workerinput"):  # pytest-xdist 3.8 does it in a field that pytest 9.2 no longer reads
+                item._id = coerce_node_id(f"{item.nodeid}@timed")  # type: ignore[attr-defined]
     items.sort(key=lambda item: (item.get_closest_marker("timed") is None, item.get_closest_marker("whole") is None))
 
 
