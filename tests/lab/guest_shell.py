@@ -1,4 +1,7 @@
-"""A program for a guest: runs the commands that it receives, one JSON line each, and reports code and output."""
+"""A program for a guest: runs the commands that it receives, one JSON line each, and reports code and output.
+
+Of a command that takes too long it reports where each process of the guest waits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,19 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def waits() -> str:
+    """State, kernel function and command line of each process."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, wait, words = (place.joinpath(name).read_text() for name in ("stat", "wchan", "cmdline"))
+            if words:
+                found.append(f"{place} {state.rpartition(')')[2].split()[0]} {wait} {words[-300:]!r}")
+    return "\n".join(found)
 
 
 def main() -> None:
@@ -18,8 +34,12 @@ def main() -> None:
         running = [subprocess.Popen(command, **kept) for command in commands]
         ends = []
         for process in running:
-            output, _ = process.communicate(timeout=request["timeout_s"])
-            ends.append([process.returncode, output])
+            try:
+                output, _ = process.communicate(timeout=request["timeout_s"])
+                ends.append([process.returncode, output])
+            except subprocess.TimeoutExpired:
+                ends.append([-1, waits()])
+                process.kill()
         print("SHELL " + json.dumps(ends), flush=True)
 
 

@@ -24,6 +24,7 @@ NEEDED = {
     "mount.nfs4": "nfs-common",
     "modprobe": "kmod",
     "cc": "gcc libc6-dev",
+    "taskset": "util-linux",
 }
 SERVER = "10.78.0.1"
 PLUGINS = "/usr/lib/x86_64-linux-gnu/ganesha"
@@ -123,8 +124,11 @@ class Guest:
         words = ["mem=768M", f"umid=zmqrl{os.getpid()}-{number}", f"uml_dir={place}/", "root=none", "rootfstype=hostfs"]
         words += ["rootflags=/", "ro", "quiet", f"init={init}", f"vec0:transport=tap,ifname={tap},depth=128,gro=1"]
         words += ["con0=fd:0,fd:1", "con=null", "ssl=null"]
+        # One processor: a guest is several processes in turn, and waking another processor takes longer than a turn.
+        processors = sorted(os.sched_getaffinity(0))
+        one = ["taskset", "-c", str(processors[number % len(processors)])]
         self._process = subprocess.Popen(
-            server.network.command(["linux.uml", *words]),
+            server.network.command([*one, "linux.uml", *words]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -14,8 +14,8 @@ from tests.lab.nfs import MOUNT, Guest
 from tests.lab.skipping import nfs_or_skip
 from tests.system.command_runs import PLAIN, ROOT
 
-COMMAND_S = 300.0
-"""A guest has one slow CPU: a training of 4,000 env steps takes about half a minute in it."""
+COMMAND_S = 200.0
+"""A guest has one slow CPU: a training of 4,000 env steps takes half a minute in it."""
 SHELL = Path(__file__).parents[1] / "lab" / "guest_shell.py"
 SETS = [word for pair in (f"store.path={MOUNT}/store", *PLAIN) for word in ("--set", pair)]
 End = tuple[int, str]
@@ -65,19 +65,20 @@ def train(name: str, seed: int, steps: int) -> tuple[object, ...]:
 
 
 def test_runs_of_two_hosts_share_a_store_and_one_continues_on_the_other_host(site: Site) -> None:
-    site.start(0, train("a", 1, 4000))
-    site.start(1, train("b", 2, 2500))
+    site.start(0, train("a", 1, 2000))
+    site.start(1, train("b", 2, 1500))
     for host in (0, 1):
-        assert [code for code, _ in site.ends(host)] == [0]
+        ((code, output),) = site.ends(host)
+        assert code == 0, output
     names = [site.owner(name)["host"] for name in "ab"]
     assert len(set(names)) == 2
     before = site.json("a", "summary.json")
     played = {name: site.run(1, "eval", name, "--episodes", 2) for name in "ab"}
-    site.run(1, "train", "--resume", "a", "--set", "run.total_env_steps=6000", "--plain")
+    site.run(1, "train", "--resume", "a", "--set", "run.total_env_steps=3000", "--plain")
     owner, after = site.owner("a"), site.json("a", "summary.json")
     assert (owner["host"], owner["attempt"]) == (names[1], 2)
     assert after["resumed_from"]["env_steps"] == before["env_steps"]
-    assert after["env_steps"] == before["env_steps"] + after["ledger"]["stored"] >= 6000
+    assert after["env_steps"] == before["env_steps"] + after["ledger"]["stored"] >= 3000
     assert site.run(0, "eval", "b", "--episodes", 2) == played["b"]
     assert site.run(0, "eval", "a", "--episodes", 2) != played["a"]
     assert len([path for path in (site.folder / "store").iterdir() if path.is_dir()]) == 2

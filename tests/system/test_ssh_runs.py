@@ -94,8 +94,8 @@ def test_a_killed_agent_and_a_killed_sshd_cost_their_hosts_and_no_bit(begin: Beg
         until(lambda: not processes(lab.hosts[1], run_id), "the workers of a killed agent to die", 5.0)
         assert processes(lab.hosts[2], run_id), "no other host ended"
         lab.hosts[2].kill_sshd()
+        lab.hosts[2].start_sshd()  # at the end of the run, which may be soon, the launcher looks for what is left
         until(lambda: not processes(lab.hosts[2], run_id), "the host to end without its connection", LEASE_S + 5.0)
-        lab.hosts[2].start_sshd()  # else nobody can look for what is left
         code, _, err = run.end()
         assert (code, run.summary()["weights_sha256"]) == (0, alone), err
         assert "h1: " in err and "h2: " in err and "the run continues without this host" in err
