@@ -16,11 +16,12 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import TrainingFailed
 from zmqrl.launch.checks import check_new_directory
 from zmqrl.launch.configure import load
-from zmqrl.launch.launcher import Launcher, make_orchestrator
+from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.summary import Summary
+from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.types import Array, Mode
 
 

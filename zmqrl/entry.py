@@ -28,20 +28,16 @@ MODULES: Mapping[str, str] = {
 AGENT = "zmqrl.agent"
 PARENT_VARIABLE = "ZMQRL_PARENT"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-PR_SET_PDEATHSIG = 1
 STDIN, STDOUT = 0, 1
 
 
 def die_with_parent() -> None:
     """Have the kernel SIGKILL this process when the parent's starting thread ends, also if it already has."""
     named = os.environ.get(PARENT_VARIABLE)
-    if named is None:
-        return
-    import ctypes
+    if named is not None:
+        from zmqrl.supervision.own_session import die_with
 
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(named):
-        os._exit(1)
+        die_with(int(named))
 
 
 def introduce_agent() -> None:
@@ -94,6 +90,11 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
     if role == AGENT:
+        from zmqrl.supervision.own_session import lead_session
+
+        code = lead_session()
+        if code is not None:
+            return code
         introduce_agent()
     line = read_line(STDIN)
     if not line:

@@ -20,7 +20,7 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import identify
 
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "agents"
 
 
-def boot_of(tmp_path: Path, remote: bool = True, host: str = "node01") -> Boot:
-    return Boot("agent", 0, 0, host, stand_in_plan(tmp_path / "run"), workers=(0, 1, 2), remote=remote)
+def boot_of(tmp_path: Path, neighbours: Neighbours = "refused", host: str = "node01") -> Boot:
+    return Boot("agent", 0, 0, host, stand_in_plan(tmp_path / "run"), workers=(0, 1, 2), neighbours=neighbours)
 
 
 def entry_of(pid: int, run_id: str = "other-1", uid: int | None = None) -> Entry:
@@ -81,7 +81,7 @@ def others() -> Iterator[int]:
 
 
 def test_an_agent_is_in_the_register_while_it_lives(folder: Path, tmp_path: Path) -> None:
-    boot, told = boot_of(tmp_path, remote=False), []
+    boot, told = boot_of(tmp_path, neighbours="ignored"), []
     with registered(boot, "", told.append, folder):
         (path,) = files(folder)
         assert path.name == f"{boot.plan.run_id}-node01.json"
@@ -109,9 +109,21 @@ def test_another_users_run_is_refused_by_name_and_left_alone(folder: Path, tmp_p
 def test_an_agent_started_here_is_never_refused(folder: Path, tmp_path: Path, others: int) -> None:
     put(folder, entry_of(others, uid=NOBODY), NOBODY)
     told: list[str] = []
-    with registered(boot_of(tmp_path, remote=False), "", told.append, folder):
+    with registered(boot_of(tmp_path, neighbours="ignored"), "", told.append, folder):
         assert len(files(folder)) == 2
     assert told == []
+
+
+@needs_root
+def test_on_a_machine_that_is_shared_by_design_another_users_run_is_a_warning(
+    folder: Path, tmp_path: Path, others: int
+) -> None:
+    put(folder, entry_of(others, "walker-6a2b", NOBODY), NOBODY)
+    told: list[str] = []
+    with registered(boot_of(tmp_path, "warned"), "", told.append, folder):
+        assert len(files(folder)) == 2
+    (warning,) = told
+    assert warning.startswith("node01: shared with run walker-6a2b of user nobody")
 
 
 def test_ones_own_other_run_is_a_warning(folder: Path, tmp_path: Path, own: int) -> None:
@@ -264,7 +276,7 @@ import json
 boot = from_json(Boot, json.loads(sys.argv[2]))
 sys.stdin.readline()
 try:
-    HostLock(Path(sys.argv[1])).acquire(own_entry(boot, "lap"), True)
+    HostLock(Path(sys.argv[1])).acquire(own_entry(boot, "lap"), "refused")
     print("in", flush=True)
 except Exception as error:
     print("out", error, flush=True)

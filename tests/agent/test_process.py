@@ -31,7 +31,7 @@ WAIT_S = 20.0
 def far_boot(run_dir: str) -> Boot:
     """A host with no part of its own: it waits for a `join`."""
     plan = replace(stand_in_plan(Path("unused")), run_dir=run_dir, store_path="")
-    return Boot("agent", 0, 0, "far", plan, workers=(0,), remote=True)
+    return Boot("agent", 0, 0, "far", plan, workers=(0,), streams_logs=True, neighbours="refused")
 
 
 @contextmanager

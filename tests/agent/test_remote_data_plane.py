@@ -15,9 +15,9 @@ import zmq
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
-from zmqrl.agent.store_token import write_token
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import make_store
+from zmqrl.data_stores.store_token import write_token
 from zmqrl.messages import bus
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport

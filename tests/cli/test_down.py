@@ -110,6 +110,11 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     directory = copy_of(finished, tmp_path, {"gone": {"ssh": "127.0.0.1", "port": port}, "own": {"manual": True}})
+    reports = [json.loads(line) for line in zmqrl("down", directory, "--json").out.splitlines()]
+    assert {report["host"]: report["down"] for report in reports} == {
+        "launcher": True, "local": True, "own": False, "gone": False,
+    }  # fmt: skip
+    assert str(port) in next(report["cause"] for report in reports if report["host"] == "gone")
     down = zmqrl("down", directory)
     assert down.code == 3
     lines = down.out.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -17,6 +18,17 @@ def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finis
     assert first.code == 0
     assert re.fullmatch(r"version \d+-\d+: return [\d.]+ \+- [\d.]+ over 3 greedy episodes\n", first.out)
     assert zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4").out == first.out
+
+
+def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
+    words = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
+    score, line = json.loads(zmqrl(*words, "--json").out), zmqrl(*words).out
+    assert line == (
+        f"version {score['version']}: return {score['return_mean']:.2f} +- {score['return_std']:.2f} "
+        "over 3 greedy episodes\n"
+    )
+    assert score["run_dir"] == str(finished / "seed-1") and (score["episodes"], score["seed"]) == (3, 4)
+    assert sum(score["returns"]) / 3 == pytest.approx(score["return_mean"])
 
 
 def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:

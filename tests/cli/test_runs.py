@@ -48,6 +48,9 @@ def test_a_live_run_is_found_shown_and_stopped(
         shown = zmqrl("status", *named)
         assert shown.code == 0
         assert shown.out.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
+        data = json.loads(zmqrl("status", *named, "--json").out)
+        assert (data["run_id"], data["run_dir"], data["live"]) == (info.run_id, str(run_dir), True)
+        assert data["summary"] is None and (data["status"] is None or data["status"]["run_id"] == info.run_id)
     assert "local/worker-0" not in zmqrl("logs", info.run_id, "learner").out
     ended = zmqrl("clean")
     assert ended.code == 0
@@ -79,6 +82,13 @@ def test_an_ended_run_is_shown_by_its_summary(zmqrl: Command, finished: Path) ->
     shown = zmqrl("status", finished / "seed-2")
     summary = json.loads((finished / "seed-2" / "summary.json").read_text())
     assert shown.out.startswith(f"{summary['run_id']}: done with exit code 0, {summary['env_steps']:,} env steps")
+
+
+def test_an_ended_run_as_json(zmqrl: Command, finished: Path) -> None:
+    data = json.loads(zmqrl("status", finished / "seed-2", "--json").out)
+    assert data["live"] is False
+    assert data["summary"] == json.loads((finished / "seed-2" / "summary.json").read_text())
+    assert data["status"]["phase"] == "ended"
 
 
 def test_the_newest_run_here_is_meant_by_default(

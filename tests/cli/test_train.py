@@ -27,6 +27,15 @@ def test_presets_are_listed_with_env_algorithm_mode_and_limits(zmqrl: Command) -
     assert ["pendulum-ppo", "Pendulum-v1", "ppo", "sync", "300,000", "-"] in rows
 
 
+def test_presets_as_json(zmqrl: Command) -> None:
+    found = {preset["name"]: preset for preset in json.loads(zmqrl("presets", "--json").out)}
+    assert list(found) == presets()
+    assert found["pendulum-ppo"] == {
+        "name": "pendulum-ppo", "env": "Pendulum-v1", "algorithm": "ppo", "mode": "sync",
+        "total_env_steps": 300_000, "stop_at_return": None,
+    }  # fmt: skip
+
+
 def test_dry_run_shows_processes_arena_and_configuration(zmqrl: Command) -> None:
     shown = zmqrl("train", "cartpole-ppo", "--dry-run", "--workers", "2", "--seed", "7", "--set", "algorithm.clip=0.1")
     assert shown.code == 0
@@ -160,7 +169,45 @@ def test_a_finished_run_is_not_resumed(zmqrl: Command, finished: Path) -> None:
     assert "finished" in ended.out
 
 
+def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path: Path) -> None:
+    words = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    first = zmqrl(*words)
+    assert first.code == 0, first.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 1
+    assert "finished" in zmqrl(*words).out
+    more = zmqrl(*words, "--set", "run.total_env_steps=4096")
+    assert more.code == 0, more.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 2
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 4096
+
+
+def test_resume_auto_starts_where_a_launcher_was_killed_before_its_run_began(zmqrl: Command, tmp_path: Path) -> None:
+    for name in ("logs", "checkpoints"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    words = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    assert zmqrl(*words).code == 2
+    (tmp_path / "run" / "thesis.txt").unlink()
+    assert zmqrl(*words).code == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--run-dir", "here", "--seeds", "2")])
+def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, ...]) -> None:
+    ended = zmqrl(*RUN, "--resume", "auto", *flags)
+    assert ended.code == 2 and "--resume auto requires --run-dir" in ended.err
+
+
 def test_a_resumed_run_keeps_its_env(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("train", "--resume", finished / "seed-1", "--set", "env.id=Acrobot-v1")
     assert ended.code == 2
     assert "env.id" in ended.err
+
+
+def test_an_unknown_key_of_a_kind_is_exit_code_2_with_file_and_line(zmqrl: Command, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(
+        "run: {preset: cartpole-ppo}\norchestrator:\n  kind: slurm\n  partitoin: cpu\n"
+    )
+    ended = zmqrl("launch", "hosts.yaml", "--dry-run")
+    assert ended.code == 2
+    assert "hosts.yaml:4: orchestrator.partitoin: unknown key (value 'cpu'); did you mean 'partition'?" in ended.err

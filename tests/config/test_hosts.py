@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from zmqrl.config import hosts
-from zmqrl.config.codec import to_json
 from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
-from zmqrl.launch.run_directory import FORMAT_VERSION
+from zmqrl.launch.run_directory import stored_config
 
 LAB = """
 run: {preset: cartpole-ppo}
@@ -200,11 +199,11 @@ def test_code_to_send_is_found_beside_the_file_that_names_it(tmp_path: Path, mon
 
 
 def test_a_resumed_run_takes_the_hosts_that_the_file_lists_now(tmp_path: Path) -> None:
-    stored = to_json(loaded(tmp_path, "hosts: {local: {workers: 1}, a: {workers: 1}}").config)
+    stored = stored_config(loaded(tmp_path, "hosts: {local: {workers: 1}, a: {workers: 1}}").config)
 
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "config": stored}))
+    (run / "config.json").write_text(json.dumps(stored))
 
     def resumed(file: Path | None, *flags: str) -> dict[str, object]:
         return counts(load(hosts_file=file, overrides=flags, stored=run).config)

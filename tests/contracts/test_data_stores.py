@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> DataStore:
 
 
 def test_kinds_found() -> None:
-    assert KINDS == ("directory", "memory")
+    assert KINDS == ("directory", "memory", "object")
 
 
 def test_an_empty_store(store: DataStore) -> None:

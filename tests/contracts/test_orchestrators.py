@@ -22,7 +22,7 @@ from zmqrl.plugins import modules
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
 pytestmark = pytest.mark.whole
-MAKERS = {"local": lambda: LocalOrchestrator((sys.executable, START))}
+MAKERS = {"local": lambda: LocalOrchestrator(agent_command=(sys.executable, START))}
 WAIT_S = 15.0
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from zmqrl.agent.store_token import sees_token, write_token
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.owner import take_over
+from zmqrl.data_stores.store_token import sees_token, write_token
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version
 

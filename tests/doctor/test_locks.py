@@ -22,7 +22,7 @@ def entry(run_id: str, ago_s: float) -> Entry:
 def test_the_live_ones_are_shown_oldest_first(tmp_path: Path) -> None:
     register = HostLock(tmp_path / "agents")
     for held in (entry("young", 60), entry("old", 3600), replace(entry("dead", 10), start_time=1)):
-        register.acquire(held, remote=False)
+        register.acquire(held, "ignored")
     old, young = held_locks(register)
     assert (old.run_id, young.run_id) == ("old", "young")
     assert young.own and young.pid == os.getpid() and young.workers == 3 and 59 < young.age_s < 120

@@ -21,7 +21,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection
 from zmqrl.doctor.check_up import CheckUp
 from zmqrl.doctor.examination import Examination, Question
-from zmqrl.doctor.links import LocalLink
+from zmqrl.doctor.links import link_here
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.probe import write_word
@@ -61,7 +61,7 @@ def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
     """What is found on this machine, as `zmqrl doctor` finds it."""
     examination = Examination({"local": Question(asked, None, False)}, "local")
     check_up = CheckUp(examination, print, answer_s=asked.env_limit_s + WAIT_S)
-    return check_up.run([("local", lambda: LocalLink(env))])["local"]
+    return check_up.run([("local", lambda: link_here(env))])["local"]
 
 
 def packed(path: Path) -> str:
@@ -134,7 +134,7 @@ def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     examination = Examination({"local": Question(ASKED, None, False)}, "local")
-    links = [("local", lambda: LocalLink({"PYTHONPATH": str(tmp_path)}))]
+    links = [("local", lambda: link_here({"PYTHONPATH": str(tmp_path)}))]
     failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
     assert failure.cause == "connected, but no answer within 0.3 s to: the handshake"
@@ -186,7 +186,7 @@ def test_a_shells_greeting_is_no_word(line: str) -> None:
     ('{"word": "Clock", "time_s": "now"}', "value"),
 ])  # fmt: skip
 def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
-    link = LocalLink({})
+    link = link_here({})
     try:
         words = list(link.words_in(["Welcome!", f"ZMQRL-PROBE {text}", word_line(Broken("c"))]))
     finally:

@@ -15,7 +15,7 @@ def main() -> int:
     run_dir, mode, detach = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "detach"
     behaviour = dict(pair.split("=", 1) for pair in sys.argv[4:])
     plan = stand_in_plan(run_dir, mode, **behaviour)  # type: ignore[arg-type]
-    orchestrator = LocalOrchestrator((sys.executable, START))
+    orchestrator = LocalOrchestrator(agent_command=(sys.executable, START))
     if detach:
         return run_detached(run_dir, lambda ready: Launcher(plan, orchestrator, True, ready).run())
     return Launcher(plan, orchestrator, True).run()

@@ -15,14 +15,14 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_not_live, check_resume, is_finished
 from zmqrl.launch.configure import load as load_all
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.run_directory import FORMAT_VERSION, RunInfo
+from zmqrl.launch.run_directory import RunInfo, stored_config
 from zmqrl.supervision.process_table import identify
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run of cartpole-ppo whose launcher is gone."""
-    stored = {"format_version": FORMAT_VERSION, "config": to_json(load_config("cartpole-ppo", workers=2))}
+    stored = stored_config(load_config("cartpole-ppo", workers=2))
     (tmp_path / "config.json").write_text(json.dumps(stored))
     return tmp_path
 
@@ -111,7 +111,7 @@ def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
 def test_exact_recovery_may_be_given_up_and_not_taken_up(run_dir: Path) -> None:
     config = load_config("cartpole-ppo", overrides=["env.recovery=restart_episode"], workers=2)
     check_resume(run_dir, config)
-    (run_dir / "config.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "config": to_json(config)}))
+    (run_dir / "config.json").write_text(json.dumps(stored_config(config)))
     with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'restart_episode'"):
         check_resume(run_dir, load_config("cartpole-ppo", workers=2))
 

@@ -21,7 +21,7 @@ Change = Callable[[dict[str, Any]], object]
 
 def written(folder: Path) -> tuple[Path, Boot]:
     boot = Boot(
-        "agent", 0, 0, "far", stand_in_plan(folder / "run"), keys=Keys("server", "public", "secret"), remote=True
+        "agent", 0, 0, "far", stand_in_plan(folder / "run"), keys=Keys("server", "public", "secret"), streams_logs=True
     )
     return write_connection_file(folder / "private" / "run", boot, JOIN), boot
 

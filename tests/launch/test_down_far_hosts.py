@@ -15,9 +15,8 @@ import pytest
 
 from tests.lab import Host, Lab, Process, lab_or_skip
 from tests.waiting import until
-from zmqrl.config.codec import to_json
 from zmqrl.config.sections import Config, HostSection, SshSection
-from zmqrl.launch.run_directory import FORMAT_VERSION
+from zmqrl.launch.run_directory import stored_config
 
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
@@ -54,7 +53,7 @@ def run_directory(tmp_path: Path, lab: Lab) -> Path:
     directory.mkdir()
     hosts = {name: HostSection(**host) for name, host in lab.hosts_yaml().items()}
     config = Config(hosts=hosts, ssh=SshSection(connect_timeout_s=2.0))
-    (directory / "config.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "config": to_json(config)}))
+    (directory / "config.json").write_text(json.dumps(stored_config(config)))
     info = {"run_id": DOOMED, "pid": 2**22 - 1, "start_time": 1, "host": socket.gethostname(), "started_at": 0.0}
     (directory / "run.json").write_text(json.dumps({**info, "preset": None}))
     return directory

@@ -86,7 +86,9 @@ def test_each_host_is_told_its_own_keys_and_only_the_learners_host_listens(tmp_p
     made = boots(plan_of(tmp_path))
     assert list(made) == ["local", "b"], "c holds nothing"
     local, b = made["local"], made["b"]
-    assert (local.workers, b.workers, local.remote, b.remote) == ((0,), (1, 2), False, True)
+    assert (local.workers, b.workers) == ((0,), (1, 2))
+    assert (local.streams_logs, b.streams_logs) == (False, True)
+    assert (local.neighbours, b.neighbours) == ("ignored", "refused")
     assert local.keys is not None and b.keys is not None
     assert b.keys.server_secret == "" and b.keys.secret and not b.keys.allowed
     assert local.keys.allowed == {b.keys.public: "b"} and local.keys.server_secret
@@ -115,7 +117,7 @@ def test_both_orders_lead_to_one_join(links: Links, first: str) -> None:
     for tell in said if first == "agent" else reversed(said):
         assert links.orchestrator.commands(Join) == []
         tell()
-    join = Join(["10.0.0.1"], (1, 2, 3), None)
+    join = Join(["10.0.0.1"], (1, 2, 3), "t")
     assert links.orchestrator.commands(Join) == [("b", join)]
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.5, store=False)
     assert (links.state.hosts["b"].state, links.state.hosts["b"].sees_store) == ("ready", False)

@@ -11,7 +11,6 @@ import pytest
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.config.codec import to_json
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
@@ -20,6 +19,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.initial_weights import initial_weights_of
+from zmqrl.launch.run_directory import stored_config
 from zmqrl.networks.initial import initial_weights
 from zmqrl.types import Array, Version, Weights
 
@@ -38,7 +38,7 @@ def weights_of(algorithm: Algorithm, seed: int) -> dict[str, Array]:
 def run_directory(path: Path, config: Config, weights: Weights) -> DirectoryStore:
     """With a version, a newer version, and nothing that is best."""
     path.mkdir()
-    (path / "config.json").write_text(json.dumps({"format_version": 1, "config": to_json(config)}))
+    (path / "config.json").write_text(json.dumps(stored_config(config)))
     store = DirectoryStore(str(path / "checkpoints"), 8)
     store.save(Version(0, 3), {name: array * 0 for name, array in weights.items()}, {"env_steps": "1"})
     store.save(Version(0, 4), weights, {"env_steps": str(ENV_STEPS)})
@@ -69,7 +69,7 @@ def test_every_kind_of_checkpoint_and_the_run_directory_are_taken(tmp_path: Path
 
 def test_a_run_with_a_store_path_is_looked_for_there(tmp_path: Path) -> None:
     config, algorithm = algorithm_of("cartpole-ppo")
-    config = replace(config, store=replace(config.store, path=str(tmp_path / "store")))
+    config = replace(config, store=replace(config.store, options={"path": str(tmp_path / "store")}))
     weights = weights_of(algorithm, 7)
     run_directory(tmp_path / "run", config, weights)
     info = {"run_id": "r", "pid": 1, "start_time": 1, "host": "h", "started_at": 0.0, "preset": None}

@@ -15,11 +15,10 @@ from zmqrl.launch.boots import boots
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import AgentExited, Finished, Handshake, HostUnusable, LinesRefused
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.orchestrators.introduction import SENTINEL
+from zmqrl.orchestrators.introduction import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
 
 WAIT_S = 15.0
-HANDSHAKE = '{"versions": {}, "pid": 1, "time": 1.0, "later": true}'
 BAD = [
     "{",
     '{"event": "process", "role": "learner", "index": 0, "report": {"event": "metrics"}}',
@@ -46,8 +45,8 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
     orchestrator: list[LocalOrchestrator] = []
 
     def listen(lines: list[str]) -> list[HostEvent]:
-        code = f"import sys; sys.stdin.readline(); print({chr(10).join(lines)!r}, flush=True)"
-        orchestrator.append(LocalOrchestrator((sys.executable, "-c", code)))
+        code = f"print({chr(10).join(lines)!r}, flush=True)"
+        orchestrator.append(LocalOrchestrator(agent_command=(sys.executable, "-c", code)))
         orchestrator[0].deploy(boots(stand_in_plan(tmp_path / "run")))
         events: list[HostEvent] = []
         deadline = time.monotonic() + WAIT_S
@@ -62,7 +61,8 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
 
 
 def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: Path) -> None:
-    events = heard([SENTINEL + HANDSHAKE, *BAD, json.dumps(FINISHED)])
+    handshake = json.dumps({"versions": versions(), "pid": 1, "time": time.time(), "later": True})
+    events = heard([SENTINEL + handshake, *BAD, json.dumps(FINISHED)])
     refused = [event.event for event in events if isinstance(event.event, LinesRefused)]
     kinds = [type(event.event) for event in events if not isinstance(event.event, LinesRefused)]
     assert kinds == [Handshake, Finished, AgentExited]

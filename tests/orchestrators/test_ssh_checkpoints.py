@@ -17,7 +17,7 @@ import pytest
 from tests.waiting import until
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.ssh_channel import Finished
+from zmqrl.orchestrators.shell import Finished
 from zmqrl.orchestrators.ssh_checkpoints import BUSY_SHARE, KEPT, MIRRORED, Mirror, bring, send
 from zmqrl.orchestrators.ssh_connection import Connection
 

@@ -21,6 +21,7 @@ import pytest
 
 from tests.system.system_runs import PlanRun
 from zmqrl.config.codec import from_json
+from zmqrl.config.kinds import nested
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.launch.plan_run import plan_run
@@ -56,7 +57,7 @@ CPU = "-".join(map(_cpuinfo, ("vendor_id", "cpu family", "model")))
 
 def _digest(begin: Begin, run_dir: Path, settings: dict[str, Any]) -> str:
     kept = {"evaluator": {"episodes": 0}, "hosts": {"local": {"workers": 1}}}
-    config = from_json(Config, {**kept, **settings, "run": {**settings["run"], "mode": "single"}})
+    config = from_json(Config, nested({**kept, **settings, "run": {**settings["run"], "mode": "single"}}))
     digest: str = begin(plan_run(config, run_dir, time.time())).done()["weights_sha256"]
     return digest
 

@@ -47,7 +47,7 @@ class HostAgent:
         self._limits = boot.plan.config.limits
         self._data_plane = data_plane
         self._output = output
-        self._events = ProcessEvents(output, LogStream(nursery.log_dir, output) if boot.remote else None)
+        self._events = ProcessEvents(output, LogStream(nursery.log_dir, output) if boot.streams_logs else None)
         self._processes = HostProcesses(boot, nursery, data_plane, self._events)
         self._commands = Commands(stdin_fd)
         self._lease = HostLease(self._limits.host_lease_s)

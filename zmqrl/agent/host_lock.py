@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zmqrl.agent import host_entry
 from zmqrl.agent.host_entry import Entry, file_name, own_entry
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
@@ -38,14 +38,12 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
 
     `launcher`: the node or address that it was started from; empty when that is this machine.
 
-    An agent that was started here is neither rejected nor warned: its user is at the machine.
-
     Raises:
-        ConfigError: The agent was started over SSH and another user's run is on this host.
+        ConfigError: Another user's run is on this host, and `boot.neighbours` is refused.
     """
     lock = HostLock(folder)
     entry = own_entry(boot, launcher)
-    if (warning := _acquired(lock, entry, boot.remote)) is not None:
+    for warning in _acquired(lock, entry, boot.neighbours):
         warn(warning)
     try:
         yield
@@ -53,12 +51,13 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
         lock.release(entry)
 
 
-def _acquired(lock: HostLock, entry: Entry, remote: bool) -> str | None:
+def _acquired(lock: HostLock, entry: Entry, neighbours: Neighbours) -> list[str]:
     try:
-        return lock.acquire(entry, remote)
+        return lock.acquire(entry, neighbours)
     except OSError as error:  # a full disk keeps nobody from the host
         LOG.warning("this run is not registered on this machine: %s", error)
-        return f"{entry.host}: this run is not visible to other users: {error}" if remote else None
+        unseen = f"{entry.host}: this run is not visible to other users: {error}"
+        return [] if neighbours == "ignored" else [unseen]
 
 
 class HostLock:
@@ -71,32 +70,35 @@ class HostLock:
         """`prefix`: the folders are `<prefix>-<uid>-*`. What counts is who owns one, and not its name."""
         self._prefix = prefix
 
-    def acquire(self, entry: Entry, remote: bool) -> str | None:
+    def acquire(self, entry: Entry, neighbours: Neighbours) -> list[str]:
         """Register `entry`; bounded by `SETTLE_S`.
 
         Returns:
-            For a `remote` agent a warning that names this user's other runs on this host, if any.
+            Warnings that name the other runs on this host.
 
         Raises:
-            ConfigError: A live run of another user is here (`remote` alone).
+            ConfigError: A live run of another user is here, and `neighbours` is refused.
             OSError: The register cannot be written.
         """
+        refuses = neighbours == "refused"
         self._sweep()
         until = time.monotonic() + SETTLE_S
         while True:
             failed = self._write(entry)
             live = [other for other in self.entries() if other.is_live]
             others = [other for other in live if other.uid != entry.uid]
-            if failed is not None and not (remote and others):
+            if failed is not None and not (refuses and others):
                 raise failed
-            if not (remote and others):
+            if not (refuses and others):
                 break
             self.release(entry)
             if time.monotonic() >= until or all(time.time() - other.since > SETTLE_S for other in others):
                 raise ConfigError(_busy(entry, others))
             time.sleep(random.uniform(*PAUSE_S))  # both came at once and saw each other: one comes back first
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
-        return _warning(entry, own) if remote and own else None
+        if neighbours == "ignored":
+            return []
+        return [*([_warning(entry, own)] if own else []), *([_shared(entry, others)] if others else [])]
 
     def release(self, entry: Entry) -> None:
         """Leave the register. Never raises."""
@@ -186,6 +188,10 @@ def _busy(entry: Entry, others: list[Entry]) -> str:
         f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
         f"   contact {others[0].user}, or exclude the host (--limit); zmqrl does not stop it"
     )
+
+
+def _shared(entry: Entry, others: list[Entry]) -> str:
+    return f"{entry.host}: shared with {'; '.join(map(str, others[:3]))}; both will be slower"
 
 
 def _warning(entry: Entry, own: list[Entry]) -> str:

@@ -17,9 +17,8 @@ from zmqrl.agent.host_lock import registered
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
-from zmqrl.config.plan import Boot
-from zmqrl.config.store_path import store_path
-from zmqrl.data_stores.make import make_store
+from zmqrl.config.plan import Boot, Keys
+from zmqrl.data_stores.make import make_store, place_of
 from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
@@ -28,19 +27,15 @@ from zmqrl.orchestrators.versions import processor_refusal
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:
-    """Hold this host's part of the run until it ends. `command` is how children are started."""
-    if os.getsid(0) != os.getpid():
-        os.setsid()
+    """Hold this host's part of the run until it ends. `command` starts children; `boot.keys` is the host's pair."""
     _apply_niceness_to_session()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
     processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
     if processor is not None:
         raise ConfigError(f"{boot.host}: {processor}")
-    if boot.remote:
-        boot = _at_home(boot)
-    launched_from = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] if boot.remote else ""
-    with registered(boot, launched_from, lambda text: output.send(Warned(text))):
+    boot = _at_home(boot)
+    with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))):
         return _hold_part(boot, output, command)
 
 
@@ -53,25 +48,27 @@ def _apply_niceness_to_session() -> None:
 
 
 def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
+    keys = None if boot.plan.config.security.curve == "off" else boot.keys
+    boot = replace(boot, keys=None)  # of this process: a child receives what it needs from the data plane
     if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
         take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     if boot.plan.config.run.mode == "single":
         return _hold(boot, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:
         try:
-            return _hold(boot, RemoteDataPlane(boot.plan, boot.host, boot.keys), output, command)
+            return _hold(boot, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
         finally:
             _remove_run_folder(boot)
-    return _hold_broker(boot, output, command)
+    return _hold_broker(boot, keys, output, command)
 
 
-def _hold_broker(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
+def _hold_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.shared_data_plane import SharedDataPlane
 
     folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
         shared = boot.listen is not None
-        return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), boot.host, shared), output, command)
+        return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
     finally:
         folder.close()
 
@@ -85,15 +82,17 @@ def _hold(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: Comma
 
 
 def _at_home(boot: Boot) -> Boot:
-    """Paths of the launcher's making are relative to the work directory that we were started in."""
+    """On a host that does not share the launcher's files, the run directory is relative to the work directory."""
+    if Path(boot.plan.run_dir).is_absolute():
+        return boot
     run_dir = Path(boot.plan.run_dir).absolute()
-    store = store_path(boot.plan.config.store.path, run_dir, boot.plan.lineage.id)
-    return replace(boot, plan=replace(boot.plan, run_dir=str(run_dir), store_path=str(store)))
+    place = place_of(boot.plan.config.store, run_dir, boot.plan.lineage.id)
+    return replace(boot, plan=replace(boot.plan, run_dir=str(run_dir), store_path=place))
 
 
 def _remove_run_folder(boot: Boot) -> None:
     """Everything of worth was sent to the launcher."""
-    if boot.remote:
+    if boot.streams_logs:
         shutil.rmtree(boot.plan.run_dir, ignore_errors=True)
         with contextlib.suppress(OSError):  # another host's is still in it
             Path(boot.plan.run_dir).parent.rmdir()

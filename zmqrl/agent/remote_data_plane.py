@@ -6,12 +6,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.fetching import Fetching
-from zmqrl.agent.store_token import sees_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
@@ -58,11 +56,11 @@ class RemoteDataPlane(DataPlane):
         reached = first_answering(join.addresses, join.ports, self._host, self._keys, PROBE_S)
         self.endpoints = Endpoints.tcp(reached.address, join.ports)
         self._link = AgentLink(self.endpoints, self._keys)
-        store = Path(self._plan.store_path)
-        self.sees_store = join.token is not None and sees_token(store, self._plan.run_id, join.token)
+        store = make_store(self._plan)
+        self.sees_store = join.token is not None and store.sees_token(self._plan.run_id, join.token)
         if self.sees_store:
             self._relay.close()
-            self._relay = WeightsRelay(make_store(self._plan), STORE_S)
+            self._relay = WeightsRelay(store, STORE_S)
         return reached
 
     def take_notice(self) -> Notice | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
-from zmqrl.agent.store_token import remove_token, write_token
 from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.plan import Endpoints, RunPlan
-from zmqrl.data_stores.make import make_store
+from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.bus import HostReport
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice
@@ -24,10 +22,10 @@ class SharedDataPlane(DataPlane):
     def __init__(self, plan: RunPlan, endpoints: Endpoints, host: str, shared: bool = False) -> None:
         """`shared`: with other hosts. ArenaTooLarge when the arena does not fit; nothing is left open then."""
         self.endpoints = endpoints
-        self._store, self._run_id = Path(plan.store_path), plan.run_id
-        self.token = write_token(self._store, self._run_id) if shared else None
+        self._store, self._run_id = make_store(plan), plan.run_id
+        self.token = self._store.leave_token(plan.run_id) if shared and is_shared(plan.config.store) else None
         self._arena = Arena.create(plan)
-        self._relay = WeightsRelay(make_store(plan))
+        self._relay = WeightsRelay(self._store)
         self._link = AgentLink(endpoints)
 
     @property
@@ -66,7 +64,7 @@ class SharedDataPlane(DataPlane):
 
     def close(self) -> None:
         if self.token is not None:
-            remove_token(self._store, self._run_id)
+            self._store.remove_token(self._run_id)
         self._link.close()
         self._relay.close()
         self._arena.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 
 if TYPE_CHECKING:
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
     "--all", "every", is_flag=True, help="All your runs that are active on this machine, or ended without a summary."
 )
 @click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
-def down_command(run: str | None, every: bool, limit: tuple[str, ...]) -> None:
+@click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, when its state is known.")
+def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: bool) -> None:
     """End RUN immediately on every host, also without its launcher; writes no checkpoint (`stop` does)."""
     if every and (run is not None or limit):
         raise click.UsageError("--all cannot be combined with RUN or --limit")
     doomed = _all() if every else [_one(run)]
-    if not doomed:
+    if not doomed and not as_data:
         click.echo("no active run of yours on this machine")
-    unclean = [what for each in doomed for what in _bring_down(each, limit)]
+    unclean = [what for each in doomed for what in _bring_down(each, limit, as_data)]
     if unclean:
         raise UncleanTeardown(f"processes remain: {', '.join(unclean)}")
 
@@ -56,17 +59,24 @@ def _all() -> list[Doomed]:
     return list(found.values())
 
 
-def _bring_down(doomed: Doomed, limit: Sequence[str]) -> list[str]:
+def _bring_down(doomed: Doomed, limit: Sequence[str], as_data: bool) -> list[str]:
     """Report host by host. Returns what is not down, as `run on host`."""
     from zmqrl.launch.bring_down import bring_down
 
-    click.echo(f"run {doomed.run_id}:")
+    if not as_data:
+        click.echo(f"run {doomed.run_id}:")
     unclean = []
     for report in bring_down(doomed, limit):
-        click.echo(_line(report))
+        click.echo(_data(doomed.run_id, report) if as_data else _line(report))
         if not report.is_down:
             unclean.append(f"{doomed.run_id} on {report.host}")
     return unclean
+
+
+def _data(run_id: str, report: HostReport) -> str:
+    """`down` is whether it was verified that nothing is left; `cause` why it could not be checked."""
+    found: dict[str, Any] = to_json(report.reaped)
+    return json.dumps({"run_id": run_id, "host": report.host, "down": report.is_down, **found, "cause": report.cause})
 
 
 def _line(report: HostReport) -> str:

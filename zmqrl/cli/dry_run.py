@@ -9,10 +9,12 @@ import yaml
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import AUTO, LOCAL, filled
+from zmqrl.config.kinds import flat
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.make import is_by_ssh
 from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.shared_memory.arena import layout_of
 
@@ -32,7 +34,7 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
             click.echo(line)
     click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
     click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
-    click.echo(yaml.safe_dump(to_json(config), sort_keys=False, default_flow_style=None).rstrip())
+    click.echo(yaml.safe_dump(flat(to_json(config)), sort_keys=False, default_flow_style=None).rstrip())
 
 
 def _processes(plan: RunPlan) -> dict[str, list[str]]:
@@ -61,6 +63,8 @@ def _host_line(name: str, config: Config, sources: Sources) -> str:
     if listed.manual:
         return f"host {name}: joins by `zmqrl worker --connect FILE`, workers {host.workers}"
     values = [f"{key} {getattr(host, key)}{_written(name, key, sources)}" for key in SHOWN if getattr(host, key)]
+    if not is_by_ssh(config):
+        return f"host {name}: by orchestrator.kind {config.orchestrator.kind}; {', '.join(values)}"
     try:
         login = _login(resolve(name, listed, config.defaults))
     except HostFailed as failed:

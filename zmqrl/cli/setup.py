@@ -31,8 +31,10 @@ def setup_command(
     from zmqrl.launch.configure import load_config
     from zmqrl.launch.setup_hosts import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
     from zmqrl.launch.wheel import make_wheel
+    from zmqrl.orchestrators.make import check_by_ssh
 
     config = load_config(hosts_file=hosts, overrides=overrides)
+    check_by_ssh(config, "zmqrl setup installs over SSH; install zmqrl for its hosts by other means")
     chosen = chosen_hosts(config.hosts, limit) if limit else set(config.hosts)
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:

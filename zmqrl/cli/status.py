@@ -35,19 +35,29 @@ HOST_COLUMNS = (
 @click.command("status")
 @click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
-def status_command(run: str | None, follow: bool) -> None:
+@click.option("--json", "as_data", is_flag=True, help="Print JSON, with -f one object per second.")
+def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN."""
     from zmqrl.cli.find_run import find_run, is_live
 
     directory, info = find_run(run)
-    if follow and sys.stdout.isatty():
+    if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
     while is_live(directory, info):
-        click.echo(_live_status(directory, info))
+        click.echo(_data(directory, info, True) if as_data else _live_status(directory, info))
         if not follow:
             return
         time.sleep(FOLLOW_S)  # the pace of the display, as status.json's
-    click.echo(_last_status(directory, info))
+    click.echo(_data(directory, info, False) if as_data else _last_status(directory, info))
+
+
+def _data(directory: Path, info: RunInfo, live: bool) -> str:
+    """`status` and `summary` are status.json and summary.json; null: this attempt has not written it."""
+    summary = _read(directory / "summary.json")
+    if summary is not None and summary["run_id"] != info.run_id:
+        summary = None
+    place = {"run_id": info.run_id, "run_dir": str(directory.absolute()), "live": live}
+    return json.dumps({**place, "status": _status(directory, info), "summary": summary})
 
 
 def _watch(directory: Path, info: RunInfo) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ import click
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zmqrl.config.sections import Config
     from zmqrl.types import Mode
 
 MODES = ("single", "sync", "async")
 """As in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
+AUTO = Path("auto")
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 NUMBERS = (4, 5)
 """Columns of `zmqrl presets` that are aligned to the right."""
@@ -30,7 +32,11 @@ OPTIONS = (
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
     click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>-<time>."),
-    click.option("--resume", type=click.Path(path_type=Path), help="Continue the run in this directory."),
+    click.option(
+        "--resume",
+        metavar="DIR|URL|auto",
+        help="Continue the run in this directory, or its copy at a URL; auto: that of --run-dir, or start it there.",
+    ),
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
     ),
@@ -73,10 +79,12 @@ class _Asked:
 @click.command("launch")
 @click.argument("hosts", type=click.Path(path_type=Path))
 @_with_options
+@click.option("--submit", is_flag=True, help="Submit a Slurm job that launches the run, and starts again if preempted.")
 @click.pass_obj
-def launch_command(started_at: float, /, hosts: Path, **options: Any) -> int:
+def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts of HOSTS (hosts.yaml)."""
-    return _run(_Asked(None, hosts, started_at, **options))
+    asked = _asked(None, hosts, started_at, options)
+    return _submit(asked, hosts) if submit else _run(asked)
 
 
 @click.command("train")
@@ -87,18 +95,22 @@ def train_command(started_at: float, /, preset: str | None, **options: Any) -> i
     """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
     if preset is None and options["resume"] is None:
         raise click.UsageError("a preset (`zmqrl presets` lists them) or --resume DIR is required")
-    return _run(_Asked(preset, None, started_at, **options))
+    return _run(_asked(preset, None, started_at, options))
 
 
 @click.command("presets")
-def presets_command() -> None:
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+def presets_command(as_data: bool) -> None:
     """List the presets: env, algorithm, mode, limit of env steps, and the return that ends training early."""
     from zmqrl.config.load import presets
     from zmqrl.launch.configure import load_config
 
+    configs = {name: load_config(name) for name in presets()}
+    if as_data:
+        click.echo(json.dumps([_preset(name, config) for name, config in configs.items()]))
+        return
     rows = [("PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN")]
-    for name in presets():
-        config = load_config(name)
+    for name, config in configs.items():
         run, stop_at = config.run, config.run.stop_at_return
         limit, goal = f"{run.total_env_steps:,}", "-" if stop_at is None else f"{stop_at:g}"
         rows.append((name, config.env.id, config.algorithm["kind"], run.mode, limit, goal))
@@ -108,7 +120,30 @@ def presets_command() -> None:
         click.echo("  ".join(cell.rjust(width) if at in NUMBERS else cell.ljust(width) for at, (cell, width) in cells))
 
 
+def _preset(name: str, config: Config) -> dict[str, Any]:
+    run = config.run
+    limits = {"total_env_steps": run.total_env_steps, "stop_at_return": run.stop_at_return}
+    return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
+
+
+def _asked(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _Asked:
+    """A copy of a run at a URL is fetched into a new run directory, and resumed from there."""
+    resume = options.pop("resume")
+    asked = _Asked(preset, hosts, started_at, resume=None, **options)
+    if resume is None or "://" not in resume:
+        return asked if resume is None else replace(asked, resume=Path(resume))
+    from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.url_mirror import fetch
+
+    directory = asked.run_dir or _default_directory(resume.rstrip("/").rpartition("/")[2])
+    check_new_directory(directory)
+    fetch(resume, directory)
+    return replace(asked, resume=directory, run_dir=None)
+
+
 def _run(asked: _Asked) -> int:
+    if asked.resume == AUTO:
+        asked = _resumed_or_new(asked)
     if asked.resume is not None and asked.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
     if asked.resume is not None and asked.init_from is not None:
@@ -118,6 +153,45 @@ def _run(asked: _Asked) -> int:
     if asked.seeds is not None:
         return _run_seeds(asked, asked.seeds)
     return _run_one(asked, asked.run_dir, asked.seed)
+
+
+def _resumed_or_new(asked: _Asked) -> _Asked:
+    """`--resume auto`: `--run-dir` is resumed where it holds a run, else it is the directory of a new run."""
+    if asked.run_dir is None or asked.seeds is not None:
+        raise click.UsageError("--resume auto requires --run-dir, and cannot be combined with --seeds")
+    from zmqrl.launch.checks import holds_run
+
+    if holds_run(asked.run_dir):
+        return replace(asked, resume=asked.run_dir, run_dir=None, init_from=None)
+    return replace(asked, resume=None, from_scratch=False)
+
+
+def _submit(asked: _Asked, hosts_file: Path) -> int:
+    """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
+    from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.plan_run import plan_run
+    from zmqrl.launch.submit import submit
+
+    if asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
+        raise click.UsageError("--submit cannot be combined with --resume DIR, --seeds or --detach")
+    loaded = _load(replace(asked, resume=None), asked.seed)
+    directory = asked.run_dir or _default_directory(loaded.config.run.name)
+    if asked.resume is None:
+        check_new_directory(directory)
+    plan = plan_run(loaded.config, directory, asked.started_at, False, loaded.sources)
+    job = submit(plan, hosts_file, list(_words(asked)))
+    click.echo(f"job {job} submitted; its run: zmqrl status {plan.run_dir}")
+    return 0
+
+
+def _words(asked: _Asked) -> Iterator[str]:
+    """The arguments of the command that the job repeats."""
+    named = (("--mode", asked.mode), ("--workers", asked.workers), ("--seed", asked.seed))
+    yield from (word for name, value in named if value is not None for word in (name, str(value)))
+    yield from (word for pair in asked.overrides for word in ("--set", pair))
+    yield from (word for hosts in asked.limit for word in ("--limit", hosts))
+    if asked.init_from is not None:
+        yield from ("--init-from", _source_of_weights(asked.init_from))
 
 
 def _run_seeds(asked: _Asked, seeds: int) -> int:

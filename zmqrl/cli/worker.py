@@ -29,12 +29,13 @@ def worker_command(file: Path) -> int:
     orchestrator.deploy({boot.host: boot})
     code, lease_at = None, 0.0
     try:
-        orchestrator.command(boot.host, join)
         while code is None:
             if time.monotonic() >= lease_at:
                 lease_at = time.monotonic() + LEASE_EVERY_S
                 orchestrator.command(boot.host, agent.Lease())
             for event in orchestrator.monitor(LOOK_EVERY_S):
+                if isinstance(event.event, agent.Handshake):
+                    orchestrator.command(boot.host, join)
                 line = _line(event)
                 if line:
                     click.echo(f"{boot.host}: {line}")

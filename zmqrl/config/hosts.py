@@ -71,7 +71,7 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
 
 
 def is_remote(name: str, host: HostSection) -> bool:
-    """Whether the host is reached by SSH: neither this machine nor one that joins manually."""
+    """Whether the orchestrator reaches the host: neither this machine nor one that joins manually."""
     return name != LOCAL and not host.manual
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from zmqrl.config import hosts as hosts_of
 from zmqrl.config.code_paths import check_code, with_absolute_paths
 from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
-from zmqrl.config.overrides import SET, as_one, from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
+from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import Config
 from zmqrl.config.validate import names_of, unknown_key, validated
 from zmqrl.config.yaml_source import Branch, Leaf, Source, read_file, shown
@@ -23,9 +24,6 @@ from zmqrl.types import MODES, Mode
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT = Source("default")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-AlgorithmConfig: TypeAlias = Callable[[str], type[Any]]
-"""From `algorithm.kind` to that algorithm's config class; ConfigError when there is none."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,11 @@ def preset_name(preset: str, beside: Path | None = None) -> str:
     return path.stem if path.parent == PRESETS else str(path.resolve())
 
 
-def resolve(request: Request, algorithm_config: AlgorithmConfig) -> Loaded:
+def resolve(request: Request, config_of: KindConfig) -> Loaded:
     """Merge, validate and fill in. ConfigError is one message with file, line, key and value."""
     tree, preset = _merged(request)
     sources = Sources({key: node.source for key, node in tree.nodes()})
-    config = _validate(tree, algorithm_config)
+    config = _validate(tree, config_of)
     try:
         return Loaded(_resolved(config, preset, request), sources)
     except ConfigError as error:
@@ -206,22 +204,37 @@ def _word(tree: Branch, *path: str) -> str | None:
     return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
 
 
-def _validate(tree: Branch, algorithm_config: AlgorithmConfig) -> Config:
-    rest = {key: node for key, node in tree.children.items() if key != "algorithm"}
-    config = validated(Config, Branch(tree.source, rest))
-    section = tree.children.get("algorithm", Branch(tree.source))
-    if isinstance(section, Leaf):
-        raise ConfigError(f"{section.source}: algorithm: {shown(section.value)}: must be a section with a kind")
-    kind = section.children.get("kind", Leaf(config.algorithm["kind"], section.source))
+def _validate(tree: Branch, config_of: KindConfig) -> Config:
+    children, own = dict(tree.children), {}
+    for section, cls in SECTIONS.items():
+        node = children.get(section, Branch(tree.source))
+        if isinstance(node, Branch):  # else it is refused with the other sections
+            common = common_keys(section)
+            own[section] = _kind_options(node, section, cls().kind, config_of)[1]
+            children[section] = Branch(node.source, {key: n for key, n in node.children.items() if key in common})
+    algorithm = children.pop("algorithm", Branch(tree.source))
+    config = validated(Config, Branch(tree.source, children))
+    if isinstance(algorithm, Leaf):
+        raise ConfigError(f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a section with a kind")
+    kind, options = _kind_options(algorithm, "algorithm", config.algorithm["kind"], config_of)
+    sections = {section: replace(getattr(config, section), options=found) for section, found in own.items()}
+    return replace(config, algorithm={"kind": kind, **options}, **sections)
+
+
+def _kind_options(node: Branch, section: str, default: str, config_of: KindConfig) -> tuple[str, dict[str, Any]]:
+    """The kind of a section, and the kind's own keys, validated by its config class."""
+    kind = node.children.get("kind", Leaf(default, node.source))
+    if isinstance(kind, Leaf) and kind.value is RESET:
+        kind = Leaf(default, kind.source)
     if not isinstance(kind, Leaf) or not isinstance(kind.value, str):
-        raise ConfigError(f"{kind.source}: algorithm.kind: must be a name such as ppo, or module:Name")
+        raise ConfigError(f"{kind.source}: {section}.kind: must be a name such as {default}, or module:Name")
     try:
-        cls = algorithm_config(kind.value)
+        cls = config_of(section, kind.value)
     except ConfigError as error:
-        raise ConfigError(f"{kind.source}: algorithm.kind: {error}") from error
-    fields = {key: node for key, node in section.children.items() if key != "kind"}
-    options = validated(cls, Branch(kind.source, fields), ("algorithm",))
-    return replace(config, algorithm={"kind": kind.value, **to_json(options)})
+        raise ConfigError(f"{kind.source}: {section}.kind: {error}") from error
+    common = common_keys(section)
+    fields = {key: child for key, child in node.children.items() if key not in common}
+    return kind.value, to_json(validated(cls, Branch(kind.source, fields), (section,), common))
 
 
 def _resolved(config: Config, preset: str | None, request: Request) -> Config:

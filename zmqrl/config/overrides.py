@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from zmqrl.config.kinds import SECTIONS, common_keys
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, parse
 from zmqrl.errors import ConfigError
 
@@ -55,15 +56,19 @@ def _merge(under: Branch, over: Branch) -> Branch:
 
 
 def _forget(under: Branch, over: Branch) -> Branch:
-    """Without what belonged to another env or another algorithm than `over` requests."""
+    """Without what belonged to another env, or to another kind of a section, than `over` requests."""
     children = dict(under.children)
-    for section, name, dependent in (("env", "id", ("kwargs", "wrappers")), ("algorithm", "kind", None)):
+    for section, name in (("env", "id"), ("algorithm", "kind"), *((section, "kind") for section in SECTIONS)):
         before, after = under.at((section, name)), over.at((section, name))
         old = children.get(section)
         if isinstance(after, Leaf) and isinstance(old, Branch) and _differs(before, after):
-            gone = set(old.children if dependent is None else dependent)
-            children[section] = Branch(old.source, {k: v for k, v in old.children.items() if k not in gone})
+            children[section] = Branch(old.source, {k: v for k, v in old.children.items() if _is_common(section, k)})
     return Branch(under.source, children)
+
+
+def _is_common(section: str, key: str) -> bool:
+    """Whether a key keeps its meaning when the env id or the kind of its section changes."""
+    return key not in ("kwargs", "wrappers") if section == "env" else key in common_keys(section)
 
 
 def _differs(before: Node | None, after: Leaf) -> bool:

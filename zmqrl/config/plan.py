@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from zmqrl.config.sections import Config
 from zmqrl.types import ColumnSpec, EnvSpec
@@ -59,7 +60,7 @@ class RunPlan:
     batch_segments: int
     """Segments of one training batch: the quota in sync, `batch_segments` in async on-policy, else 0."""
     store_path: str
-    """Directory of this lineage's checkpoints, on the learner's host (`config.store_path`)."""
+    """Directory of this lineage's checkpoints, on the learner's host (`DataStore.place`)."""
     resume: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     full_required: bool = False
@@ -119,6 +120,9 @@ class Listen:
     """segments, notices, control; 0: any free one, which the broker's first `listening` event names."""
 
 
+Neighbours: TypeAlias = Literal["ignored", "refused", "warned"]
+
+
 @dataclass(frozen=True)
 class Boot:
     """What one process reads from its stdin, a JSON line, before it does anything."""
@@ -138,5 +142,11 @@ class Boot:
     keys: Keys | None = None
     """None: every endpoint is ipc."""
     listen: Listen | None = None
-    remote: bool = False
-    """The agent was started over SSH: its stdout is all that the launcher sees of it."""
+    streams_logs: bool = False
+    """The agent's: the launcher sees no file of this host, so logs are sent, and the run folder goes with the run."""
+    neighbours: Neighbours = "ignored"
+    """The agent's: what becomes of a run of another user on its machine, and of another run of this user.
+
+    ignored: the user is at the machine. refused: the agent ends with exit code 2; an own run is a warning.
+    warned: the machine is shared by design, and both are warnings.
+    """

@@ -10,12 +10,14 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.config.codec import to_json
+from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 
 PATH = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -28,8 +30,8 @@ This page is generated from the configuration types by `python -m zmqrl.config.r
 """
 
 
-def text(algorithms: Mapping[str, type[Any]]) -> str:
-    """The page. `algorithms`: config class of each algorithm by its kind."""
+def text(kinds: Mapping[str, Mapping[str, type[Any]]]) -> str:
+    """The page. `kinds`: sections with kinds, and the config class of each kind."""
     parts = [HEAD]
     own = [field.name for field in dataclasses.fields(Config) if _section_of(Config, field.name) is None]
     parts.append(_table("General", "Keys outside of the sections.", Config, "", own))
@@ -39,8 +41,10 @@ def text(algorithms: Mapping[str, type[Any]]) -> str:
             continue
         prefix = f"{field.name}.NAME." if field.name == "hosts" else f"{field.name}."
         parts.append(_table(field.name, inspect.getdoc(section) or "", section, prefix))
-    for kind, cls in algorithms.items():
-        parts.append(_table(f"algorithm, kind: {kind}", inspect.getdoc(cls) or "", cls, "algorithm."))
+    for name, by_kind in kinds.items():
+        for kind, cls in by_kind.items():
+            if dataclasses.fields(cls):
+                parts.append(_table(f"{name}, kind: {kind}", inspect.getdoc(cls) or "", cls, f"{name}."))
     return "\n".join(parts)
 
 
@@ -52,7 +56,7 @@ def _table(title: str, doc: str, cls: type[Any], prefix: str, names: list[str] |
 def _rows(cls: type[Any], prefix: str, names: list[str] | None = None) -> Iterator[str]:
     hints, meanings = typing.get_type_hints(cls, include_extras=True), field_docs(cls)
     for field in dataclasses.fields(cls):
-        if names is not None and field.name not in names:
+        if (names is not None and field.name not in names) or (cls in SECTIONS.values() and field.name == OPTIONS):
             continue
         key, meaning = f"{prefix}{field.name}", " ".join(meanings.get(field.name, "").split())
         cells = [f"`{key}`", _type(hints[field.name]), _default(field), _bounds(hints[field.name]), meaning]
@@ -129,12 +133,7 @@ def _bounds(hint: Any) -> str:
 
 def main() -> int:
     """Write the page."""
-    from importlib import import_module
-
-    algorithms = {
-        kind: getattr(import_module(f"zmqrl.algorithms.{kind}"), f"{kind.upper()}Config") for kind in ("ppo", "dqn")
-    }
-    PATH.write_text(text(algorithms))
+    PATH.write_text(text(import_module("zmqrl.launch.configure").kinds()))
     return 0
 
 

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 from zmqrl.types import MODES
 
 PATH = Path(__file__).with_name("hosts.schema.json")
 
 
-def schema() -> dict[str, Any]:
-    """Every section of `Config`, and `modes`, whose sections hold the same ones."""
+def schema(kinds: Mapping[str, Mapping[str, type[Any]]]) -> dict[str, Any]:
+    """Every section of `Config`, and `modes`, whose sections hold the same ones.
+
+    Args:
+        kinds: Sections with kinds, and the config class of each kind.
+    """
     found = TypeAdapter(Config).json_schema(mode="validation")
-    sections = dict(found.pop("properties"))
-    for option in sections.values():
-        option.pop("default", None)
-    algorithm = {"type": "object", "properties": {"kind": {"type": "string", "default": "ppo"}}}
-    sections["algorithm"] = {**algorithm, "description": "`kind`, and the fields of that algorithm's own config class"}
+    sections, definitions = dict(found.pop("properties")), found["$defs"]
+    for section in sections.values():
+        section.pop("default", None)
+    for name, by_kind in kinds.items():
+        plain = definitions.pop(SECTIONS[name].__name__) if name in SECTIONS else sections[name]
+        common = {key: value for key, value in plain.get("properties", {}).items() if key != OPTIONS}
+        default = getattr(Config(), name).kind if name in SECTIONS else Config().algorithm["kind"]
+        common["kind"] = {"type": "string", "default": default, "description": f"{', '.join(by_kind)} or module:Name"}
+        sections[name] = {
+            "type": "object",
+            "description": plain.get("description", f"`kind`, and the keys of that {name}"),
+            "properties": common,
+            "anyOf": [*(_of_kind(kind, cls, common, default, definitions) for kind, cls in by_kind.items()), OWN],
+        }
     inner = {"type": "object", "properties": sections, "additionalProperties": False}
     modes = {"type": "object", "properties": dict.fromkeys(MODES, inner), "additionalProperties": False}
     return {
@@ -32,9 +48,23 @@ def schema() -> dict[str, Any]:
     }
 
 
+OWN = {"properties": {"kind": {"type": "string", "pattern": ":"}}, "required": ["kind"]}
+"""A kind by its dotted path, whose keys are not known here."""
+
+
+def _of_kind(
+    kind: str, cls: type[Any], common: Mapping[str, Any], default: str, definitions: dict[str, Any]
+) -> dict[str, Any]:
+    found = TypeAdapter(cls).json_schema(mode="validation")
+    definitions.update(found.get("$defs", {}))
+    properties = {**dict.fromkeys(common, True), **found.get("properties", {}), "kind": {"const": kind}}
+    required = [*([] if kind == default else ["kind"]), *found.get("required", [])]
+    return {"properties": properties, "required": required, "additionalProperties": False}
+
+
 def text() -> str:
     """What the file must hold."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return json.dumps(schema(import_module("zmqrl.launch.configure").kinds()), indent=2) + "\n"
 
 
 if __name__ == "__main__":

@@ -218,9 +218,7 @@ class StoreSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "directory"
-    """Data store: `directory`, or a dotted path."""
-    path: str | None = None
-    """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
+    """Data store: `directory`, or a dotted path. The keys of each kind are listed below."""
     keep: Positive = 8
     """Published versions that are kept."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
@@ -229,6 +227,8 @@ class StoreSection:
     """async, off-policy: full checkpoints contain replay. Writing in the background needs a second copy of replay."""
     wait_s: Seconds = 300.0
     """Time that a run waits for an unwritable store before it fails."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the kind; in files they are next to `kind`."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,8 @@ class MemoryBackendSection:
 
     kind: str = "zmq"
     """Experience stream: `zmq`, or a dotted path; mode single uses `inproc`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the kind; in files they are next to `kind`."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,8 @@ class OrchestratorSection:
 
     kind: str = "auto"
     """What starts the host agents: `auto`, `local`, `ssh`, or a dotted path."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the kind; in files they are next to `kind`."""
 
 
 @dataclass(frozen=True)

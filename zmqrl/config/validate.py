@@ -9,12 +9,13 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from zmqrl.config.kinds import OPTIONS
 from zmqrl.config.overrides import RESET
 from zmqrl.config.sections import Config
 from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
@@ -22,16 +23,21 @@ from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
-_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
-def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = ()) -> T:
-    """`tree` as the dataclass `cls`. `prefix` is its path in the whole configuration.
+def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: Sequence[str] = ()) -> T:
+    """The section `tree` as a dataclass.
+
+    Args:
+        cls: The dataclass.
+        tree: What was written.
+        prefix: The section's path in the whole configuration.
+        others: Further keys of the section, which are not in `tree`.
 
     Raises:
         ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.
     """
-    data = _plain(cls, tree, prefix)
+    data = _plain(cls, tree, prefix, others)
     try:
         # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
         return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
@@ -61,11 +67,13 @@ def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: 
     return ConfigError(f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}")
 
 
-def _plain(hint: Any, node: Node, path: tuple[str, ...]) -> Any:
+def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] = ()) -> Any:
     """JSON data of a node. A key that is reset is left out; a section left empty is an empty section."""
     if isinstance(node, Branch):
-        data = {}
+        data, section = {}, _section(hint)
         for key, child in node.children.items():
+            if dataclasses.is_dataclass(section) and key not in names_of(section):
+                raise unknown_key(child, (*path, key), [*others, *names_of(section)], _elsewhere(key))
             inner = _field_type(hint, key)
             if isinstance(child, Leaf) and child.value is RESET and not _takes_none(inner):
                 continue
@@ -122,11 +130,6 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     path, node, unused = _place(tree, errors[0]["loc"])
     same = [error for error in errors if _place(tree, error["loc"])[0] == path]
     full = (*prefix, *path)
-    if errors[0]["type"] in _UNKNOWN:
-        hint: Any = cls
-        for key in path[:-1]:
-            hint = _field_type(hint, key)
-        raise unknown_key(node, full, names_of(_section(hint)), _elsewhere(path[-1]))
     if isinstance(node, Branch):
         if errors[0]["type"] == "missing":
             full, what = (*full, *(str(part) for part in unused)), "required key is missing"
@@ -142,7 +145,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
 def _elsewhere(key: str) -> str | None:
     """A section that has this key."""
     for section, hint in typing.get_type_hints(Config).items():
-        if dataclasses.is_dataclass(hint) and key in names_of(hint):
+        if dataclasses.is_dataclass(hint) and key in names_of(hint) and key != OPTIONS:
             return f"{section}.{key}"
     return None
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
+from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
-from zmqrl.types import Version, Weights
+from zmqrl.types import Mode, Version, Weights
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,73 @@ class DataStore(ABC):
     Reads retry EIO, ENOENT and ESTALE until their deadline, by listing the place, and always check the digest; a file
     that does not verify is never returned.
     """
+
+    Config: ClassVar[type[Any]] = NoKeys
+    """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `store`."""
+
+    def __init__(self, place: str, keep: int, config: Any) -> None:
+        """Open it; nothing is read or written yet.
+
+        Args:
+            place: From `place`.
+            keep: How many published versions are kept.
+            config: A `Config`.
+        """
+        del place, keep, config
+
+    @classmethod
+    @abstractmethod
+    def place(cls, config: Any, run_dir: Path, lineage: str | None) -> str:
+        """Where a lineage's checkpoints are. Called by the launcher, and by each host agent for its own host.
+
+        Args:
+            config: A `Config`.
+            run_dir: The run directory on this host, absolute.
+            lineage: Id of the lineage; None for a run of 0.1, whose checkpoints are not kept apart.
+        """
+
+    @classmethod
+    def is_shared(cls, config: Any) -> bool:
+        """Whether the place is outside the run directory, so that other runs and other hosts may see it.
+
+        The checkpoints of a store that is not shared are copied to the launcher when the learner is on another host.
+        """
+        del config
+        return True
+
+    @classmethod
+    def check(cls, config: Any, run_dir: Path) -> None:
+        """Raise `ConfigError` when this host cannot write there.
+
+        The launcher calls it on the learner's host before anything is started.
+        """
+        del config, run_dir
+
+    @classmethod
+    def check_mode(cls, config: Any, mode: Mode) -> None:
+        """Raise `ConfigError` with the fix when the store does not suit `run.mode`. Called before anything starts."""
+        del config, mode
+
+    def is_visible(self) -> bool:
+        """Whether this host sees the place that the learner writes to. Called by the launcher before a resume."""
+        return True
+
+    def leave_token(self, run_id: str) -> str | None:
+        """Write a random token that `sees_token` looks for on other hosts; None where nothing has to be compared.
+
+        Called by the agent of the learner's host, when other hosts participate. StoreError.
+        """
+        del run_id
+        return None
+
+    def sees_token(self, run_id: str, token: str) -> bool:
+        """Whether `token` is there: whether this host sees the store that the learner writes to."""
+        del run_id, token
+        return False
+
+    def remove_token(self, run_id: str) -> None:
+        """The run ends. Safe to call twice."""
+        del run_id
 
     @abstractmethod
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:

@@ -17,13 +17,17 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from zmqrl.config.plan import Lineage
+from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
 from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
+from zmqrl.data_stores.store_token import remove_token, sees_token, write_token
 from zmqrl.errors import StoreError
 from zmqrl.types import Version, Weights
 
@@ -42,11 +46,30 @@ _LEARNERS = re.compile(r"\.(v|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class DirectoryConfig:
+    """Checkpoints are files of one directory, on local disk or NFS."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    path: str | None = None
+    """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
+    mirror: str | None = None
+    """URL such as `s3://bucket/runs`: full checkpoints, the best one and the records of the run are copied to
+    `<mirror>/<lineage id>` during the run."""
+
+
+IN_RUN_DIRECTORY = DirectoryConfig()
+
+
 class DirectoryStore(DataStore):
     """One directory; made on the first write."""
 
-    def __init__(self, path: str, keep: int) -> None:
-        self.path = os.path.abspath(os.path.expanduser(path))
+    Config = DirectoryConfig
+
+    def __init__(self, place: str, keep: int, config: DirectoryConfig = IN_RUN_DIRECTORY) -> None:
+        super().__init__(place, keep, config)
+        self.path = os.path.abspath(os.path.expanduser(place))
         self._keep = keep
         self._made = False
         self._swept = False
@@ -59,6 +82,37 @@ class DirectoryStore(DataStore):
         """Names of files that were read and do not verify."""
         self._passed_over: dict[str, str] = {}
         """Why, by name of each file that was not loaded, of any kind."""
+
+    @classmethod
+    def place(cls, config: DirectoryConfig, run_dir: Path, lineage: str | None) -> str:
+        if config.path is None:
+            return str(run_dir / "checkpoints")
+        root = Path(config.path).expanduser().absolute()
+        return str(root if lineage is None else root / lineage)
+
+    @classmethod
+    def is_shared(cls, config: DirectoryConfig) -> bool:
+        return config.path is not None
+
+    @classmethod
+    def check(cls, config: DirectoryConfig, run_dir: Path) -> None:
+        files.check_writable("store.path", Path(cls.place(config, run_dir, None)))
+
+    def is_visible(self) -> bool:
+        """`store.path` may be another directory on the learner's host; the name of the lineage in it decides."""
+        return os.path.isdir(self.path)
+
+    def leave_token(self, run_id: str) -> str:
+        try:
+            return write_token(Path(self.path), run_id)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be written: {error}; see store.path") from error
+
+    def sees_token(self, run_id: str, token: str) -> bool:
+        return sees_token(Path(self.path), run_id, token)
+
+    def remove_token(self, run_id: str) -> None:
+        remove_token(Path(self.path), run_id)
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)

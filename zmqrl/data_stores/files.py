@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
+
+from zmqrl.errors import ConfigError
 
 Buffer = bytes | bytearray | memoryview
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
@@ -111,3 +115,17 @@ def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, dur
     if durable:
         sync_directory(os.path.dirname(path))
     return nbytes
+
+
+def check_writable(key: str, path: Path) -> None:
+    """Raise `ConfigError` naming `key` when `path` is not, and cannot become, a directory that can be written."""
+    there = path
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(f"{key}: {str(path)!r} cannot be created: {there} is not a directory")
+    try:
+        # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
+        os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
+    except OSError as error:
+        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {there}: {error.strerror}") from error

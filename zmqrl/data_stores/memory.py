@@ -5,22 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
+from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
-from zmqrl.errors import StoreError
-from zmqrl.types import Version, Weights
+from zmqrl.errors import ConfigError, StoreError
+from zmqrl.types import Mode, Version, Weights
 
 
 class MemoryStore(DataStore):
-    """Dictionaries with the rules of a directory. `path` only names it."""
+    """Dictionaries with the rules of a directory. the place only names it."""
 
-    def __init__(self, path: str, keep: int) -> None:
-        self.path = path
+    def __init__(self, place: str, keep: int, config: NoKeys = NO_KEYS) -> None:
+        super().__init__(place, keep, config)
+        self.path = place
         self._keep = keep
         self._versions: dict[Version, bytes] = {}
         self._fulls: dict[Version, bytes] = {}
         self._best: tuple[Version, bytes, float] | None = None
+
+    @classmethod
+    def place(cls, config: NoKeys, run_dir: Path, lineage: str | None) -> str:
+        return f"{run_dir}/{lineage}"
+
+    @classmethod
+    def check_mode(cls, config: NoKeys, mode: Mode) -> None:
+        raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)

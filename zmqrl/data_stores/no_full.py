@@ -11,6 +11,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.make import shared_directory
 from zmqrl.errors import ConfigError, StoreError
 
 
@@ -28,7 +29,7 @@ def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ())
         f"   start at env step 0: zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch",
     ]
     place = Path(plan.store_path)
-    if plan.config.store.path is not None and checkpoint_names(_names(place.parent), "full-"):
+    if shared_directory(plan.config.store) is not None and checkpoint_names(_names(place.parent), "full-"):
         here, there = shlex.quote(str(place)), shlex.quote(str(place.parent))
         move = f"mkdir -p {here} && mv {there}/*.safetensors {here}"
         lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they belong to this run: {move}")

@@ -26,6 +26,12 @@ class Case:
         """A command of zmqrl's for this host alone."""
         return f"zmqrl {command} {self.needs.hosts_file} --limit {self.host}"
 
+    def install(self) -> str:
+        """The command that installs this zmqrl there."""
+        if self.need.by_ssh:
+            return self.again("setup")
+        return f"{self.need.python} -m pip install zmqrl=={self.needs.versions['zmqrl']}"
+
     def there(self, command: str) -> str:
         """A command to be run on that host."""
         return f"{self.need.login} '{command}'" if self.need.login else command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -12,14 +11,14 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.check_up import ANSWER_S, CheckUp
 from zmqrl.doctor.examination import Examination
-from zmqrl.doctor.links import Link, LocalLink
+from zmqrl.doctor.links import MODULE, Link, ShellLink, link_here
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.questions import examined_hosts, questions
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.code_sync import pack
+from zmqrl.orchestrators.host_commands import module_command
+from zmqrl.orchestrators.make import kind_of
 
-RESOLVERS = 8
-"""`ssh -G` at once."""
 MARGIN_S = 3.0
 
 
@@ -43,34 +42,16 @@ def examine(
     return CheckUp(examination, tell, answer_s).run(_opening(replace(config, ssh=ssh), hosts))
 
 
-def _opening(config: Config, hosts: Mapping[str, HostSection]) -> Iterator[tuple[str, Callable[[], Link] | HostFailed]]:
+def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Iterator[tuple[str, Callable[[], Link] | HostFailed]]:
     if LOCAL in hosts:
-        yield LOCAL, partial(LocalLink, hosts[LOCAL].env)
-    remote = {name: host for name, host in hosts.items() if name != LOCAL}
-    if remote:
-        yield from _over_ssh(config, remote)
-
-
-def _over_ssh(
-    config: Config, hosts: Mapping[str, HostSection]
-) -> Iterator[tuple[str, Callable[[], Link] | HostFailed]]:
-    from zmqrl.doctor.ssh_link import SshLink  # paramiko only where a host is remote
-    from zmqrl.orchestrators.ssh_config import Target, resolve
-    from zmqrl.orchestrators.ssh_connection import open_all
-
-    def resolved(name: str) -> Target | HostFailed:
-        try:
-            return resolve(name, hosts[name], config.defaults)
-        except HostFailed as error:
-            return error
-
-    targets = []
-    with ThreadPoolExecutor(RESOLVERS, thread_name_prefix="ssh -G") as pool:
-        for name, found in zip(hosts, pool.map(resolved, hosts), strict=True):
+        yield LOCAL, partial(link_here, hosts[LOCAL].env)
+    others = [name for name in hosts if name != LOCAL]
+    if others:
+        kind, config = kind_of(run, others)
+        here = run.learner.host == LOCAL
+        for name, found in kind.shells(config, run, others):
             if isinstance(found, HostFailed):
                 yield name, found
             else:
-                targets.append(found)
-    here = config.learner.host == LOCAL
-    for name, opened in open_all(targets, config.ssh):
-        yield name, opened if isinstance(opened, HostFailed) else partial(SshLink, opened, hosts[name], here)
+                command = module_command(hosts[name], MODULE)
+                yield name, partial(ShellLink, found, command, hosts[name].tunnel, here)

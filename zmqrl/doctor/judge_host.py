@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zmqrl.config.hosts import LOCAL
 from zmqrl.doctor.case import Case
 from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import versions
@@ -22,9 +23,9 @@ def judge_failure(case: Case) -> None:
     if failure is None:
         return
     mends = {
-        "python": f"set hosts.{case.host}.python, or create it: {case.again('setup')}",
-        "zmqrl": f"install this version there: {case.again('setup')}",
-        "packages": f"install what is missing there: {case.again('setup')}",
+        "python": f"set hosts.{case.host}.python, or create it: {case.install()}",
+        "zmqrl": f"install this version there: {case.install()}",
+        "packages": f"install what is missing there: {case.install()}",
         "probe": f"see its output: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
         "answer": f"possible causes: file server, memory; check: {case.there('uptime; df; dmesg | tail')}",
     }
@@ -43,10 +44,10 @@ def judge_versions(case: Case) -> None:
     missing = [name for name in (*NEEDED, *(["torch"] if case.need.learner else [])) if there.get(name) is None]
     if missing:
         cause = f"missing in {hello.python}: {', '.join(missing)}"
-        case.complaints.fault("packages", cause, f"install them there: {case.again('setup')}")
+        case.complaints.fault("packages", cause, f"install them there: {case.install()}")
     refused = versions.refusals(here, there)
     if refused:
-        mend = f"install this version there: {case.again('setup')}"
+        mend = f"install this version there: {case.install()}"
         case.complaints.fault("versions", "; ".join(refused), mend)
     processor = versions.processor_refusal(there.get("machine"), case.needs.mode)
     if processor is not None and (case.need.learner or case.need.workers != 0):
@@ -54,7 +55,7 @@ def judge_versions(case: Case) -> None:
         case.complaints.fault("processor", processor, mend)
     differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
     if differing:
-        case.complaints.warning("versions", "; ".join(differing), f"install the same versions: {case.again('setup')}")
+        case.complaints.warning("versions", "; ".join(differing), f"install the same versions: {case.install()}")
 
 
 def judge_memory(case: Case) -> None:
@@ -99,7 +100,7 @@ def judge_folders(case: Case) -> None:
     folders = case.measured.folders
     if folders is None:
         return
-    workdir_key = "the current directory" if not case.need.login else f"hosts.{case.host}.workdir"
+    workdir_key = "the current directory" if case.host == LOCAL else f"hosts.{case.host}.workdir"
     store_key = "store.path" if case.needs.store is not None else "the run directory"
     named = [("workdir", workdir_key, folders.workdir), ("store", store_key, folders.store)]
     for check, key, folder in named:
@@ -165,7 +166,7 @@ def judge_env(case: Case) -> None:
     if env is None:
         return
     if env.error is not None:
-        mend = f"fix it there ({case.again('setup')}), or send your own modules with code.sync: [./my_envs]"
+        mend = f"fix it there ({case.install()}), or send your own modules with code.sync: [./my_envs]"
         case.complaints.fault("env", env.error, mend)
         return
     if env.stage != "done":

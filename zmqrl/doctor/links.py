@@ -1,20 +1,27 @@
-"""A probe that is spoken with: as a child process on this machine, or over SSH."""
+"""A probe that is spoken with, on this machine or on another host."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
+import shlex
 import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import WireError
 from zmqrl.messages.doctor import Order, Word, order_line, read_word
+from zmqrl.orchestrators.host_commands import environment
+from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.shell import HostShell
 
 MODULE = "zmqrl.doctor.probe"
+LOOPBACK = "127.0.0.1"
 END_S = 2.0
 STDERR_TAIL = 4000
 
@@ -65,53 +72,59 @@ class Link(ABC):
         """Give everything back, once the probe has ended."""
 
 
-class LocalLink(Link):
-    """The probe as a child of this process, with its interpreter."""
+class ShellLink(Link):
+    """The probe on a host that a shell reaches. Owns the shell."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, shell: HostShell, command: str, tunnel: bool = False, learner_is_here: bool = True) -> None:
+        """Start `command`.
+
+        Args:
+            shell: Of the host.
+            command: The line of the shell that runs the probe.
+            tunnel: The host reaches what listens elsewhere through ports of its own.
+            learner_is_here: Such a tunnel needs no address of this machine.
+        """
         super().__init__()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - held as long as the process runs
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**os.environ, **env},
-        )
+        self._shell, self._tunnel, self._learner_is_here = shell, tunnel, learner_is_here
+        self.accepted = shell.accepted
+        descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
+        os.close(descriptor)
+        self._stderr = Path(name)
+        try:
+            self._pipe = shell.start(command, self._stderr)
+        except BaseException:
+            self._stderr.unlink()
+            raise
 
     def send(self, order: Order) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(order_line(order))
-            self._process.stdin.flush()
+        self._pipe.write(order_line(order))
 
     def words(self) -> Iterator[Word]:
-        assert self._process.stdout is not None
-        yield from self.words_in(line.decode(errors="replace").rstrip("\n") for line in self._process.stdout)
+        yield from self.words_in(self._pipe.lines())
 
     def ending(self) -> tuple[int | None, str]:
-        try:
-            code = self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            return None, ""
-        self._stderr.seek(0)
-        return code, self._stderr.read().decode(errors="replace")[-STDERR_TAIL:]
+        code = self._pipe.exit_status(END_S)
+        self.hang_up()  # then its stderr is whole
+        return code, self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
 
     def carry(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        return tuple(addresses), tuple(ports)
+        if not self._tunnel:
+            return tuple(addresses), tuple(ports)
+        to = LOOPBACK if self._learner_is_here or not addresses else addresses[0]
+        return (LOOPBACK,), tuple(self._shell.forward_back((to, port)) for port in ports)
 
     def hang_up(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        with contextlib.suppress(EOFError, OSError):  # the reader may be releasing it in this moment
+            self._pipe.close()
 
     def release(self) -> None:
         self.hang_up()
-        self._process.wait(END_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._stderr.close()
+        with contextlib.suppress(EOFError, OSError):
+            self._shell.close()
+        self._stderr.unlink(missing_ok=True)
+
+
+def link_here(env: Mapping[str, str]) -> ShellLink:
+    """The probe as a child of this process, with its interpreter and working directory, and further variables."""
+    variables, python = environment(HostSection(env=env)), shlex.quote(sys.executable)
+    return ShellLink(PipedShell(LOCAL), f"exec {variables}{python} -m {MODULE}")

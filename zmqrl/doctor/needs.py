@@ -11,10 +11,12 @@ from zmqrl.config.hosts import AUTO, LOCAL
 from zmqrl.config.load import Loaded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.questions import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.make import is_by_ssh
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Mode
 
@@ -36,7 +38,9 @@ class HostNeed:
     tunnel: bool
     python: str
     login: str
-    """How it is logged into by hand; empty for this machine."""
+    """How it is logged into by hand; empty for this machine, and where that is unknown."""
+    by_ssh: bool = True
+    """`zmqrl setup` installs there."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
         learner_mb=LEARNER_PROCESSES_MB + (arena_mb or 0.0),
         arena_mb=arena_mb,
         worker_mb=TORCH_MB if torch_acting else WORKER_MB,
-        store=config.store.path,
+        store=shared_directory(config.store),
         port=config.learner.port if isinstance(config.learner.port, int) else None,
         device=config.learner.device,
         mode=config.run.mode,
@@ -97,7 +101,8 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
             reaches=not learner and host.workers != 0 and config.run.mode != "single",
             tunnel=host.tunnel,
             python=str(host.python),
-            login="" if name == LOCAL else f"ssh {port}{user}{host.ssh or name}",
+            login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",
+            by_ssh=is_by_ssh(config),
         )
     return found
 

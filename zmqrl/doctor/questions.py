@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
 
 from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import LOCAL, filled
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.examination import Question
 from zmqrl.messages.doctor import Examine, Listen, Reach
+from zmqrl.orchestrators.make import kind_of
 
 PORTS = 3
 """segments, notices, control."""
@@ -19,8 +22,10 @@ PORTS = 3
 
 def examined_hosts(config: Config) -> dict[str, HostSection]:
     """Hosts to check, filled from the defaults: those of the file and the learner's; none that are manual."""
-    hosts = {config.learner.host: HostSection(workers=0), **config.hosts}
-    return {name: filled(host, config.defaults) for name, host in hosts.items() if not host.manual}
+    listed = {config.learner.host: HostSection(workers=0), **config.hosts}
+    kind, _ = kind_of(config, listed)
+    run = replace(config, hosts=listed)
+    return {name: kind.section(run, name) for name, host in listed.items() if not host.manual}
 
 
 def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str, Question]:
@@ -34,7 +39,7 @@ def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str,
         listen = Listen(_ports(config), server_public, server_secret, allowed) if name == learner and keys else None
         examine = Examine(
             workdir=str(Path.cwd()) if name == LOCAL else str(host.workdir),
-            store=config.store.path or (_run_folder(name, host) if name == learner else None),
+            store=shared_directory(config.store) or (_run_folder(name, host) if name == learner else None),
             env=json.dumps(to_json(config.env)),
             mode=config.run.mode,
             seed=str(config.run.seed),
@@ -42,7 +47,7 @@ def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str,
             listen=listen,
             code=None if name == LOCAL else code,
         )
-        watches = config.store.path is not None and name != learner and host.workers != 0
+        watches = shared_directory(config.store) is not None and name != learner and host.workers != 0
         asked[name] = Question(examine, _reach(config, server_public, keys.get(name)), watches)
     return asked
 

@@ -18,7 +18,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Look
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.launch.run_directory import read_info, stored_path
+from zmqrl.launch.run_directory import read_info, stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 from zmqrl.types import Array, Ledger, Version
 
@@ -68,7 +68,7 @@ class Subject:
     @property
     def checkpoints(self) -> Path:
         """Directory of its checkpoints: of the run's own lineage, `plan` has another."""
-        return stored_path(self.run_dir, self.plan.config)
+        return Path(stored_place(self.run_dir, self.plan.config))
 
     @property
     def output(self) -> Path:

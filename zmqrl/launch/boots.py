@@ -8,9 +8,7 @@ from dataclasses import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, Keys, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import LearnerSection
-
-FAR_RUNS = "runs"
-"""Below a remote host's work directory; in it a folder per host, since hosts may share their homes."""
+from zmqrl.orchestrators.host_commands import FAR_RUNS
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
@@ -30,7 +28,8 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
             workers=tuple(held.get(host, ())),
             keys=keys.get(host),
             listen=listen if host == learner else None,
-            remote=host != LOCAL,
+            streams_logs=host != LOCAL,
+            neighbours="ignored" if host == LOCAL else "refused",
         )
         for host in hosts
     }

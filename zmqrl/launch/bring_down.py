@@ -16,6 +16,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S
 from zmqrl.messages.agent import Reaped
+from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
 
 GRACE_S = 5.0
@@ -146,14 +147,17 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
     by_themselves = [host for host in far if not is_remote(host, config.hosts.get(host, HostSection()))]
     for host in by_themselves:
         lease_s = config.limits.host_lease_s
-        cause = f"it joined manually and is not reached by SSH: its agent ends {lease_s:g} s after the broker"
+        cause = f"it joined manually, and this machine does not reach it: its agent ends {lease_s:g} s after the broker"
         yield HostReport(host, cause=cause)
     reached = [host for host in far if host not in by_themselves]
     if reached:
-        from zmqrl.launch.far_reaping import reap_far
-
-        for host, found in reap_far(config, reached, doomed.run_id, grace_s):
-            yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=found)
+        try:
+            kind, options = kind_of(config, reached)
+        except ConfigError as error:
+            yield from (HostReport(host, cause=str(error)) for host in reached)
+            return
+        for host, found in kind.reap(options, config, reached, doomed.run_id, grace_s):
+            yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=str(found))
 
 
 def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
+import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,18 +14,21 @@ from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
-from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config, EnvSection, RunSection
-from zmqrl.data_stores.base import DataStore
+from zmqrl.config.plan import INITIAL, RunPlan
+from zmqrl.config.sections import Config, EnvSection, RunSection, StoreSection
+from zmqrl.data_stores import files
+from zmqrl.data_stores.directory import DirectoryConfig
+from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import read_config, read_info
-from zmqrl.memory_backends.base import MemoryBackend
-from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.orchestrators.versions import processor_refusal
-from zmqrl.plugins import load
+from zmqrl.supervision.run_owner import FOLDER
 
 NVIDIA = Path("/dev/nvidia0")
 ASK_TORCH_S = 10.0
+MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
+TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
+"""What a launcher makes in a run directory before `run.json`."""
 
 
 def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
@@ -42,23 +44,11 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
 
 
 def check_parts(config: Config) -> None:
-    """Raise `ConfigError` when a kind that is named does not exist, or cannot serve several processes."""
-    if config.store.kind == "memory":
-        raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
+    """Raise `ConfigError` when a kind that is named cannot serve several processes."""
+    store, options = kind_of(config.store)
+    store.check_mode(options, config.run.mode)
     if config.memory_backend.kind == "inproc":
         raise ConfigError("memory_backend.kind: 'inproc' is used by mode single automatically; write zmq")
-    named = (
-        ("store.kind", config.store.kind, "directory", "zmqrl.data_stores", DataStore),
-        ("memory_backend.kind", config.memory_backend.kind, "zmq", "zmqrl.memory_backends", MemoryBackend),
-        ("orchestrator.kind", config.orchestrator.kind, "auto", "zmqrl.orchestrators", Orchestrator),
-    )
-    for key, kind, usual, package, base in named:
-        if kind == usual:
-            continue
-        try:
-            load(kind, package, base)
-        except ConfigError as error:
-            raise ConfigError(f"{key}: {error}") from error
 
 
 def check_processor(config: Config, workers: Mapping[str, int]) -> None:
@@ -71,16 +61,22 @@ def check_processor(config: Config, workers: Mapping[str, int]) -> None:
         raise ConfigError(f"run.mode: {config.run.mode!r}: on this machine {refusal}; write single")
 
 
-def check_machine(config: Config, store_path: Path, run_dir: Path) -> None:
+def check_machine(config: Config, run_dir: Path) -> None:
     """Raise `ConfigError` when a device is not there or a directory cannot be written.
 
     What belongs to a learner on another host is that host's to check.
     """
     here = config.learner.host == LOCAL
     _check_device(config.learner.device, here)
+    store, options = kind_of(config.store)
     if here:
-        _check_writable("store.path", store_path)
-    _check_writable("run directory", run_dir)
+        store.check(options, run_dir)
+    if isinstance(options, DirectoryConfig) and options.mirror is not None:
+        from zmqrl.data_stores.objects import Objects, check_url
+
+        check_url("store.mirror", options.mirror)
+        Objects(options.mirror).check_writable("store.mirror", f".check-{secrets.token_hex(4)}")
+    files.check_writable("run directory", run_dir)
 
 
 def check_frames(plan: RunPlan) -> None:
@@ -131,26 +127,26 @@ def _ask_torch(device: str) -> None:
         raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {said}")
 
 
-def _check_writable(key: str, path: Path) -> None:
-    there = path
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ConfigError(f"{key}: {str(path)!r} cannot be created: {there} is not a directory")
-    try:
-        # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
-        os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
-    except OSError as error:
-        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {there}: {error.strerror}") from error
-
-
 def check_new_directory(run_dir: Path) -> None:
     """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
     check_not_live(run_dir)
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run directory {run_dir} is not a directory")
-    if run_dir.is_dir() and any(run_dir.iterdir()):
+    if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
         raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: --resume {run_dir}")
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run has begun in `run_dir`: `run.json` is written last, before anything is started."""
+    return (run_dir / "run.json").exists()
+
+
+def _is_left_before_begin(run_dir: Path) -> bool:
+    """Whether a launcher that was killed before its run began made all that is in `run_dir`."""
+    names = {path.name for path in run_dir.iterdir()}
+    made = {name for name in names if name in MADE or name.startswith(TEMPORARY)}
+    results = any(any((run_dir / name).iterdir()) for name in ("logs", "checkpoints") if name in names)
+    return made == names and not results and not holds_run(run_dir)
 
 
 def check_not_live(run_dir: Path) -> None:
@@ -184,7 +180,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would begin anew without a word.
         ("store.kind", config.store.kind, stored.store.kind),
-        ("store.path", config.store.path, stored.store.path),
+        *_changed("store", _place(config.store), _place(stored.store)),
     )
     if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
         # Its FULL has no actions of the running episodes: they could not be repeated.
@@ -199,7 +195,14 @@ def _fixed(env: EnvSection) -> dict[str, object]:
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 
-def _changed(section: str, asked: dict[str, object], before: dict[str, object]) -> list[tuple[str, object, object]]:
+def _place(store: StoreSection) -> dict[str, object]:
+    """What a resume has to keep of the store: copies elsewhere may change."""
+    return {key: value for key, value in store.options.items() if key != "mirror"}
+
+
+def _changed(
+    section: str, asked: Mapping[str, object], before: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
     return [(f"{section}.{key}", asked.get(key), before.get(key)) for key in sorted({*asked, *before})]
 
 

@@ -8,11 +8,28 @@ from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import to_json
+from zmqrl.config.kinds import NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve
 from zmqrl.config.sections import Config
+from zmqrl.data_stores.base import DataStore
 from zmqrl.launch.run_directory import read_config
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
+from zmqrl.plugins import modules
 from zmqrl.types import Mode
+
+SEAMS: Mapping[str, tuple[str, type[Any]]] = {
+    "algorithm": ("zmqrl.algorithms", Algorithm),
+    "store": ("zmqrl.data_stores", DataStore),
+    "memory_backend": ("zmqrl.memory_backends", MemoryBackend),
+    "orchestrator": ("zmqrl.orchestrators", Orchestrator),
+}
+"""Section to the package of its kinds, and their base class."""
+WITHOUT_KEYS = frozenset(
+    {("orchestrator", "auto"), ("orchestrator", "local"), ("orchestrator", "ssh"), ("memory_backend", "zmq")}
+)
+"""Kinds without keys of their own: their modules import what a command that only reads a configuration does without."""
 
 
 def load_config(
@@ -51,12 +68,25 @@ def load(
         limit: Hosts as `--limit` takes them; none: all.
         init_from: Over `run.init_from`.
     """
-    data = to_json(read_config(stored)) if stored is not None else None
+    data = flat(to_json(read_config(stored))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
-    return resolve(request, _algorithm_config)
+    return resolve(request, config_of)
 
 
-def _algorithm_config(kind: str) -> type[Any]:
-    found: type[Any] = load_plugin(kind, "zmqrl.algorithms", Algorithm).Config
+def config_of(section: str, kind: str) -> type[Any]:
+    """The config class of a kind, by the section that names it. ConfigError when the kind is unknown."""
+    if (section, kind) in WITHOUT_KEYS:
+        return NoKeys
+    package, base = SEAMS[section]
+    found: type[Any] = load_plugin(kind, package, base).Config
+    return found
+
+
+def kinds() -> dict[str, dict[str, type[Any]]]:
+    """The kinds of the package by section, each with its config class: for the generated reference and schema."""
+    found = {}
+    for section, (package, base) in SEAMS.items():
+        names = {*modules(package, base), *(kind for named, kind in WITHOUT_KEYS if named == section)}
+        found[section] = {kind: config_of(section, kind) for kind in sorted(names)}
     return found

@@ -113,8 +113,7 @@ class HostLinks:
         assert listening is not None, "a host joins after the broker has started"
         found = [named] if named else listening.addresses
         addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
-        token = listening.token if self._plan.config.store.path else None
-        return agent.Join(addresses, (segments, notices, control), token)
+        return agent.Join(addresses, (segments, notices, control), listening.token)
 
     def _serve(self, path: Path, request: ScaleRequest) -> None:
         """All of it or nothing."""

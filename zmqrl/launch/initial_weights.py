@@ -14,7 +14,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.launch.policies import newest_or_best, open_store
+from zmqrl.launch.policies import newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import read_config
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
@@ -66,11 +66,11 @@ def _content(source: Path) -> tuple[bytes, str]:
     try:
         if not source.is_dir():
             return source.read_bytes(), str(source)
-        store, path = open_store(source, read_config(source))
-        version, content = newest_or_best(store, path)
+        store, place = stored_checkpoints(source, read_config(source))
+        version, content = newest_or_best(store, place)
         return content, f"version {version} of {source}"
     except DamagedCheckpoints as error:
-        raise ConfigError(f"{KEY}: {error}; {_instead(path)}") from error
+        raise ConfigError(f"{KEY}: {error}; {_instead(Path(place))}") from error
     except (OSError, StoreError, ConfigError) as error:
         raise ConfigError(f"{KEY}: {str(source)!r} is not a run directory or a checkpoint: {error}") from error
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.advisory_writes import AdvisoryWrites
@@ -30,14 +29,14 @@ from zmqrl.launch.status import status_of
 from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, summarise
+from zmqrl.launch.url_mirror import mirror_of
 from zmqrl.launch.view import View, final_lines
 from zmqrl.launch.views import make_view
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.local import LocalOrchestrator
-from zmqrl.plugins import load
+from zmqrl.orchestrators.make import make_orchestrator
 
 BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
 MONITOR_S = 0.1
@@ -74,22 +73,6 @@ def _launch_here(plan: RunPlan, plain: bool, from_scratch: bool, on_ready: Calla
         directory.discard()
         raise
     return launcher.run()
-
-
-def make_orchestrator(plan: RunPlan) -> Orchestrator:
-    """`auto` and `local` start processes here; another kind is found by name or dotted path."""
-    kind = plan.config.orchestrator.kind
-    hosts = plan.config.hosts
-    taking_part = {plan.config.learner.host, *(host for host, workers in plan.workers.items() if workers)}
-    far = any(host in hosts and is_remote(host, hosts[host]) for host in taking_part)
-    if kind == "ssh" or (kind == "auto" and far):
-        from zmqrl.orchestrators.ssh import SshOrchestrator
-
-        return SshOrchestrator(plan)
-    if kind in ("auto", "local"):
-        return LocalOrchestrator()
-    found: Orchestrator = load(kind, "zmqrl.orchestrators", Orchestrator)()
-    return found
 
 
 @dataclass
@@ -153,6 +136,7 @@ class Launcher:
             except ConfigError:
                 directory.discard()
                 raise
+            mirror = mirror_of(self._plan, self._note_mirror)
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
@@ -169,7 +153,16 @@ class Launcher:
                     self._take_last(event, recorder)
                 self._files.attempt("metrics", recorder.close)
                 view.close()
-            return self._sum_up(directory, teardown)
+            code = self._sum_up(directory, teardown)
+            if mirror is not None:
+                told = len(self._state.problems)
+                mirror.close()
+                for problem in self._state.problems[told:]:
+                    print(problem, file=sys.stderr, flush=True)
+            return code
+
+    def _note_mirror(self, text: str) -> None:
+        self._state.note(Problem("store.mirror", text, "the run itself continues"))
 
     def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
         while self._state.agent_exit is None:

@@ -17,13 +17,14 @@ from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.config.store_path import store_path
+from zmqrl.data_stores.make import place_of
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor, zero_learning_rate
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
+from zmqrl.orchestrators.make import kind_of
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 
@@ -55,8 +56,7 @@ def plan_run(
             initial_weights_of(config.run.init_from, algorithm)
         run_dir = run_dir.expanduser().absolute()
         lineage = lineage_of(config, run_dir, resume)
-        path = store_path(config.store.path, run_dir, lineage.id)
-        check_machine(config, store_path(config.store.path, run_dir, None), run_dir)
+        check_machine(config, run_dir)
         plan = RunPlan(
             run_id=f"{config.run.name}-{secrets.token_hex(3)}",
             run_dir=str(run_dir),
@@ -70,7 +70,7 @@ def plan_run(
             streams=size.streams,
             workers=workers,
             batch_segments=size.batch_segments,
-            store_path=str(path),
+            store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
             warnings=tuple(zero_learning_rate(config.run, algorithm)),
@@ -83,12 +83,16 @@ def plan_run(
 
 
 def ask_hosts(config: Config) -> Config:
-    """`config` with the cores of hosts that say `workers: auto`; waits for them, at most the connect time-out."""
-    if not any(is_remote(name, host) and host.workers == AUTO for name, host in config.hosts.items()):
-        return config
-    from zmqrl.orchestrators.ssh_survey import cores
+    """`config` with the cores of hosts with `workers: auto`; waits for them, at most the limit of a connection.
 
-    return with_cores(config, cores(config))
+    Raises:
+        ConfigError: The kind of orchestrator cannot be loaded.
+    """
+    asked = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
+    if not asked:
+        return config
+    kind, options = kind_of(config, asked)
+    return with_cores(config, kind.cores(options, config, asked))
 
 
 @contextmanager

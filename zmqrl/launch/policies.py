@@ -12,15 +12,15 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.damage import few
+from zmqrl.data_stores.make import open_store
 from zmqrl.errors import DamagedCheckpoints, StoreError
-from zmqrl.launch.run_directory import stored_path
-from zmqrl.plugins import load
+from zmqrl.launch.run_directory import stored_place
 from zmqrl.types import EnvSpec, Version
 
 
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version, Policy]:
     """The best version of a run, else its newest, ready to act. StoreError when there is none."""
-    version, content = newest_or_best(*open_store(run_dir, config))
+    version, content = newest_or_best(*stored_checkpoints(run_dir, config))
     algorithm = make_algorithm(config, env)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may ask for its values when it is loaded.
@@ -30,14 +30,13 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
     return version, policy
 
 
-def open_store(run_dir: Path, config: Config) -> tuple[DataStore, Path]:
+def stored_checkpoints(run_dir: Path, config: Config) -> tuple[DataStore, str]:
     """The checkpoints of the run in `run_dir`, and where they are."""
-    path = stored_path(run_dir, config)
-    store: DataStore = load(config.store.kind, "zmqrl.data_stores", DataStore)(str(path), config.store.keep)
-    return store, path
+    place = stored_place(run_dir, config)
+    return open_store(config.store, place), place
 
 
-def newest_or_best(store: DataStore, path: Path) -> tuple[Version, bytes]:
+def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
     """The best version, else the newest, with its verified content.
 
     Raises:
@@ -50,7 +49,7 @@ def newest_or_best(store: DataStore, path: Path) -> tuple[Version, bytes]:
         damaged = store.damaged()
         if damaged:
             causes = few([f"{name}: {cause}" for name, cause in damaged.items()])
-            message = f"{path}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
+            message = f"{place}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
             raise DamagedCheckpoints(message, tuple(damaged))
-        raise StoreError(f"{path} has no version of the policy")
+        raise StoreError(f"{place} has no version of the policy")
     return found

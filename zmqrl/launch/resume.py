@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zmqrl.config.hosts import LOCAL, filled, is_remote
+from zmqrl.config.hosts import LOCAL, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.damage import unlogged
 from zmqrl.data_stores.directory import checkpoint_names
-from zmqrl.data_stores.make import make_store
+from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.adoption import adopt, left_by_0_1
-from zmqrl.launch.boots import FAR_RUNS
 from zmqrl.launch.lineage import recorded_env_steps
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_info
+from zmqrl.orchestrators.make import kind_of
 
 
 def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = False) -> RunPlan:
@@ -109,7 +109,7 @@ def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required:
 
 def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
     """The FULL of an attempt of 0.1, which left it directly in `store.path`; it is this lineage's from now on."""
-    info, configured = read_info(Path(plan.run_dir)), plan.config.store.path
+    info, configured = read_info(Path(plan.run_dir)), shared_directory(plan.config.store)
     if info is None or info.lineage is not None or configured is None:
         return None
     root = Path(configured).expanduser().absolute()
@@ -121,11 +121,8 @@ def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
 
 
 def _is_visible(plan: RunPlan) -> bool:
-    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store.
-
-    `store.path` may be another directory on the learner's host; the name of the lineage in it decides.
-    """
-    return plan.config.learner.host == LOCAL or plan.config.store.path is None or Path(plan.store_path).is_dir()
+    """Whether this machine has the checkpoints: its learner's, the copies of another host's, or a shared store."""
+    return plan.config.learner.host == LOCAL or not is_shared(plan.config.store) or make_store(plan).is_visible()
 
 
 def _look_at_old_host(plan: RunPlan) -> list[str]:
@@ -133,13 +130,12 @@ def _look_at_old_host(plan: RunPlan) -> list[str]:
     stored, info = read_config(Path(plan.run_dir)), read_info(Path(plan.run_dir))
     host = stored.learner.host
     section = stored.hosts.get(host, HostSection())
-    if info is None or stored.store.path is not None or not is_remote(host, section):
+    if info is None or is_shared(stored.store) or not is_remote(host, section):
         return []
-    from zmqrl.orchestrators.ssh_checkpoints import bring_left
-
-    folder = f"{filled(section, stored.defaults).workdir}/{FAR_RUNS}/{info.run_id}/{host}/checkpoints"
+    kind, options = kind_of(stored, [host])
+    run = replace(stored, ssh=plan.config.ssh)
     try:
-        bring_left(host, replace(stored, ssh=plan.config.ssh), folder, Path(plan.run_dir) / "checkpoints")
+        kind.bring_left(options, run, host, info.run_id, Path(plan.run_dir) / "checkpoints")
     except HostFailed as error:
         return [f"{host}, the previous learner's host, is unreachable: {error.cause} ({error.mend})"]
     except OSError as error:

@@ -16,10 +16,11 @@ from msgspec import structs
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.hosts import shortened
+from zmqrl.config.kinds import flat, nested
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.config.store_path import store_path
 from zmqrl.data_stores import files
+from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
@@ -138,8 +139,7 @@ class RunDirectory:
         self.reserve_summary()
         if initial is not None:
             self._write(INITIAL, initial, durable=True)
-        config = {"format_version": FORMAT_VERSION, "config": to_json(plan.config)}
-        self.write("config.json", config, durable=True)
+        self.write("config.json", stored_config(plan.config), durable=True)
         self.write("run.json", to_json(run), durable=True)
 
     def write(self, name: str, data: Mapping[str, Any], durable: bool = False) -> None:
@@ -212,10 +212,15 @@ def read_info(run_dir: Path) -> RunInfo | None:
         return None
 
 
-def stored_path(run_dir: Path, config: Config) -> Path:
+def stored_config(config: Config) -> dict[str, Any]:
+    """The content of `config.json`: what `read_config` reads."""
+    return {"format_version": FORMAT_VERSION, "config": flat(to_json(config))}
+
+
+def stored_place(run_dir: Path, config: Config) -> str:
     """Where the checkpoints of the run in `run_dir` are, as its last attempt left them."""
     info = read_info(run_dir)
-    return store_path(config.store.path, run_dir, None if info is None else info.lineage)
+    return place_of(config.store, run_dir, None if info is None else info.lineage)
 
 
 def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> Config:
@@ -239,7 +244,7 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         data = json.loads(path.read_text())
         if data["format_version"] != FORMAT_VERSION:
             raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
-        return from_json(Config, data["config"])
+        return from_json(Config, nested(data["config"]))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 

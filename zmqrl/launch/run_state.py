@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.launch.problem import Problem
@@ -299,9 +300,8 @@ class RunState:
 
     @_take.register
     def _on_joined(self, message: agent.Joined, event: HostEvent) -> None:
-        path = self.plan.config.store.path
-        if path is not None and not message.store:
-            cause = f"store.path {path} is not shared with the learner's host"
+        if is_shared(self.plan.config.store) and not message.store:
+            cause = f"the store {self.plan.store_path} is not shared with the learner's host"
             mend = "the broker sends the weights instead; mount it there for direct reads"
             self.problems.append(Problem(event.host, cause, mend))
 

@@ -245,7 +245,7 @@ class _Setup:
 
     def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
         state, took_s = answer["state"], time.monotonic() - self._began
-        accepted = (*self._connection.jump_accepted, *self._connection.accepted)
+        accepted = self._connection.accepted
         python = answer["python"]
         return Installed(
             self._host, python, state["version"], state["zmqrl"], made, answer["current"], took_s, accepted

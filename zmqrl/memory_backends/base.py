@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Boot
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.shared_memory.arena import LearnerWord
@@ -196,6 +197,9 @@ class SegmentSink(ABC):
 
 class MemoryBackend(ABC):
     """A kind of experience stream."""
+
+    Config: ClassVar[type[Any]] = NoKeys
+    """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `memory_backend`."""
 
     @classmethod
     @abstractmethod

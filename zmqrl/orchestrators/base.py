@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
-from zmqrl.config.plan import Boot
-from zmqrl.messages.agent import Command, Event
+from zmqrl.config.hosts import filled
+from zmqrl.config.kinds import NoKeys
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import Config as RunConfig
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import Command, Event, Reaped
+from zmqrl.orchestrators.shell import HostShell
 from zmqrl.types import Role
 
 
@@ -54,6 +62,22 @@ class Orchestrator(ABC):
     Contract tests in `tests/contracts/test_orchestrators.py` run over every kind.
     """
 
+    Config: ClassVar[type[Any]] = NoKeys
+    """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `orchestrator`."""
+    returns_checkpoints: ClassVar[bool] = False
+    """Whether the checkpoints of a learner on another host are copied to the run directory, during the run and at its
+    end. Otherwise such a run needs a store that both hosts see.
+    """
+
+    def __init__(self, config: Any, plan: RunPlan | None) -> None:
+        """Start nothing yet. ConfigError or HostFailed when the plan cannot be carried out: exit code 2.
+
+        Args:
+            config: A `Config`.
+            plan: The run. None: hosts of a run that another machine launched.
+        """
+        del config, plan
+
     @abstractmethod
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         """Begin to start an agent on each host; never waits for a remote one.
@@ -76,3 +100,48 @@ class Orchestrator(ABC):
     @abstractmethod
     def undeploy(self, grace_s: float) -> Teardown:
         """End every process of the run and verify it: SIGTERM, wait `grace_s`, SIGKILL, verify. Bounded."""
+
+    # Without a run: what `workers: auto`, `zmqrl down`, `zmqrl doctor` and a resume need of hosts.
+
+    @classmethod
+    def section(cls, run: RunConfig, host: str) -> HostSection:
+        """The section of a host, filled from the defaults; default values where `hosts` does not list it."""
+        return filled(run.hosts.get(host, HostSection()), run.defaults)
+
+    @classmethod
+    def shells(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, HostShell | HostFailed]]:
+        """Reach hosts; each as soon as it is reached, or with the reason why it is not. The caller closes the shells.
+
+        Args:
+            config: A `Config`.
+            run: The whole configuration.
+            hosts: Names; none is `local` or joins manually.
+        """
+        del config, run
+        for host in hosts:
+            yield host, HostFailed(host, f"{cls.__name__} reaches hosts in a run only", "check the host in another way")
+
+    @classmethod
+    def cores(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
+        """Cores of hosts with `workers: auto`, before a run is planned; a host that does not answer is left out."""
+        from zmqrl.orchestrators.on_hosts import cores_over
+
+        return cores_over(cls.shells(config, run, hosts), {host: cls.section(run, host) for host in hosts})
+
+    @classmethod
+    def reap(
+        cls, config: Any, run: RunConfig, hosts: Sequence[str], run_id: str, grace_s: float
+    ) -> Iterator[tuple[str, Reaped | HostFailed]]:
+        """End what is left of a run whose launcher has ended, and verify it; each host as it is known. Bounded."""
+        from zmqrl.orchestrators.on_hosts import reap_over
+
+        sections = {host: cls.section(run, host) for host in hosts}
+        yield from reap_over(cls.shells(config, run, hosts), sections, run_id, grace_s, run.learner.host)
+
+    @classmethod
+    def bring_left(cls, config: Any, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
+        """Copy the checkpoints that an earlier learner left on `host` to `checkpoints`. HostFailed, OSError.
+
+        Called before a resume, for kinds with `returns_checkpoints`.
+        """
+        del config, run, host, run_id, checkpoints

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.orchestrators.ssh_channel import Finished
+from zmqrl.orchestrators.shell import Finished
 from zmqrl.orchestrators.ssh_config import Target
 from zmqrl.orchestrators.ssh_connection import Connection
 

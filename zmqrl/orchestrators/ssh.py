@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from zmqrl.config.codec import to_json
-from zmqrl.config.hosts import LOCAL, filled
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
+from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection, SshSection
-from zmqrl.errors import HostFailed, WireError
-from zmqrl.messages.agent import Command, Handshake, HostUnusable, Warned
-from zmqrl.messages.lines import line_of, reaped
-from zmqrl.orchestrators._agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
+from zmqrl.data_stores.make import is_shared
+from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import HostUnusable
+from zmqrl.orchestrators.agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.code_sync import deliver, pack
-from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.host_commands import FAR_RUNS, agent_command
 from zmqrl.orchestrators.local import LocalAgent
-from zmqrl.orchestrators.ssh_checkpoints import Mirror, collect, remove, send
-from zmqrl.orchestrators.ssh_commands import agent_command, reaper_command
-from zmqrl.orchestrators.ssh_config import resolve
+from zmqrl.orchestrators.on_hosts import ended_over
+from zmqrl.orchestrators.ssh_checkpoints import Mirror, bring_left, collect, remove, send
+from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.orchestrators.ssh_connection import Connection, open_all
-from zmqrl.orchestrators.versions import clock_warnings, processor_refusal, refusals, warnings
 
-REAP_S = 15.0
+RESOLVERS = 8
+"""`ssh -G` at once."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -48,28 +48,13 @@ class SshAgent(Agent):
 
     def __init__(self, boot: Boot, section: HostSection, connection: Connection, place: Place) -> None:
         """Starts it. HostFailed when the connection does not take it."""
-        super().__init__(boot)
+        super().__init__(boot, place.warn)
         self.section, self.connection = section, connection
-        self._ssh, self._log, self._warn = place.ssh, place.log, place.warn
-        self._is_told = False
+        self._ssh, self._log = place.ssh, place.log
         self._channel = connection.start(agent_command(section, boot.plan.run_id, place.code), self._log)
 
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
-
-    def introduced(self, handshake: Handshake) -> None:
-        here, there = versions(), handshake.versions
-        wrong = refusals(here, there)
-        if wrong:
-            mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
-            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
-        processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
-        if processor is not None:
-            raise HostFailed(self.host, processor, "exclude it with --limit")
-        for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
-            self._warn(self.host, difference)
-        self._write(json.dumps(to_json(self.boot)).encode() + b"\n")
-        self._is_told = True  # after: the main thread has leases to send at any moment
 
     def silent_end(self, code: int | None) -> HostFailed | None:
         self._channel.close()  # so that its last words are in the log
@@ -85,16 +70,11 @@ class SshAgent(Agent):
         cause = f"the host agent exited with code {code} before its handshake"
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"see {self._log}")
 
-    def send(self, command: Command) -> None:
-        if not self._is_told:
-            return  # the boot is the first line that it reads
-        self._write(line_of(command))
-
-    def _write(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
         try:
             self._channel.write(line)
         except HostFailed as error:
-            self._warn(self.host, str(error))  # its reader tells the rest
+            self.warn(self.host, str(error))  # its reader tells the rest
 
     def wait(self, timeout_s: float) -> int | None:
         return self._channel.exit_status(timeout_s)
@@ -104,21 +84,15 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
-        if not self._is_told:
+        if not self.is_booted:
             self.connection.close()
             return Ended()  # it never began
-        command = reaper_command(self.section, self.boot.plan.run_id, self.host)
         try:
-            done = self._alive().run(command, REAP_S)
-            said = reaped(done.stdout)
+            return ended_over(self._alive(), self.section, self.boot.plan.run_id, self.host)
         except HostFailed as error:
             return Ended(left=(f"{self.host}/? (unreachable: {error.cause})",))
-        except WireError:
-            return Ended(left=(f"{self.host}/? (unreachable: {done.stderr.decode(errors='replace')[-200:]})",))
         finally:
             self.connection.close()
-        killed = tuple(f"{self.host}/{who}" for who in said.killed)
-        return Ended(killed, tuple(f"{self.host}/{who}" for who in said.left))
 
     def _alive(self) -> Connection:
         """The connection, made again when it was cut."""
@@ -131,13 +105,14 @@ class SshAgent(Agent):
 class SshOrchestrator(AgentsOrchestrator):
     """Hosts are connected to side by side; one that fails is named, and the others are unaffected."""
 
-    def __init__(self, plan: RunPlan) -> None:
+    returns_checkpoints = True
+
+    def __init__(self, config: NoKeys, plan: RunPlan) -> None:
         """ConfigError when `code.sync` holds too much, or cannot be read."""
-        super().__init__()
+        super().__init__(config, plan)
         self._pack = pack(plan.config.code)
-        config = plan.config
-        self._plan, self._ssh = plan, config.ssh
-        self._sections = {name: filled(host, config.defaults) for name, host in config.hosts.items() if name != LOCAL}
+        self._plan, self._ssh = plan, plan.config.ssh
+        self._sections = {name: self.section(plan.config, name) for name in plan.config.hosts if name != LOCAL}
         self._tunnels: dict[str, list[int]] = {}
         self._connector: threading.Thread | None = None
         self._cancelled = threading.Event()
@@ -145,20 +120,14 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if LOCAL in boots:
-            self.adopt(LocalAgent(boots[LOCAL]))
+            self.adopt(LocalAgent(boots[LOCAL], self.warn))
         far_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
         self._connector = threading.Thread(target=self._connect, args=(far_boots,), name="connector", daemon=True)
         self._connector.start()
 
     def _connect(self, boots: Mapping[str, Boot]) -> None:
         """The connector thread: hosts as they answer."""
-        targets = []
-        for host in boots:
-            try:
-                targets.append(resolve(host, self._plan.config.hosts[host], self._plan.config.defaults))
-            except HostFailed as error:
-                self._failed(error)
-        for host, found in open_all(targets, self._ssh):
+        for host, found in connections(self._plan.config, list(boots)):
             if isinstance(found, HostFailed):
                 self._failed(found)
             elif self._cancelled.is_set():
@@ -169,13 +138,13 @@ class SshOrchestrator(AgentsOrchestrator):
     def _begin(self, boot: Boot, connection: Connection) -> None:
         log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
         connection.bear(self._plan.config.limits.host_lease_s)
-        for accepted in (*connection.accepted, *connection.jump_accepted):
-            self._warn(boot.host, accepted)
+        for accepted in connection.accepted:
+            self.warn(boot.host, accepted)
         try:
             self._send_files(boot, connection)
             section = self._sections[boot.host]
             code = deliver(connection, self._pack, section.workdir or "~") if self._pack is not None else None
-            agent = SshAgent(boot, section, connection, Place(self._ssh, log, self._warn, code))
+            agent = SshAgent(boot, section, connection, Place(self._ssh, log, self.warn, code))
         except HostFailed as error:
             connection.close()
             self._failed(error)
@@ -184,13 +153,10 @@ class SshOrchestrator(AgentsOrchestrator):
             if self._keeps_copies(boot.host):
                 every_s = self._plan.config.run.checkpoint_every_s
                 folder, here = self._far_checkpoints(boot), Path(self._plan.store_path)
-                self._mirror = Mirror(connection, folder, here, every_s, self._warn)
+                self._mirror = Mirror(connection, folder, here, every_s, self.warn)
 
     def _failed(self, error: HostFailed) -> None:
         self.put(error.host, HostUnusable(error.cause, error.mend))
-
-    def _warn(self, host: str, text: str) -> None:
-        self.put(host, Warned(text))
 
     def _send_files(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of the run directory, before its agent starts."""
@@ -202,7 +168,7 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _keeps_copies(self, host: str) -> bool:
         """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
-        return host == self._plan.config.learner.host and self._plan.config.store.path is None
+        return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
 
     def _far_run_dir(self, boot: Boot) -> str:
         return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}"
@@ -217,9 +183,9 @@ class SshOrchestrator(AgentsOrchestrator):
             collect(agent.connection, folder, Path(self._plan.store_path))
             remove(agent.connection, self._far_run_dir(agent.boot))
         except HostFailed as error:
-            self._warn(error.host, f"{error.cause}; {error.mend}")
+            self.warn(error.host, f"{error.cause}; {error.mend}")
         except OSError as error:
-            self._warn(
+            self.warn(
                 agent.host, f"the host's checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}"
             )
 
@@ -244,3 +210,33 @@ class SshOrchestrator(AgentsOrchestrator):
     def read_to_the_end(self, agent: Agent) -> None:
         if isinstance(agent, SshAgent) and self._keeps_copies(agent.host) and agent.connection.is_alive():
             self._collect(agent)
+
+    @classmethod
+    def shells(
+        cls, config: NoKeys, run: RunConfig, hosts: Sequence[str]
+    ) -> Iterator[tuple[str, Connection | HostFailed]]:
+        yield from connections(run, hosts)
+
+    @classmethod
+    def bring_left(cls, config: NoKeys, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
+        folder = f"{cls.section(run, host).workdir}/{FAR_RUNS}/{run_id}/{host}/checkpoints"
+        bring_left(host, run, folder, checkpoints)
+
+
+def connections(run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, Connection | HostFailed]]:
+    """Connect to hosts, several at once; each as soon as it is connected, or with the reason why it is not."""
+
+    def resolved(host: str) -> Target | HostFailed:
+        try:
+            return resolve(host, run.hosts.get(host, HostSection()), run.defaults)
+        except HostFailed as error:
+            return error
+
+    targets = []
+    with ThreadPoolExecutor(RESOLVERS, thread_name_prefix="ssh -G") as pool:
+        for host, found in zip(hosts, pool.map(resolved, hosts), strict=True):
+            if isinstance(found, HostFailed):
+                yield host, found
+            else:
+                targets.append(found)
+    yield from open_all(targets, run.ssh)

@@ -6,11 +6,11 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.shell import Finished, Pipe
 
 if TYPE_CHECKING:
     import paramiko
@@ -22,16 +22,7 @@ MOST_UNSENT = 64_000_000
 END_S = 2.0
 
 
-@dataclass(frozen=True)
-class Finished:
-    """How a command ended. `code` is -1 when a signal or the connection's loss ended it."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
-class Channel:
+class Channel(Pipe):
     """A process on another host that is spoken with. It does not die with the channel: it must end at stdin's end.
 
     `write` may be called from any thread; `lines` from one.

@@ -16,7 +16,7 @@ from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
-from zmqrl.orchestrators.ssh_commands import far
+from zmqrl.orchestrators.host_commands import far
 from zmqrl.orchestrators.ssh_config import resolve
 from zmqrl.orchestrators.ssh_connection import Connection
 

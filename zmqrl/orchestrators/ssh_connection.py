@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.ssh_channel import Channel, Finished, finish
+from zmqrl.orchestrators.shell import Finished, HostShell
+from zmqrl.orchestrators.ssh_channel import Channel, finish
 from zmqrl.orchestrators.ssh_config import Target
 from zmqrl.orchestrators.ssh_dial import Direct, Proxied, ThroughJump, Way
 from zmqrl.orchestrators.ssh_files import FarFiles
@@ -32,13 +33,12 @@ KEEPALIVE_S = 5
 END_S = 2.0
 
 
-class Connection:
+class Connection(HostShell):
     """Made by `open`; `run`, `start` and the rest may be called from any thread."""
 
     def __init__(self, target: Target, transport: paramiko.Transport, way: Way, timeout_s: float) -> None:
         self.target = target
-        self.accepted: tuple[str, ...] = ()
-        """What to report to the user: host keys that were new and are now known."""
+        self._accepted: tuple[str, ...] = ()
         self._transport, self._way, self._timeout_s = transport, way, timeout_s
         self._tunnels = Tunnels(target.host, transport)
         self._gateways: Gateways | None = None
@@ -79,15 +79,15 @@ class Connection:
             log_in(transport, target)
             transport.set_keepalive(KEEPALIVE_S)
             made = cls(target, transport, way, timeout_s)
-            made.accepted = accepted
+            made._accepted = accepted
             made._gateways = gateways if target.jump else None
             undo.pop_all()
             return made
 
     @property
-    def jump_accepted(self) -> tuple[str, ...]:
-        """As `accepted`, of the hosts on the way."""
-        return self._gateways.accepted if self._gateways else ()
+    def accepted(self) -> tuple[str, ...]:
+        """Those of the host, and of the hosts on the way."""
+        return (*(self._gateways.accepted if self._gateways else ()), *self._accepted)
 
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Finished:
         """Run a command in the login's shell, without a PTY, and wait for it.
@@ -187,7 +187,7 @@ class Gateways:
                     held.close()
                 held = Connection.open(jump, self._ssh, self)
                 self._open[jump] = held
-                self.accepted += held.accepted
+                self.accepted += held._accepted
             self._users[jump] = self._users.get(jump, 0) + 1
             return held._transport
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zmqrl.agent.store_token import remove_token, sees_token, write_token
+from zmqrl.data_stores.store_token import remove_token, sees_token, write_token
 
 
 def test_only_the_same_directory_shows_the_token(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Command lines for the remote shell. They are visible there with `ps` and contain no secrets."""
+"""Command lines for the shell of a host. They are visible there with `ps` and contain no secrets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shlex
 from zmqrl.config.sections import HostSection
 
 REAP_GRACE_S = 5.0
+FAR_RUNS = "runs"
+"""Below the work directory of a host; in it a folder per host, since hosts may share their homes."""
 
 
 def agent_command(section: HostSection, run_id: str, code: str | None = None) -> str:
@@ -43,3 +45,8 @@ def environment(section: HostSection, code: str | None = None) -> str:
 
 def _in_workdir(section: HostSection) -> str:
     return f"mkdir -p {far(section.workdir)} && cd {far(section.workdir)}"
+
+
+def module_command(section: HostSection, module: str) -> str:
+    """Runs a module from the work directory, if it exists, as the host agent would be started."""
+    return f"cd {far(section.workdir)} 2>/dev/null; exec {environment(section)}{far(section.python)} -m {module}"

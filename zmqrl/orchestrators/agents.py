@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from zmqrl.config.plan import Boot
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages import agent as messages
-from zmqrl.messages.lines import agent_event, handshake
+from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.introduction import SENTINEL
+from zmqrl.orchestrators.introduction import SENTINEL, versions
+from zmqrl.orchestrators.piped import PipedProcess
+from zmqrl.orchestrators.versions import clock_warnings, processor_refusal, refusals, warnings
 
 KILL_WAIT_S = 3.0
+CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
+Warn: TypeAlias = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -43,21 +50,44 @@ class Told:
 class Agent(ABC):
     """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
 
-    def __init__(self, boot: Boot) -> None:
-        self.boot, self.host = boot, boot.host
+    def __init__(self, boot: Boot, warn: Warn) -> None:
+        """`warn` is called by the reader thread, with the host and a text for the user."""
+        self.boot, self.host, self.warn = boot, boot.host, warn
         self.told = Told()
+        self._is_booted = False
 
     @abstractmethod
     def lines(self) -> Iterable[str]:
         """What it writes to stdout, until its end."""
 
     @abstractmethod
-    def introduced(self, handshake: messages.Handshake) -> None:
-        """The handshake was received. HostFailed when it cannot participate."""
+    def write(self, line: bytes) -> None:
+        """To its stdin; never blocks; no error when it is gone."""
 
-    @abstractmethod
+    def introduced(self, handshake: messages.Handshake) -> None:
+        """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
+        here, there = versions(), handshake.versions
+        wrong = refusals(here, there)
+        if wrong:
+            mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
+            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
+        processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
+        if processor is not None:
+            raise HostFailed(self.host, processor, "exclude it with --limit")
+        for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
+            self.warn(self.host, difference)
+        self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+        self._is_booted = True  # after: the main thread has leases to send at any moment
+
+    @property
+    def is_booted(self) -> bool:
+        """Whether it was accepted and has its boot; before that nothing of the run is on its host."""
+        return self._is_booted
+
     def send(self, command: messages.Command) -> None:
-        """One line to its stdin; never blocks; no error when it is gone."""
+        """A command, once it has its boot, which is the first line that it reads."""
+        if self._is_booted:
+            self.write(line_of(command))
 
     @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
@@ -76,13 +106,74 @@ class Agent(ABC):
         """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
 
 
-class AgentsOrchestrator(Orchestrator):
+class PipedAgent(Agent):
+    """The host agent on the stdin and stdout of a command of this machine, which ends when the agent ends.
+
+    A kind overrides `remaining` and `cancel` where its engine knows what is left of a host's part of the run.
+    """
+
+    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path) -> None:
+        """Start `command`; its stderr is appended to `log`.
+
+        Raises:
+            HostFailed: The command cannot be started.
+        """
+        super().__init__(boot, warn)
+        self.log = log
+        self.process = PipedProcess(boot.host, command, log)
+
+    def remaining(self) -> Sequence[str]:
+        """What the engine still has of this agent and its processes, by names that `cancel` takes. HostFailed."""
+        return ()
+
+    def cancel(self, names: Sequence[str]) -> None:
+        """End these; `remaining` shows the result. HostFailed."""
+        del names
+
+    def lines(self) -> Iterator[str]:
+        yield from self.process.lines()
+
+    def write(self, line: bytes) -> None:
+        self.process.write(line)
+
+    def wait(self, timeout_s: float) -> int | None:
+        return self.process.exit_status(timeout_s)
+
+    def silent_end(self, code: int | None) -> HostFailed | None:
+        said = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
+        cause = ": ".join([f"the host agent exited with code {code} before its handshake", *said])
+        return HostFailed(self.host, cause, f"see {self.log}")
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> Ended:
+        killed: tuple[str, ...] = ()
+        left: Sequence[str] = ()
+        until = time.monotonic() + CANCEL_S
+        try:
+            while (left := self.remaining()) and time.monotonic() < until:
+                killed = killed or tuple(left)
+                self.cancel(left)
+                time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
+        except HostFailed as error:
+            left = (f"? (unreachable: {error.cause})",)
+        self.process.close()
+        return Ended(tuple(f"{self.host}/{name}" for name in killed), tuple(f"{self.host}/{name}" for name in left))
+
+
+class AgentsOrchestrator(Orchestrator, ABC):
     """Holds an agent per host; what starts one is the kind's."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Any, plan: RunPlan | None) -> None:
+        super().__init__(config, plan)
         self.agents: dict[str, Agent] = {}
         self._events: queue.Queue[HostEvent] = queue.Queue()
         self._readers: list[threading.Thread] = []
+
+    def warn(self, host: str, text: str) -> None:
+        """Any thread: a text for the user."""
+        self.put(host, messages.Warned(text))
 
     def put(self, host: str, event: messages.Event) -> None:
         """Any thread: an event for `monitor`."""

@@ -1,0 +1,107 @@
+"""Which kind a run gets, what its constructor may refuse, and hosts that the command of a kind does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.kinds import NO_KEYS, NoKeys
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import CodeSection, Config, HostSection, LearnerSection, OrchestratorSection, StoreSection
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.launch.boots import boots
+from zmqrl.messages.agent import HostUnusable
+from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.orchestrators.make import kind_of, make_orchestrator
+from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.ssh import SshOrchestrator
+
+
+class Absent(PipedOrchestrator):
+    """Its command is not installed."""
+
+    @classmethod
+    def prefix(cls, config: NoKeys, run: Config, host: str) -> Sequence[str]:
+        return ["/no/such/engine"]
+
+
+class Down(Absent):
+    """Its engine does not answer."""
+
+    def __init__(self, config: NoKeys, plan: RunPlan) -> None:
+        super().__init__(config, plan)
+        raise HostFailed("engine", "Unable to contact the controller (connect failure)", "start it")
+
+
+class Unknown(Absent):
+    """Its engine does not know the host."""
+
+    @classmethod
+    def prefix(cls, config: NoKeys, run: Config, host: str) -> Sequence[str]:
+        raise HostFailed(host, "Invalid node name specified", "see `sinfo`")
+
+
+def plan_of(tmp_path: Path, kind: type[Orchestrator] = Absent, **sections: Any) -> RunPlan:
+    plan = stand_in_plan(tmp_path / "run")
+    hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2)}
+    orchestrator = OrchestratorSection(kind=f"{__name__}:{kind.__name__}")
+    config = replace(plan.config, hosts=hosts, orchestrator=orchestrator, **sections)
+    return replace(plan, config=config, workers={"local": 1, "b": 2})
+
+
+def test_auto_is_ssh_where_a_host_is_remote() -> None:
+    hosts = {"local": HostSection(), "b": HostSection(), "own": HostSection(manual=True)}
+    run = Config(hosts=hosts)
+    found = {names: kind_of(run, names)[0] for names in (("local",), ("local", "own"), ("local", "b"), ("c",))}
+    assert list(found.values()) == [LocalOrchestrator, LocalOrchestrator, SshOrchestrator, SshOrchestrator]
+    assert kind_of(replace(run, orchestrator=OrchestratorSection(kind="local")), ["b"])[0] is LocalOrchestrator
+
+
+def test_an_engine_that_does_not_answer_is_bad_configuration_with_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"orchestrator\.kind: .*:Down'.*Unable to contact the controller.*\s+start"):
+        make_orchestrator(plan_of(tmp_path, Down))
+
+
+def test_the_checkpoints_of_a_remote_learner_need_a_way_back(tmp_path: Path) -> None:
+    learner = LearnerSection(host="b")
+    with pytest.raises(ConfigError, match=r"learner\.host: 'b': .*does not copy its checkpoints.*set store\.path"):
+        make_orchestrator(plan_of(tmp_path, learner=learner))
+    shared = StoreSection(options={"path": str(tmp_path)})
+    assert isinstance(make_orchestrator(plan_of(tmp_path, learner=learner, store=shared)), Absent)
+    plan = plan_of(tmp_path, learner=learner)
+    by_ssh = replace(plan.config, orchestrator=OrchestratorSection())
+    assert isinstance(make_orchestrator(replace(plan, config=by_ssh)), SshOrchestrator)
+
+
+def test_a_command_sends_no_modules(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"code\.sync: .* does not send modules"):
+        make_orchestrator(plan_of(tmp_path, code=CodeSection(sync=(str(tmp_path),))))
+
+
+def test_a_command_that_cannot_be_started_costs_only_its_host(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    orchestrator = make_orchestrator(plan)
+    orchestrator.deploy({"b": boots(plan)["b"]})
+    (event,) = orchestrator.monitor(0.1)
+    assert event.host == "b" and isinstance(event.event, HostUnusable)
+    assert "/no/such/engine cannot be started: No such file" in event.event.cause
+    assert orchestrator.undeploy(0.1).left == ()
+
+
+def test_a_kind_without_shells_reports_each_host(tmp_path: Path) -> None:
+    run = plan_of(tmp_path).config
+    assert LocalOrchestrator.cores(NO_KEYS, run, []) == {}
+    (b, c) = Orchestrator.shells(NO_KEYS, run, ["b", "c"])
+    assert [b[0], c[0]] == ["b", "c"] and isinstance(b[1], HostFailed)
+    assert Orchestrator.cores(NO_KEYS, run, ["b"]) == {}
+    assert [host for host, _ in Orchestrator.reap(NO_KEYS, run, ["b", "c"], "r-1", 0.1)] == ["b", "c"]
+    ((host, found),) = Unknown.shells(NO_KEYS, run, ["b"])
+    assert host == "b" and isinstance(found, HostFailed) and found.cause == "Invalid node name specified"
+    ((host, found),) = Absent.reap(NO_KEYS, run, ["b"], "r-1", 0.1)
+    assert host == "b" and isinstance(found, HostFailed) and "cannot be started" in found.cause

@@ -1,0 +1,56 @@
+"""From the configuration to its orchestrator: what a run is started with, and what reaches its hosts without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from zmqrl.config.hosts import LOCAL, is_remote
+from zmqrl.config.kinds import options_of
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.data_stores.make import is_shared
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.plugins import load
+
+AUTO, SSH = "auto", "ssh"
+
+
+def kind_of(run: Config, hosts: Iterable[str]) -> tuple[type[Orchestrator], Any]:
+    """The class of `orchestrator.kind`, and its own configuration; `auto`: ssh where one of `hosts` is remote."""
+    kind = run.orchestrator.kind
+    if kind == AUTO:
+        kind = SSH if any(is_remote(host, run.hosts.get(host, HostSection())) for host in hosts) else LOCAL
+    cls: type[Orchestrator] = load(kind, "zmqrl.orchestrators", Orchestrator)
+    return cls, options_of(cls.Config, "orchestrator", run.orchestrator.options)
+
+
+def is_by_ssh(run: Config) -> bool:
+    """Whether remote hosts are reached by SSH."""
+    return run.orchestrator.kind in (AUTO, SSH)
+
+
+def check_by_ssh(run: Config, otherwise: str) -> None:
+    """ConfigError with `otherwise` when remote hosts are not reached by SSH."""
+    if not is_by_ssh(run):
+        raise ConfigError(f"orchestrator.kind: {run.orchestrator.kind!r}: {otherwise}")
+
+
+def make_orchestrator(plan: RunPlan) -> Orchestrator:
+    """The orchestrator of the plan.
+
+    Raises:
+        ConfigError: Its kind cannot carry out the plan; what the engine reported is part of the message.
+    """
+    learner = plan.config.learner.host
+    kind, options = kind_of(plan.config, [learner, *(host for host, workers in plan.workers.items() if workers)])
+    if learner != LOCAL and not kind.returns_checkpoints and not is_shared(plan.config.store):
+        raise ConfigError(
+            f"learner.host: {learner!r}: orchestrator.kind {plan.config.orchestrator.kind!r} does not copy its "
+            "checkpoints to this machine: set store.path to a directory that both see, or learner.host: local"
+        )
+    try:
+        return kind(options, plan)
+    except HostFailed as error:
+        raise ConfigError(f"orchestrator.kind: {plan.config.orchestrator.kind!r}: {error}") from error

@@ -1,0 +1,112 @@
+"""What `workers: auto` and `zmqrl down` do on hosts, over the shells of any kind of orchestrator, in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import TypeAlias, TypeVar
+
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import HostFailed, WireError, ZmqrlError
+from zmqrl.messages.agent import Reaped
+from zmqrl.messages.lines import handshake, reaped
+from zmqrl.orchestrators.agents import Ended
+from zmqrl.orchestrators.host_commands import FAR_RUNS, far, introduction_command, reaper_command
+from zmqrl.orchestrators.introduction import SENTINEL
+from zmqrl.orchestrators.shell import HostShell
+
+T = TypeVar("T")
+Shells: TypeAlias = Iterable[tuple[str, HostShell | HostFailed]]
+Sections: TypeAlias = Mapping[str, HostSection]
+ANSWER_S = 15.0
+REAP_S = 40.0
+"""What a Python and the reaper may take beyond the grace."""
+REMOVE_S = 10.0
+MOST_AT_ONCE = 32
+SAID = 300
+"""Characters of what a host reported that go into a message."""
+
+
+def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
+    """Physical cores of each host; a host that does not answer is left out: the reason is reported when it joins."""
+
+    def request(host: str, shell: HostShell) -> int | None:
+        done = shell.run(introduction_command(sections[host]), ANSWER_S)
+        lines = done.stdout.decode(errors="replace").splitlines()
+        line = next((line for line in lines if line.startswith(SENTINEL)), None)
+        return None if line is None else handshake(line.removeprefix(SENTINEL)).cores or None
+
+    return {host: found for host, found in _on_each(shells, request) if isinstance(found, int)}
+
+
+def reap_over(
+    shells: Shells, sections: Sections, run_id: str, grace_s: float, learner: str
+) -> Iterator[tuple[str, Reaped | HostFailed]]:
+    """End what is left of a run; each host with what became of it, or why it is unreachable.
+
+    The run's folder on a host other than the learner's is removed: it has no results.
+    """
+
+    def request(host: str, shell: HostShell) -> Reaped:
+        section = sections[host]
+        command = reaper_command(section, run_id, host, grace_s)
+        done = shell.run(command, REAP_S + grace_s)
+        found = report_in(done.stdout)
+        if found is None:
+            said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
+            cause = f"the reaper gave no valid report (exit code {done.code}): {said}"
+            raise HostFailed(host, cause, f"check: {command}")
+        if not found.left and host != learner:
+            folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
+            shell.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
+        return found
+
+    for host, found in _on_each(shells, request):
+        if isinstance(found, (Reaped, HostFailed)):
+            yield host, found
+        else:
+            yield host, HostFailed(host, str(found), "log in and check")
+
+
+def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -> Ended:
+    """What the reaper found and killed of a run after the end of its agent."""
+    try:
+        done = shell.run(reaper_command(section, run_id, host), REAP_S)
+    except HostFailed as error:
+        return Ended(left=(f"{host}/? (unreachable: {error.cause})",))
+    found = report_in(done.stdout)
+    if found is None:
+        return Ended(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-SAID:]})",))
+    return Ended(tuple(f"{host}/{who}" for who in found.killed), tuple(f"{host}/{who}" for who in found.left))
+
+
+def report_in(stdout: bytes) -> Reaped | None:
+    """The reaper's report, its last line; before it a login shell may have printed other text."""
+    lines = stdout.decode(errors="replace").strip().splitlines()
+    try:
+        return reaped(lines[-1])
+    except (IndexError, WireError):
+        return None
+
+
+def _on_each(shells: Shells, request: Callable[[str, HostShell], T]) -> Iterator[tuple[str, T | ZmqrlError]]:
+    """The result of each host as it is known; its shell is closed."""
+
+    def run(host: str, shell: HostShell) -> T:
+        try:
+            return request(host, shell)
+        finally:
+            shell.close()
+
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        running: dict[Future[T], str] = {}
+        for host, found in shells:
+            if isinstance(found, HostFailed):
+                yield host, found
+            else:
+                running[pool.submit(run, host, found)] = host
+        for future in as_completed(running):
+            try:
+                yield running[future], future.result()
+            except ZmqrlError as error:
+                yield running[future], error

@@ -1,0 +1,111 @@
+"""A program on a host, over the stdin and stdout of a command of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.shell import Finished, HostShell, Pipe
+
+END_S = 2.0
+
+
+class PipedProcess(Pipe):
+    """Owns the process. What it does not read of its stdin delays no other process."""
+
+    def __init__(self, host: str, command: Sequence[str], stderr: Path) -> None:
+        """Start `command` in a session of its own; its stderr is appended to the file. HostFailed."""
+        stderr.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with stderr.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise _not_started(host, command, error) from error
+        self._has_reader = False
+        self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send, name=f"stdin of {host}", daemon=True)
+        self._sender.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the command."""
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        self._unsent.put(data)
+
+    def lines(self) -> Iterator[str]:
+        assert self._process.stdout is not None
+        self._has_reader = True
+        with self._process.stdout as stdout:
+            for raw in stdout:
+                yield raw.decode(errors="replace").rstrip("\r\n")
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._process.kill()
+        self._process.wait(END_S)
+
+    def close(self) -> None:
+        self._unsent.put(None)
+        if self.exit_status(END_S) is None:
+            self.kill()
+        self._sender.join(END_S)
+        if not self._has_reader:  # else the reader closes it
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def _send(self) -> None:
+        """The sender thread."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended: the reader reports
+            while (line := self._unsent.get()) is not None:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+
+class PipedShell(HostShell):
+    """`sh -c COMMAND` behind a command that runs its arguments on the host; without one, on this machine."""
+
+    def __init__(self, host: str, prefix: Sequence[str] = ()) -> None:
+        self._host, self._prefix = host, tuple(prefix)
+
+    def run(self, command: str, timeout_s: float) -> Finished:
+        words = self.words(command)
+        try:
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        except OSError as error:
+            raise _not_started(self._host, words, error) from error
+        except subprocess.TimeoutExpired as error:
+            why = f"`{' '.join(self._prefix)}` did not end within {timeout_s:g} s"
+            raise HostFailed(self._host, why, "check the state of the command") from error
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start(self, command: str, stderr: Path) -> PipedProcess:
+        return PipedProcess(self._host, self.words(command), stderr)
+
+    def close(self) -> None:
+        """Nothing is held between two commands."""
+
+    def words(self, command: str) -> list[str]:
+        """The command of this machine."""
+        return [*self._prefix, "sh", "-c", command]
+
+
+def _not_started(host: str, command: Sequence[str], error: OSError) -> HostFailed:
+    return HostFailed(host, f"{command[0]} cannot be started: {error.strerror}", f"install {command[0]} here")

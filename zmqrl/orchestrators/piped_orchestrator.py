@@ -1,0 +1,84 @@
+"""Kinds that reach a host by a command of this machine, such as `srun`, `docker exec -i` and `kubectl exec -i`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import Config as RunConfig
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.messages.agent import HostUnusable
+from zmqrl.orchestrators.agents import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.host_commands import agent_command
+from zmqrl.orchestrators.local import LocalAgent
+from zmqrl.orchestrators.on_hosts import ended_over
+from zmqrl.orchestrators.piped import PipedShell
+
+
+class PipedOrchestrator(AgentsOrchestrator, ABC):
+    """A kind needs no more than `prefix`. The host `local`, where it participates, is this machine."""
+
+    def __init__(self, config: Any, plan: RunPlan) -> None:
+        """ConfigError when the plan needs modules to be sent: only ssh does."""
+        super().__init__(config, plan)
+        self.config, self.plan = config, plan
+        if plan.config.code.sync:
+            raise ConfigError(
+                f"code.sync: orchestrator.kind {plan.config.orchestrator.kind!r} does not send modules to hosts: "
+                "install them there, or set PYTHONPATH in hosts.NAME.env"
+            )
+
+    @classmethod
+    @abstractmethod
+    def prefix(cls, config: Any, run: RunConfig, host: str) -> Sequence[str]:
+        """The command that runs its further arguments on `host`, with its stdin and stdout. HostFailed.
+
+        Args:
+            config: A `Config`.
+            run: The whole configuration.
+            host: A name of `hosts` other than `local`.
+        """
+
+    def agent(self, boot: Boot) -> Agent:
+        """The started agent of a host. HostFailed when the command cannot be started."""
+        run = self.plan.config
+        shell = PipedShell(boot.host, self.prefix(self.config, run, boot.host))
+        return ReapedAgent(boot, self.warn, shell, self.section(run, boot.host), self.log_of(boot.host))
+
+    def log_of(self, host: str) -> Path:
+        """The log of a host's agent."""
+        return Path(self.plan.run_dir) / "logs" / f"{host}-agent-0.log"
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        for host, boot in boots.items():
+            try:
+                self.adopt(LocalAgent(boot, self.warn) if host == LOCAL else self.agent(boot))
+            except HostFailed as error:
+                self.put(host, HostUnusable(error.cause, error.mend))
+
+    @classmethod
+    def shells(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell | HostFailed]]:
+        for host in hosts:
+            try:
+                yield host, PipedShell(host, cls.prefix(config, run, host))
+            except HostFailed as error:
+                yield host, error
+
+
+class ReapedAgent(PipedAgent):
+    """Its processes are looked for by the reaper, which the same command starts."""
+
+    def __init__(self, boot: Boot, warn: Warn, shell: PipedShell, section: HostSection, log: Path) -> None:
+        self._shell, self._section = shell, section
+        super().__init__(boot, warn, shell.words(agent_command(section, boot.plan.run_id)), log)
+
+    def end(self) -> Ended:
+        self.process.close()
+        if not self.is_booted:
+            return Ended()  # nothing of the run was started there
+        return ended_over(self._shell, self._section, self.boot.plan.run_id, self.host)

@@ -1,0 +1,67 @@
+"""Commands on a host without a run: for the cores of `workers: auto`, for `zmqrl down` and `zmqrl doctor`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.errors import HostFailed
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended. `code` is -1 when a signal or the loss of the connection ended it."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Pipe(ABC):
+    """A program on a host, with its stdin and stdout. It must end when its stdin ends.
+
+    `write` may be called from any thread, `lines` from one.
+    """
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """To its stdin; never blocks; no error when it has ended. HostFailed when it has not read for long."""
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """Lines of its stdout, without their ends, until it ends."""
+
+    @abstractmethod
+    def exit_status(self, timeout_s: float) -> int | None:
+        """Its exit code; None while it runs."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its stdin and let go; bounded. Safe to call twice."""
+
+
+class HostShell(ABC):
+    """Runs commands on one host. Its methods may be called from any thread."""
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """What to report to the user: host keys that were unknown and are now accepted."""
+        return ()
+
+    @abstractmethod
+    def run(self, command: str, timeout_s: float) -> Finished:
+        """Run a line of the shell there, and wait for its end. HostFailed after `timeout_s` seconds."""
+
+    @abstractmethod
+    def start(self, command: str, stderr: Path) -> Pipe:
+        """Start a line of the shell that stays; its stderr is appended to the file. HostFailed."""
+
+    def forward_back(self, to: tuple[str, int]) -> int:
+        """A port on the loopback of the host that leads to `to`, an address as this machine sees it. HostFailed."""
+        raise HostFailed(f"{to[0]}:{to[1]}", "this kind of orchestrator has no tunnels", "remove tunnel: true")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connection back."""
