@@ -66,6 +66,10 @@ class StoreError(ZmqrlError):
     """A checkpoint could not be written, found or verified."""
 
 
+class TransportError(ZmqrlError):
+    """The carrier of segments is away, or did not take a message: it is tried again."""
+
+
 class DamagedCheckpoints(StoreError):
     """A run has checkpoints, and none of them verifies. `names`: the files, newest first of each kind."""
 

@@ -98,18 +98,20 @@ class Learner:
         self.n, self.rows, self.oldest = full.n, list(full.rows), 0
         self.round: dict[int, TakenSegment] = {}
         self.announced: Notice | None = None
-        if bus.sync and self.source.left_word() is not None:
-            again = self.source.reattach(Version(incarnation, self.n), self.rows, (), {})
+        self.back: list[int] | None = None
+        if bus.sync and bus.arena.read_learner() is not None:
+            again = self.source.reattach(Version(incarnation, self.n), (), {})
             self.oldest = again.oldest_incarnation
+            self.back = list(self.rows) if again.rolled_back else None
         if bus.sync:
             bus.kept = dict(bus.kept_by_full.get(full, {}))
         self._publish()
 
     def _publish(self) -> None:
         version = Version(self.incarnation, self.n)
-        self.source.leave_word(LearnerWord(version, 0, 0, self.oldest))
+        self.bus.arena.write_learner(LearnerWord(version, 0, 0, self.oldest))
         if self.announced is not None:
-            self.source._back = None
+            self.back = None
         self.announced = Notice(version, "k", 1, "s", sum(self.rows))
         self.bus.published = self.n
 
@@ -277,7 +279,7 @@ class Bus:
         if not self.run("learner", lambda: self.learner.turn(self.dice), deadly):
             self.learner_dies()
         if self.learner.announced is not None:
-            self.tell(ev.Announced(self.learner.announced, self.learner.source._back), deadly)
+            self.tell(ev.Announced(self.learner.announced, self.learner.back), deadly)
         self.tell(ev.LearnerIs(0), deadly)
         for request in self.state.requests:
             answer = self.learner.answers(request)

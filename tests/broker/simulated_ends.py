@@ -10,9 +10,9 @@ from zmqrl.broker import events as ev
 from zmqrl.config.plan import RunPlan
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends.base import Orders, TakenSegment, TakeUp, TakeUpRequest
+from zmqrl.memory_backends.base import Orders, TakenSegment
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Notice, SlotRef
+from zmqrl.types import SlotRef
 
 
 class Killed(Exception):
@@ -91,18 +91,6 @@ class Source(ArenaSource):
     def take(self, timeout_s: float = 0.0) -> list[TakenSegment]:
         self._scan()
         return self._all_fresh()
-
-    def announce(self, notice: Notice) -> None:
-        raise NotImplementedError
-
-    def report(self, env_steps: int, updates: int) -> None:
-        raise NotImplementedError
-
-    def take_up_requests(self) -> list[TakeUpRequest]:
-        raise NotImplementedError
-
-    def answer(self, take_up: TakeUp) -> None:
-        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is held."""

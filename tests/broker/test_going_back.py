@@ -27,7 +27,7 @@ class Table:
     def oldest_of_the_third(self, word: LearnerWord, n: int) -> int:
         """What the third learner takes no segment below of; its FULL is of version `n`."""
         self.arena.write_learner(word)
-        return Source(self.arena).reattach(Version(3, n), (0, 0), (), {}).oldest_incarnation
+        return Source(self.arena).reattach(Version(3, n), (), {}).oldest_incarnation
 
 
 @pytest.mark.parametrize(("followed", "oldest"), [(SECOND + 1, 0), (FIRST + 1, THIRD)])

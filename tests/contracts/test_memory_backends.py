@@ -13,7 +13,15 @@ import pytest
 from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, SegmentSink, SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import (
+    LearnerChannel,
+    LearnerEnds,
+    MemoryBackend,
+    OpenSegment,
+    SegmentSink,
+    SegmentSource,
+    TakenSegment,
+)
 from zmqrl.memory_backends.inproc import InprocStream
 from zmqrl.plugins import load, modules
 from zmqrl.shared_memory.arena import Arena
@@ -25,9 +33,10 @@ TURN_S = 0.05
 
 @dataclass
 class Ends:
-    """Both ends of a stream with one worker and two vector envs."""
+    """All ends of a stream with one worker and two vector envs."""
 
     source: SegmentSource
+    channel: LearnerChannel
     sink: SegmentSink
     arena: Arena
 
@@ -57,15 +66,15 @@ class Ends:
 def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
     if request.param == "inproc":
         stream = InprocStream(bus_plan("single", vector_envs=2, leases=LEASES, slots=SLOTS))
-        held = Ends(stream.source, stream.sink, stream.arena)
+        held = Ends(stream.source, stream.channel, stream.sink, stream.arena)
         begin(held)
         yield held
-        held.source.close()
+        LearnerEnds(held.source, held.channel).close()
         held.sink.close()
     else:
         assert request.param == "zmq", "a kind without a maker here: say how to start it"
         bus = RealBus(bus_plan("sync", 1, 2, LEASES, SLOTS), tmp_path)
-        held = Ends(bus.source(), bus.sink(), bus.arena)
+        held = Ends(*bus.learner(), bus.sink(), bus.arena)
         begin(held)
         yield held
         bus.close()
@@ -153,10 +162,10 @@ def test_taking_nothing_ends_in_time(ends: Ends) -> None:
 def test_an_announcement_and_a_report_do_not_block(ends: Ends) -> None:
     begun = time.monotonic()
     for n in range(20):
-        ends.source.announce(Notice(Version(0, n), "key", 1, "sha", n))
-        ends.source.report(n, n)
+        ends.channel.announce(Notice(Version(0, n), "key", 1, "sha", n))
+        ends.channel.report(n, n)
     assert time.monotonic() - begun < 1.0
-    assert ends.source.take_up_requests() == []
+    assert ends.channel.take_up_requests() == []
 
 
 def test_releasing_twice_gives_a_slot_back_once(ends: Ends) -> None:
@@ -171,5 +180,5 @@ def test_releasing_twice_gives_a_slot_back_once(ends: Ends) -> None:
 
 
 def test_ends_close_twice(ends: Ends) -> None:
-    for end in (ends.sink, ends.sink, ends.source, ends.source):
+    for end in (ends.sink, ends.sink, ends.source, ends.source, ends.channel, ends.channel):
         end.close()

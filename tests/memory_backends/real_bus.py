@@ -11,7 +11,9 @@ from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
-from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.memory_backends.base import LearnerEnds, SegmentSource
+from zmqrl.memory_backends.make import make_backend
+from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.wire.agent_link import AgentLink
 
@@ -35,9 +37,12 @@ class RealBus:
         fd = self.arena.fd if inherit else os.dup(self.arena.fd)
         return Boot(role, index, spawn, "local", self.plan, self.endpoints, {"arena": fd})
 
-    def source(self) -> ZmqSource:
-        self._ends.append(ZmqSource(self.boot("learner")))
+    def learner(self) -> LearnerEnds:
+        self._ends.append(make_backend(self.plan).learner(self.boot("learner")))
         return self._ends[-1]  # type: ignore[no-any-return]
+
+    def source(self) -> SegmentSource:
+        return self.learner().source
 
     def sink(self, index: int = 0, spawn: int = 0) -> ZmqSink:
         self._ends.append(ZmqSink(self.boot("worker", index, spawn)))

@@ -12,8 +12,8 @@ from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.memory_backends.base import StreamOrder, TakeUp
-from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.memory_backends.base import LearnerEnds, StreamOrder, TakeUp
+from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import MAX_CONTROL_BYTES
 from zmqrl.types import SegmentId, Version
@@ -39,7 +39,7 @@ class LongBus(RealBus):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(bus_plan("sync", workers=1, vector_envs=VECTOR_ENVS, leases=2, slots=8), folder)
-        self.learner = self.source()
+        self.ends = self.learner()
         self.spawn = 0
         first = self.sink()
         self.agent.report(HostReport("local", {0: 0}, [], [], [0]))
@@ -49,7 +49,7 @@ class LongBus(RealBus):
             first.progress(vector_env, ROWS)
             first.seal(segment, SegmentId(vector_env, 0, 0), Version(0, 0), ROWS)
         until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "booked")
-        self.learner.release([taken.ref for taken in self.learner.take(TURN_S)])
+        self.ends.source.release([taken.ref for taken in self.ends.source.take(TURN_S)])
         first._heartbeat.close()
         self.agent.report(HostReport("local", {}, [], [], [0]))
 
@@ -61,7 +61,7 @@ class LongBus(RealBus):
 
     def turn(self, sink: ZmqSink) -> tuple[StreamOrder, ...]:
         """One turn of worker and learner; what the worker is to step."""
-        answer_take_ups(self.learner)
+        answer_take_ups(self.ends)
         return sink.poll(TURN_S).streams
 
     def all_orders(self, sink: ZmqSink) -> dict[int, StreamOrder]:
@@ -77,10 +77,10 @@ class LongBus(RealBus):
         assert not sink.poll(0.0).streams, "nothing is begun before it is whole"
 
 
-def answer_take_ups(learner: ZmqSource) -> None:
-    learner.take(0.0)
-    for request in learner.take_up_requests():
-        learner.answer(TakeUp(request.vector_env, request.incarnation, 1, STATES[request.vector_env]))
+def answer_take_ups(learner: LearnerEnds) -> None:
+    learner.source.take(0.0)
+    for request in learner.channel.take_up_requests():
+        learner.channel.answer(TakeUp(request.vector_env, request.incarnation, 1, STATES[request.vector_env]))
 
 
 @pytest.fixture
@@ -126,11 +126,12 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
 
 def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> None:
     successor = bus.successor()
-    until(lambda: successor.poll(TURN_S) and (bus.learner.take(0.0), bus.learner.take_up_requests())[1], "asked")
-    bus.learner.answer(TakeUp(0, 1, 1, STATES[0]))
-    bus.learner.take(0.0)
-    bus.learner.close()
-    bus.learner = bus.source()
+    source, channel = bus.ends
+    until(lambda: successor.poll(TURN_S) and (source.take(0.0), channel.take_up_requests())[1], "asked")
+    channel.answer(TakeUp(0, 1, 1, STATES[0]))
+    source.take(0.0)
+    bus.ends.close()
+    bus.ends = bus.learner()
     check(bus.all_orders(successor))
 
 

@@ -16,6 +16,7 @@ from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
+from zmqrl.memory_backends._learner_channel import ZmqChannel
 from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack
@@ -54,7 +55,9 @@ class HandBroker:
         self._events = EventPipe()
         assert self.arena.fd is not None
         fds = {"events": self._events.write_fd}
-        self.source = ZmqSource(Boot("learner", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
+        learner = Boot("learner", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)})
+        self.channel = ZmqChannel(learner)
+        self.source = ZmqSource(learner, self.channel)
         self.sink = ZmqSink(Boot("worker", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
 
     def peer_of(self, kind: str) -> bytes:
@@ -76,6 +79,7 @@ class HandBroker:
     def close(self) -> None:
         self.sink.close()
         self.source.close()
+        self.channel.close()
         self.context.destroy(linger=0)
         self.arena.close()
         self._events.close()
@@ -110,9 +114,9 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
         broker.sockets["descriptors"].send(frame)
     broker.sockets["control"].send_multipart((peer, pack(bus.Books(broker=1, requests=[[99, 1, 2, 0]], known=None))))
     broker.sockets["control"].send_multipart((peer, BOOKS))
-    while not broker.source.take_up_requests():
+    while not broker.channel.take_up_requests():
         broker.source.take(WAIT_S)
-    assert [request.vector_env for request in broker.source.take_up_requests()] == [0]
+    assert [request.vector_env for request in broker.channel.take_up_requests()] == [0]
     broker.source.take(0.2)
     counts = broker.refused()
     assert (counts["not msgpack"], counts["kind"], counts["value"], counts["descriptors"]) == (5, 1, 1, 6)
@@ -139,7 +143,7 @@ def test_a_mutated_frame_is_taken_or_refused(
     hear = {
         "orders": broker.sink._hear,
         "record": broker.sink._hear,
-        "books": broker.source._hear,
+        "books": broker.channel._hear,
         "descriptors": broker.source._hear_descriptors,
     }[kind]
     try:
@@ -151,4 +155,4 @@ def test_a_mutated_frame_is_taken_or_refused(
     if segment is not None:
         broker.sink.abandon(segment)
     broker.source.take(0.0)
-    broker.source.take_up_requests()
+    broker.channel.take_up_requests()

@@ -15,8 +15,8 @@ import zmq
 from tests.memory_backends.real_bus import WAIT_S, RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.memory_backends.base import TakeUp
-from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.memory_backends.base import SegmentSource, TakeUp
+from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
 from zmqrl.types import SegmentId, Version
@@ -40,7 +40,7 @@ def write(sink: ZmqSink, index: int, incarnation: int = 0, rows: int = ROWS) -> 
     sink.seal(segment, SegmentId(0, incarnation, index), Version(0, index), rows)
 
 
-def take(source: ZmqSource, count: int, *sinks: ZmqSink) -> list[int]:
+def take(source: SegmentSource, count: int, *sinks: ZmqSink) -> list[int]:
     """Indexes of the next `count` segments, each with the payload that was written."""
     found: list[int] = []
 
@@ -62,7 +62,7 @@ def ready(sink: ZmqSink) -> None:
 
 
 def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: RealBus) -> None:
-    source = bus.source()
+    source, channel = bus.learner()
     child = bus.start([WORKER], bus.boot("worker", inherit=True))
     assert child.stdout is not None and child.stdout.readline() == "stepping\n"
     (sealed,) = until(lambda: source.take(TURN_S), "the sealed segment")
@@ -76,10 +76,10 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert ledger.balanced
 
     successor = bus.sink(spawn=1)
-    (request,) = until(lambda: successor.poll(TURN_S) and (source.take(TURN_S), source.take_up_requests())[1], "asked")
+    (request,) = until(lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.take_up_requests())[1], "asked")
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
-    assert source.take_up_requests() == [request], "asked again until answered"
-    source.answer(TakeUp(0, 1, 1, ()))
+    assert channel.take_up_requests() == [request], "asked again until answered"
+    channel.answer(TakeUp(0, 1, 1, ()))
     (order,) = until(lambda: successor.poll(TURN_S).streams, "orders")
     assert (order.incarnation, order.next_index, order.states) == (1, 1, ())
     write(successor, 1, incarnation=1)

@@ -12,7 +12,7 @@ import zmq
 
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, Endpoints
-from zmqrl.memory_backends.zmq import ZmqSource
+from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import StreamRecord
@@ -34,7 +34,9 @@ class HandBroker:
         self.descriptors.bind(endpoints.descriptors)
         self.control.bind(endpoints.control)
         assert self.arena.fd is not None
-        self.source = ZmqSource(Boot("learner", 0, 0, "local", plan, endpoints, {"arena": os.dup(self.arena.fd)}))
+        boot = Boot("learner", 0, 0, "local", plan, endpoints, {"arena": os.dup(self.arena.fd)})
+        self.ends = make_backend(plan).learner(boot)
+        self.source = self.ends.source
         assert self.source.take(0.0) == []
 
     def book(self, index: int) -> SlotRef:
@@ -57,7 +59,7 @@ class HandBroker:
 def broker(tmp_path: Path) -> Iterator[HandBroker]:
     held = HandBroker(tmp_path)
     yield held
-    held.source.close()
+    held.ends.close()
     held.context.destroy(linger=0)
     held.arena.close()
 

@@ -17,7 +17,7 @@ from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.memory_backends.base import Booked, LearnerWord, SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import Booked, LearnerChannel, LearnerEnds, LearnerWord, SegmentSource, TakenSegment
 from zmqrl.types import Array, Mode, SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.workers.beginning import begin
 from zmqrl.workers.counters import Counters
@@ -26,14 +26,18 @@ from zmqrl.workers.replay_checkpoint import metas_array
 BEFORE, RATIO = 100_000, 0.5
 
 
-def _stream(stored: int | None) -> SegmentSource:
+LEFT = LearnerWord(Version(1, 5), 0, 0)
+
+
+def _stream(stored: int | None, left: LearnerWord = LEFT, base: int = BEFORE) -> LearnerEnds:
     """What the arena knows of a leg in which `stored` rows came; None: it is new."""
     stream = create_autospec(SegmentSource, instance=True)
-    stream.left_word.return_value = None if stored is None else LearnerWord(Version(1, 5), 0, 0)
-    stream.base_env_steps.return_value = None if stored is None else BEFORE
+    channel = create_autospec(LearnerChannel, instance=True)
+    channel.left_word.return_value = None if stored is None else left
+    channel.base_env_steps.return_value = None if stored is None else base
     stream.booked.return_value = [] if stored is None else [Booked(1 << 16, 9, stored)]
     stream.restore.side_effect = lambda metas, _: [TakenSegment(SlotRef(i, 1), m) for i, m in enumerate(metas)]
-    return stream
+    return LearnerEnds(stream, channel)
 
 
 @pytest.fixture
@@ -100,9 +104,7 @@ def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: B
     if saved:
         store.save(Version(0, 36), {"w": np.zeros(2)}, {"env_steps": "900", "updates": "290"})
         store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
-    stream = _stream(1_000)
-    stream.left_word.return_value = LearnerWord(Version(0, 37), 310, 5)
-    stream.base_env_steps.return_value = 0
+    stream = _stream(1_000, LearnerWord(Version(0, 37), 310, 5), base=0)
     beginning = begin(replace(boot, spawn=1), store, stream)
     counters = beginning.counters
     assert (counters.incarnation, counters.env_steps) == (1, 1_000)

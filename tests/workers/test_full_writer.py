@@ -20,7 +20,7 @@ from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import StoreError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import SegmentSource
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.workers.counters import Counters
@@ -143,9 +143,10 @@ def test_a_full_with_replay_is_written_from_the_slots(tmp_path: Path) -> None:
         replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, index), Version(0, index), steps * envs))
     store = DirectoryStore(str(tmp_path / "store"), 3)
     source = create_autospec(SegmentSource, instance=True, columns=columns)
+    ends = LearnerEnds(source, create_autospec(LearnerChannel, instance=True))
     events, plan = create_autospec(EventPipe, instance=True), _plan(tmp_path)
     counters = Counters(n=7, rows=[0] * plan.streams, positions=[(0, 0)] * plan.streams)
-    learning = Learning(plan, create_autospec(Algorithm, instance=True), store, source, events, counters)
+    learning = Learning(plan, create_autospec(Algorithm, instance=True), store, ends, events, counters)
     learning.learner = create_autospec(OffPolicyLearner, instance=True)
     learning.learner.weights.return_value = {"w": np.ones(3)}
     learning.learner.state.return_value = {"adam": np.ones(3)}

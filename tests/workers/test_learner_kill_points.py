@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from zmqrl.broker.events import Announced, LearnerIs
+from zmqrl.broker.events import LearnerIs
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full, Saved
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerWord, TakenSegment, TakeUp
-from zmqrl.memory_backends.inproc import InprocSource, InprocStream
+from zmqrl.memory_backends.base import LearnerEnds, LearnerWord, TakenSegment, TakeUp
+from zmqrl.memory_backends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.types import Notice, SlotRef, Version, Weights
 from zmqrl.workers import learner
 from zmqrl.workers.counters import weights_sha256
@@ -83,21 +83,6 @@ class Source(InprocSource):
     def _released(self) -> None:
         self._state.handle(LearnerIs(0))  # as the report that is owed after it, over sockets
 
-    def leave_word(self, word: LearnerWord) -> None:
-        self._writes.next(f"record {word.version}")
-        super().leave_word(word)
-
-    def announce(self, notice: Notice) -> None:
-        self._writes.next(f"announce {notice.version}")
-        if self.notice is not None and self.notice.version != notice.version:
-            self._back = None
-        self.notice = notice
-        self._state.handle(Announced(notice, self._back))
-
-    def answer(self, take_up: TakeUp) -> None:
-        self._writes.next("answer")
-        super().answer(take_up)
-
     def take(self, timeout_s: float) -> list[TakenSegment]:
         taken = super().take(timeout_s)
         self._empty = 0 if taken else self._empty + 1
@@ -108,6 +93,24 @@ class Source(InprocSource):
         """The arena is not the learner's."""
 
 
+class Channel(InprocChannel):
+    def __init__(self, stream: InprocStream, writes: Writes) -> None:
+        super().__init__(stream)
+        self._writes = writes
+
+    def leave_word(self, word: LearnerWord) -> None:
+        self._writes.next(f"record {word.version}")
+        super().leave_word(word)
+
+    def announce(self, notice: Notice) -> None:
+        self._writes.next(f"announce {notice.version}")
+        super().announce(notice)
+
+    def answer(self, take_up: TakeUp) -> None:
+        self._writes.next("answer")
+        super().answer(take_up)
+
+
 class Bus:
     """What outlives a learner: the arena with the broker's state, a worker, and the store."""
 
@@ -116,15 +119,15 @@ class Bus:
         self.store, self.stream = Store(writes), InprocStream(plan)
         self._worker: RolloutWorker | None = None
 
-    def source(self) -> Source:
-        source = Source(self.stream, self._writes)
-        weights = StoredWeights(self.store, source)
+    def ends(self) -> LearnerEnds:
+        source, channel = Source(self.stream, self._writes), Channel(self.stream, self._writes)
+        weights = StoredWeights(self.store, channel)
         if self._worker is None:
             boot = Boot("worker", 0, 0, "local", self._plan)
             self._worker = RolloutWorker(boot, self.stream.sink, weights, EventPipe(None))
         self._worker._weights = weights
         source.collect = self._worker.turn
-        return source
+        return LearnerEnds(source, channel)
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +164,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
         sha = weights_sha256(learning.learner.weights(), learning.learner.network_names())
         ended.update(reason=reason, sha=sha, env_steps=learning.counters.env_steps, updates=learning.counters.updates)
 
-    monkeypatch.setattr(learner, "_source", lambda *_: (bus.source(), None))
+    monkeypatch.setattr(learner, "_ends", lambda *_: (bus.ends(), None))
     monkeypatch.setattr(learner, "make_store", lambda _: bus.store)
     monkeypatch.setattr(FullWriter, "due", lambda *_, **__: bus.store.newest_n % FULL_EVERY == FULL_EVERY - 1)
     monkeypatch.setattr(Learning, "ended", end)

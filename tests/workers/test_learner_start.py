@@ -16,7 +16,7 @@ from zmqrl.data_stores.base import Full, Saved
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import SegmentSource
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.types import Mode, Version, Weights
 from zmqrl.workers.beginning import begin
 from zmqrl.workers.learner import _first_weights
@@ -43,13 +43,14 @@ class _Store(MemoryStore):
 def _start(tmp_path: Path, mode: Mode, done: list[str], store: MemoryStore, resume: bool, total: int = 100_000) -> None:
     config = Config(run=RunSection(mode=mode, total_env_steps=total), algorithm={"kind": "ppo"})
     plan = plan_run(config, tmp_path / "run", time.time(), resume)
-    source = create_autospec(SegmentSource, instance=True)
-    source.left_word.return_value = None
-    source.announce.side_effect = lambda notice: done.append(f"announce {notice.version}")
-    start = begin(Boot("learner", 0, 0, "local", plan), store, source)
+    channel = create_autospec(LearnerChannel, instance=True)
+    ends = LearnerEnds(create_autospec(SegmentSource, instance=True), channel)
+    channel.left_word.return_value = None
+    channel.announce.side_effect = lambda notice: done.append(f"announce {notice.version}")
+    start = begin(Boot("learner", 0, 0, "local", plan), store, ends)
     algorithm = make_algorithm(config, plan.env)
     events = create_autospec(EventPipe, instance=True)
-    learning = Learning(plan, algorithm, store, source, events, start.counters)
+    learning = Learning(plan, algorithm, store, ends, events, start.counters)
     weights = _first_weights(learning, start)
     full = store.newest_full()
     assert full is not None

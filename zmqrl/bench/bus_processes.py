@@ -18,7 +18,9 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
 from zmqrl.entry import PARENT_VARIABLE, die_with_parent, read_line
-from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
+from zmqrl.memory_backends.base import SegmentSource
+from zmqrl.memory_backends.make import make_backend
+from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Array, ColumnSpec, EnvSpec, SegmentId, SpaceSpec, Version
 
@@ -71,7 +73,7 @@ def prepared(columns: tuple[ColumnSpec, ...]) -> dict[str, Array]:
 
 
 @contextmanager
-def running(columns: tuple[ColumnSpec, ...], workers: int, leases: int) -> Iterator[ZmqSource]:
+def running(columns: tuple[ColumnSpec, ...], workers: int, leases: int) -> Iterator[SegmentSource]:
     """The learner's end of a broker and its writers, which all end with the block."""
     with tempfile.TemporaryDirectory(prefix="zmqrl-bench-") as folder:
         plan = plan_of(columns, workers, leases, folder)
@@ -89,11 +91,11 @@ def running(columns: tuple[ColumnSpec, ...], workers: int, leases: int) -> Itera
             for index in range(workers):
                 worker = boot("worker", index, arena.fd)
                 processes.append(_start(["zmqrl.bench.bus_processes"], worker))
-            source = ZmqSource(boot("learner", 0, os.dup(arena.fd)))
+            ends = make_backend(plan).learner(boot("learner", 0, os.dup(arena.fd)))
             try:
-                yield source
+                yield ends.source
             finally:
-                source.close()
+                ends.close()
         finally:
             for process in reversed(processes):
                 _end(process)

@@ -19,6 +19,7 @@ from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent, bus
 from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
+from zmqrl.segment_transports.seal import Opening
 from zmqrl.types import Version
 from zmqrl.wire.gate import user_of
 
@@ -42,11 +43,13 @@ class Hearing:
         events: EventPipe,
         guarded: bool,
         clock: Callable[[], float] = time.monotonic,
+        opening: Opening | None = None,
     ) -> None:
         """`layout`: the arena's digest. `guarded`: other hosts participate, and messages may bear the gate's user.
 
-        `clock`: seconds, by which silence is judged.
+        `clock`: seconds, by which silence is judged. `opening`: of segments that another carrier than the bus brings.
         """
+        self._opening = opening
         self._clock = clock
         self._columns, self._layout, self._guarded = plan.columns, layout, guarded
         self._senders = Senders(plan)
@@ -68,6 +71,14 @@ class Hearing:
             raise WireError("not from there", f"descriptors from {user}")
         index, spawn, refs = unpack_descriptors(frames[0].bytes)
         return ev.Sealed(index, spawn, refs)
+
+    def carried(self, frames: Sequence[zmq.Frame]) -> ev.Delivered | None:
+        """A sealed segment from another carrier than the bus, as `pushed`."""
+        assert self._opening is not None, "what is carried is opened"
+        host = self._opening.open([frame.buffer for frame in frames])
+        if len(frames) < 2:
+            raise WireError("segment", "a seal without a segment")
+        return self._delivered(frames[1:], host)
 
     def _user_of(self, frame: zmq.Frame) -> str | None:
         return user_of(frame) if self._guarded else None

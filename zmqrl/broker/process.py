@@ -13,14 +13,19 @@ import zmq
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
+from zmqrl.broker.carried import Carried
 from zmqrl.broker.doors import Doors
 from zmqrl.broker.hearing import Hearing
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent
+from zmqrl.segment_transports.make import BUS, make_transport
+from zmqrl.segment_transports.seal import Opening
+from zmqrl.segment_transports.zmq import ZmqTransport
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.wire.active_clock import POLL_S, ActiveClock
@@ -46,6 +51,13 @@ def main(boot: Boot) -> int:
     return 0
 
 
+def _carried(boot: Boot) -> tuple[Carried | None, Opening | None]:
+    """Where the run's segments come from, unless it is the bus."""
+    if boot.plan.config.segment_transport.kind == BUS:
+        return None, None
+    return Carried(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys)
+
+
 class Broker:
     """Owned by the main thread."""
 
@@ -61,11 +73,17 @@ class Broker:
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
         self._clock = ActiveClock(self._heartbeat_s)
         parts = (self._state, self._answers, self._desk, self._events)
-        self._hearing = Hearing(boot.plan, digest, *parts, guarded, self._clock.now)
+        self._bus = ZmqTransport(NO_KEYS, boot.plan)
+        self._bus.use(self._doors.segments)
+        self._carried, opening = _carried(boot) if guarded else (None, None)
+        self._told_away: str | None = None
+        self._hearing = Hearing(boot.plan, digest, *parts, guarded, self._clock.now, opening)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
         for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
+        if self._carried is not None:
+            self._poller.register(self._carried.socket, zmq.POLLIN)
         self._stopping = self._unbound = False
 
     def stop(self) -> None:
@@ -100,6 +118,8 @@ class Broker:
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""
+        if self._carried is not None:
+            self._carried.close()
         self._answers.drops.close()
         refused = self._refused + self._doors.guard()
         if refused:
@@ -112,24 +132,27 @@ class Broker:
     def _round(self) -> None:
         incoming: list[ev.Event] = []
         now = self._clock.now()  # before what came is read: time in which this process was frozen is nobody's silence
-        self._drain(self._doors.segments, self._hearing.pushed, incoming)
-        self._drain(self._doors.control, self._hearing.said, incoming)
+        self._take(self._bus.receive(0.0), self._hearing.pushed, incoming)
+        if self._carried is not None:
+            self._take(self._carried.receive(MOST_MESSAGES), self._hearing.carried, incoming)
+        self._take(drain_frames(self._doors.control, MOST_MESSAGES), self._hearing.said, incoming)
         if now >= self._judge_at:
             self._judge_at = now + self._heartbeat_s
             incoming += self._hearing.silence(now)
             self._tell_refused()
             self._keep_bound()
+            self._tell_away()
         self._answers.act(self._state.handle_all(incoming))
         self._answers.give()
 
-    def _drain(
+    def _take(
         self,
-        socket: zmq.Socket[bytes],
+        messages: Sequence[Sequence[zmq.Frame]],
         hear: Callable[[Sequence[zmq.Frame]], ev.Event | None],
         incoming: list[ev.Event],
     ) -> None:
         """Input is never trusted: what is not understood is counted and discarded."""
-        for frames in drain_frames(socket, MOST_MESSAGES):
+        for frames in messages:
             try:
                 event = hear(frames)
             except WireError as error:
@@ -158,6 +181,14 @@ class Broker:
         if counts.total() != self._told_refused:
             self._told_refused = counts.total()
             self._events.send(agent.Refused(dict(counts)))
+
+    def _tell_away(self) -> None:
+        """The launcher is notified when the carrier of segments goes away, and when it is back."""
+        away = None if self._carried is None else self._carried.away
+        if (away is None) != (self._told_away is None):
+            back = "the segment transport delivers again"
+            self._problem(away or back, "no segments arrive over it; retrying" if away else "segments arrive")
+            self._told_away = away
 
     def _problem(self, cause: str, done: str) -> None:
         self._events.send(agent.ProblemReport(cause, done))

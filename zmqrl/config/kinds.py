@@ -8,13 +8,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zmqrl.config.codec import from_json
-from zmqrl.config.sections import FORBID_UNKNOWN, MemoryBackendSection, OrchestratorSection, StoreSection
+from zmqrl.config.sections import (
+    FORBID_UNKNOWN,
+    MemoryBackendSection,
+    OrchestratorSection,
+    SegmentTransportSection,
+    StoreSection,
+)
 from zmqrl.errors import ConfigError
 
 OPTIONS = "options"
 SECTIONS: Mapping[str, type[Any]] = {
     "store": StoreSection,
     "memory_backend": MemoryBackendSection,
+    "segment_transport": SegmentTransportSection,
     "orchestrator": OrchestratorSection,
 }
 KindConfig: TypeAlias = Callable[[str, str], type[Any]]

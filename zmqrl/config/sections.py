@@ -244,6 +244,18 @@ class MemoryBackendSection:
 
 
 @dataclass(frozen=True)
+class SegmentTransportSection:
+    """What carries the segments of workers on other hosts to the learner's host."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    kind: str = "zmq"
+    """Segment transport: `zmq` (the bus), or a dotted path. Other kinds carry segments outside the encrypted bus."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The kind's own keys; files have them next to `kind`."""
+
+
+@dataclass(frozen=True)
 class OrchestratorSection:
     """What starts processes: `auto` is `local` for the host `local` and `ssh` for the rest."""
 
@@ -347,6 +359,7 @@ class Config:
     hosts: Mapping[str, HostSection] = field(default_factory=lambda: {"local": HostSection()})
     store: StoreSection = field(default_factory=StoreSection)
     memory_backend: MemoryBackendSection = field(default_factory=MemoryBackendSection)
+    segment_transport: SegmentTransportSection = field(default_factory=SegmentTransportSection)
     orchestrator: OrchestratorSection = field(default_factory=OrchestratorSection)
     security: SecuritySection = field(default_factory=SecuritySection)
     ssh: SshSection = field(default_factory=SshSection)

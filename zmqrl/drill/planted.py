@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from zmqrl.config.plan import Boot
+from zmqrl.memory_backends._learner_channel import ZmqChannel
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.memory_backends.zmq import ZmqBackend, ZmqSource
 from zmqrl.types import Array
@@ -20,8 +21,8 @@ Columns = Mapping[str, Array]
 
 
 class _SpoilingSource(ZmqSource):
-    def __init__(self, boot: Boot, backend: type[_Spoiling]) -> None:
-        super().__init__(boot)
+    def __init__(self, boot: Boot, channel: ZmqChannel, backend: type[_Spoiling]) -> None:
+        super().__init__(boot, channel)
         self._backend = backend
         self._taken = 0
         self._before: dict[int, Columns] = {}
@@ -39,9 +40,8 @@ class _SpoilingSource(ZmqSource):
 
 
 class _Spoiling(ZmqBackend):
-    @classmethod
-    def source(cls, boot: Boot) -> SegmentSource:
-        return _SpoilingSource(boot, cls)
+    def _source(self, boot: Boot, channel: ZmqChannel) -> SegmentSource:
+        return _SpoilingSource(boot, channel, type(self))
 
     @classmethod
     def spoil(cls, columns: Columns, before: Columns) -> None:

@@ -22,6 +22,7 @@ from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.orchestrators.versions import processor_refusal
+from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
 
 NVIDIA = Path("/dev/nvidia0")
@@ -98,6 +99,12 @@ def check_frames(plan: RunPlan) -> None:
                 f"{MAX_MESSAGE_BYTES / 1e6:,.0f} MB in one frame; "
                 f"{' or '.join(fits) or 'smaller observations or actions'} would fit"
             )
+
+
+def check_transport(plan: RunPlan) -> None:
+    """Raise `ConfigError` when the configured segment transport cannot be used. Nothing is connected."""
+    if plan.config.segment_transport.kind != BUS:  # a plan for this machine alone is made without zmq
+        make_transport(plan)
 
 
 def _check_device(device: str, here: bool) -> None:

@@ -17,17 +17,25 @@ from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
+from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Mode
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
     "algorithm": ("zmqrl.algorithms", Algorithm),
     "store": ("zmqrl.data_stores", DataStore),
     "memory_backend": ("zmqrl.memory_backends", MemoryBackend),
+    "segment_transport": ("zmqrl.segment_transports", SegmentTransport),
     "orchestrator": ("zmqrl.orchestrators", Orchestrator),
 }
 """Section to the package of its kinds, and their base class."""
 WITHOUT_KEYS = frozenset(
-    {("orchestrator", "auto"), ("orchestrator", "local"), ("orchestrator", "ssh"), ("memory_backend", "zmq")}
+    {
+        ("orchestrator", "auto"),
+        ("orchestrator", "local"),
+        ("orchestrator", "ssh"),
+        ("memory_backend", "zmq"),
+        ("segment_transport", "zmq"),
+    }
 )
 """Kinds without keys of their own: their modules import what a command that only reads a configuration does without."""
 

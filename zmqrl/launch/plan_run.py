@@ -20,7 +20,14 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
-from zmqrl.launch.checks import check_frames, check_machine, check_parts, check_processor, zero_learning_rate
+from zmqrl.launch.checks import (
+    check_frames,
+    check_machine,
+    check_parts,
+    check_processor,
+    check_transport,
+    zero_learning_rate,
+)
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
@@ -78,6 +85,7 @@ def plan_run(
         if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)
         check_frames(plan)
+        check_transport(plan)
         check_recovery(plan)
         return plan
 

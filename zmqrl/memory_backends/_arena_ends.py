@@ -11,6 +11,7 @@ from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.errors import ArenaError
 from zmqrl.memory_backends.base import (
     Booked,
+    LearnerChannel,
     LearnerWord,
     OpenSegment,
     Orders,
@@ -22,7 +23,7 @@ from zmqrl.memory_backends.base import (
 )
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
-from zmqrl.types import Array, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
 MOST_KEPT_VIEWS = 1024
 """Slots whose views are kept; a replay of many slots would keep more Python objects than data."""
@@ -36,8 +37,6 @@ class ArenaSource(SegmentSource):
         self._taken_generation = [0] * arena.layout.slots
         self._expected: dict[int, tuple[int, int]] = {}
         self._fresh: deque[TakenSegment] = deque()
-        self._back: list[int] | None = None
-        """Goes with the first version that is announced after a `reattach` that rolled back."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -59,22 +58,11 @@ class ArenaSource(SegmentSource):
             restored.append(TakenSegment(ref, meta))
         return restored
 
-    def leave_word(self, word: LearnerWord) -> None:
-        self._arena.write_learner(word)
-
-    def left_word(self) -> LearnerWord | None:
-        return self._arena.read_learner()
-
-    def base_env_steps(self) -> int | None:
-        return self._arena.base_env_steps()
-
     def booked(self) -> list[Booked]:
         records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
         return [Booked(r.incarnation, r.next_index, r.stored) for r in records]
 
-    def reattach(
-        self, at: Version, stored: Sequence[int], metas: Sequence[SegmentMeta], columns: Mapping[str, Array]
-    ) -> Reattached:
+    def reattach(self, at: Version, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> Reattached:
         back = self._has_gone_past(at.n)
         indexed = [(self._arena.meta(ref.slot).id.index, ref) for ref in self._arena.held()]
         # First those that are past anyway: a death in the middle of this changes nothing of what comes out.
@@ -90,9 +78,8 @@ class ArenaSource(SegmentSource):
             self._arena.write_meta(ref.slot, meta)
             self._taken_generation[ref.slot] = ref.generation
         self.release(past[len(metas) :])
-        self._back = list(stored) if back else None
         replay = [TakenSegment(ref, meta) for ref, meta in zip(past, metas, strict=False)]
-        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0)
+        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0, back)
 
     def _has_gone_past(self, n: int) -> bool:
         """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
@@ -156,6 +143,34 @@ class ArenaSource(SegmentSource):
         taken = list(self._fresh)
         self._fresh.clear()
         return taken
+
+
+class ArenaChannel(LearnerChannel):
+    """What the learner leaves in the arena for its successor, and what the broker has left there."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._notice: Notice | None = None
+        self._back: list[int] | None = None
+        """Rows of each vector env at a rollback: sent with one version, until the next is announced."""
+
+    def roll_back(self, stored: Sequence[int]) -> None:
+        self._back = list(stored)
+
+    def leave_word(self, word: LearnerWord) -> None:
+        self._arena.write_learner(word)
+
+    def left_word(self) -> LearnerWord | None:
+        return self._arena.read_learner()
+
+    def base_env_steps(self) -> int | None:
+        return self._arena.base_env_steps()
+
+    def _note(self, notice: Notice) -> None:
+        """`notice` is announced now."""
+        if self._notice is not None and self._notice.version != notice.version:
+            self._back = None
+        self._notice = notice
 
 
 class SegmentWriter(ABC):

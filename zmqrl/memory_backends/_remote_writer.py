@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zmq
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.memory_backends._arena_ends import SegmentWriter
@@ -15,8 +14,8 @@ from zmqrl.messages.frames import pack
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Array, SegmentMeta, SlotRef
 
-COPY_BELOW = 65_536
-"""Bytes: a smaller frame is copied faster than it is shared with the I/O thread."""
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class RemoteWriter(SegmentWriter):
@@ -58,13 +57,8 @@ class RemoteWriter(SegmentWriter):
         self._columns.pop(ref, None)
         self._metas.pop(ref, None)
 
-    def send(self, socket: zmq.Socket[Any], index: int, spawn: int, ref: SlotRef) -> bool:
-        """One multipart message, without blocking; False when the queue is full: it is sent again until accepted."""
+    def frames(self, index: int, spawn: int, ref: SlotRef) -> list[Buffer]:
+        """The message of a sealed segment: its header and its columns."""
         header = pack(Segment(self._layout, index, spawn, ref, SegmentWords.of(self._metas[ref])))
-        frames: list[Any] = [header, *(self._columns[ref][c.name] for c in self._specs)]
-        try:
-            socket.copy_threshold = COPY_BELOW
-            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        return True
+        columns: list[Any] = [self._columns[ref][c.name] for c in self._specs]
+        return [header, *columns]

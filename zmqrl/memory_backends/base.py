@@ -1,6 +1,6 @@
-"""The experience stream seam: segments from workers (sink) to the learner (source).
+"""The experience stream seam: segments from workers (sink) to the learner (source), and the learner's channel.
 
-A `MemoryBackend` names the two ends. Contract tests in `tests/contracts/test_memory_backends.py` run over every kind.
+A `MemoryBackend` makes the ends. Contract tests in `tests/contracts/test_memory_backends.py` run over every kind.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.config.kinds import NoKeys
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.shared_memory.arena import LearnerWord
 from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
     "Booked",
+    "LearnerChannel",
+    "LearnerEnds",
     "LearnerWord",
     "LedgerView",
     "MemoryBackend",
@@ -56,10 +58,12 @@ class Reattached(NamedTuple):
     """Held again, in the order requested."""
     oldest_incarnation: int
     """Segments of earlier incarnations of a vector env no longer count: release them. 0: all count."""
+    rolled_back: bool
+    """Whether positions were reopened: the learner calls `LearnerChannel.roll_back` before its first `announce`."""
 
 
 class SegmentSource(ABC):
-    """The learner's end. Only the learner's main thread calls it."""
+    """The learner's end of the stream. Only the learner's main thread calls it."""
 
     @property
     @abstractmethod
@@ -79,7 +83,7 @@ class SegmentSource(ABC):
     def release(self, refs: Sequence[SlotRef]) -> None:
         """Give slots back; they may be overwritten at once. Never blocks.
 
-        Workers that wait for a slot are notified of it with the next `announce`, `report` or `take`.
+        Workers that wait for a slot are notified of it with the learner's next message, at the latest in `take`.
         """
 
     def is_held(self, ref: SlotRef) -> bool:
@@ -94,6 +98,53 @@ class SegmentSource(ABC):
         They are in no stream record of this attempt. ArenaError when a slot was leased before.
         """
 
+    def booked(self) -> list[Booked]:
+        """The current stream record of each vector env."""
+        return []
+
+    def reattach(self, at: Version, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> Reattached:
+        """sync, on a restart, before the first `announce`: hold what replay held at version `at`, and only that.
+
+        `columns [k, T, N, ...]` are its segments. Where the predecessor got further than `at`, positions from there
+        on are reopened (`Reattached.rolled_back`). ArenaError when fewer slots are held than segments are given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
+
+    @abstractmethod
+    def stored(self) -> int:
+        """Valid rows accepted as stored, all streams, this arena."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close sockets and views; safe to call twice."""
+
+
+class LearnerChannel(ABC):
+    """The learner's messages to the broker and its answers. Only the learner's main thread calls it.
+
+    Nothing here blocks. `SegmentSource.take` receives what the broker sends, and repeats what it has not confirmed.
+    """
+
+    @abstractmethod
+    def announce(self, notice: Notice) -> None:
+        """Make `notice` the current version for all workers; repeated until it is known."""
+
+    @abstractmethod
+    def report(self, env_steps: int, updates: int) -> None:
+        """Report the learner's progress to the rate limiter; absolute, so a lost report is harmless."""
+
+    @abstractmethod
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        """Handover requests seen by `take` and not answered yet (repeated until answered)."""
+
+    @abstractmethod
+    def answer(self, take_up: TakeUp) -> None:
+        """Send the successor its start state."""
+
+    def roll_back(self, stored: Sequence[int]) -> None:
+        """Reopen the positions after these rows of each vector env, with the version that is announced next."""
+        raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
+
     def leave_word(self, word: LearnerWord) -> None:
         """Store the learner's record for a successor, where the stream outlives the learner. Cheap; called often."""
         del word
@@ -106,44 +157,21 @@ class SegmentSource(ABC):
         """Env steps of the run before this stream, from the broker; None while unknown."""
         return None
 
-    def booked(self) -> list[Booked]:
-        """The current stream record of each vector env."""
-        return []
-
-    def reattach(
-        self, at: Version, stored: Sequence[int], metas: Sequence[SegmentMeta], columns: Mapping[str, Array]
-    ) -> Reattached:
-        """sync, on a restart, before the first `announce`: hold what replay held at version `at`, and only that.
-
-        `columns [k, T, N, ...]` are its segments, `stored` the rows of each vector env until then in this stream.
-        Where the predecessor got further than `at`, positions from there on are opened again. ArenaError when fewer
-        slots are held than segments are given.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
-
-    @abstractmethod
-    def announce(self, notice: Notice) -> None:
-        """Make `notice` the current version for all workers; never blocks, repeated until it is known."""
-
-    @abstractmethod
-    def report(self, env_steps: int, updates: int) -> None:
-        """Report the learner's progress to the rate limiter; never blocks; absolute, so a lost report is harmless."""
-
-    @abstractmethod
-    def take_up_requests(self) -> list[TakeUpRequest]:
-        """Requests seen by `take` and not answered yet (repeated until answered)."""
-
-    @abstractmethod
-    def answer(self, take_up: TakeUp) -> None:
-        """Send the successor its start state; never blocks."""
-
-    @abstractmethod
-    def stored(self) -> int:
-        """Valid rows accepted as stored, all streams, this arena."""
-
     @abstractmethod
     def close(self) -> None:
-        """Close sockets and views; safe to call twice."""
+        """Close sockets; safe to call twice."""
+
+
+class LearnerEnds(NamedTuple):
+    """What the learner is given of a stream."""
+
+    source: SegmentSource
+    channel: LearnerChannel
+
+    def close(self) -> None:
+        """Both; safe to call twice."""
+        self.source.close()
+        self.channel.close()
 
 
 @dataclass(frozen=True)
@@ -196,19 +224,21 @@ class SegmentSink(ABC):
 
 
 class MemoryBackend(ABC):
-    """A kind of experience stream."""
+    """A kind of experience stream. Each process of the run makes its own, for one end."""
 
     Config: ClassVar[type[Any]] = NoKeys
-    """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `memory_backend`."""
+    """Frozen dataclass of the kind's own keys, which stand next to `kind` in the section `memory_backend`."""
 
-    @classmethod
-    @abstractmethod
-    def source(cls, boot: Boot) -> SegmentSource:
-        """The learner's end, from its boot (endpoints and inherited descriptors)."""
+    def __init__(self, config: Any, plan: RunPlan) -> None:
+        """`config`: an instance of `Config`. Nothing is opened yet."""
+        self.config, self.plan = config, plan
 
-    @classmethod
     @abstractmethod
-    def sink(cls, boot: Boot) -> SegmentSink:
+    def learner(self, boot: Boot) -> LearnerEnds:
+        """The learner's ends, from its boot (endpoints and inherited descriptors)."""
+
+    @abstractmethod
+    def worker(self, boot: Boot) -> SegmentSink:
         """A worker's end."""
 
 

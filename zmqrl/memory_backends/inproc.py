@@ -9,13 +9,13 @@ from zmqrl.broker.events import Announced, Answered, Goodbye, LearnerIs, Sealed,
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
-from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.memory_backends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends.base import (
+    LearnerEnds,
     LedgerView,
     MemoryBackend,
     Orders,
     SegmentSink,
-    SegmentSource,
     TakenSegment,
     TakeUp,
     TakeUpRequest,
@@ -44,6 +44,7 @@ class InprocStream(LedgerView):
         self.arena = Arena.private(plan)
         self.state = BrokerState(plan, self.arena)
         self.source = InprocSource(self)
+        self.channel = InprocChannel(self)
         self.sink = InprocSink(self)
         self.state.handle(WorkerIs(0, 0, (), {}))
 
@@ -60,7 +61,6 @@ class InprocSource(ArenaSource):
         self.collect: Collect | None = None
         self.interrupted: Callable[[], bool] = lambda: False
         """Whether the run ends without the round that is being collected."""
-        self.notice: Notice | None = None
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         if not self._fresh:
@@ -72,9 +72,28 @@ class InprocSource(ArenaSource):
             self._scan()
         return self._all_fresh()
 
+    def close(self) -> None:
+        self._arena.close()
+
+    def _released(self) -> None:
+        """The next `handle` collects them."""
+
+
+class InprocChannel(ArenaChannel):
+    """Calls the broker's state."""
+
+    def __init__(self, stream: InprocStream) -> None:
+        super().__init__(stream.arena)
+        self._state = stream.state
+
+    @property
+    def notice(self) -> Notice | None:
+        """The version that was announced last."""
+        return self._notice
+
     def announce(self, notice: Notice) -> None:
-        self.notice = notice
-        self._state.handle(Announced(notice))
+        self._note(notice)
+        self._state.handle(Announced(notice, self._back))
 
     def report(self, env_steps: int, updates: int) -> None:
         self._state.handle(LearnerIs(updates))
@@ -86,10 +105,7 @@ class InprocSource(ArenaSource):
         self._state.handle(Answered(take_up))
 
     def close(self) -> None:
-        self._arena.close()
-
-    def _released(self) -> None:
-        """The next `handle` collects them."""
+        """Nothing is held."""
 
 
 class InprocSink(LeasedSink):
@@ -118,12 +134,11 @@ class InprocSink(LeasedSink):
 
 
 class InprocBackend(MemoryBackend):
-    """Both ends are made together: `InprocStream(plan)`; `source` alone is for a learner that collects on its own."""
+    """Both ends are made together: `InprocStream(plan)`; `learner` alone is for one that collects on its own."""
 
-    @classmethod
-    def source(cls, boot: Boot) -> SegmentSource:
-        return InprocStream(boot.plan).source
+    def learner(self, boot: Boot) -> LearnerEnds:
+        stream = InprocStream(boot.plan)
+        return LearnerEnds(stream.source, stream.channel)
 
-    @classmethod
-    def sink(cls, boot: Boot) -> SegmentSink:
+    def worker(self, boot: Boot) -> SegmentSink:
         raise ConfigError("inproc has no worker processes: set memory_backend.kind: zmq in sync and async")

@@ -9,33 +9,33 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
 
-from zmqrl.broker.env_records import PART_BYTES, pack_record
 from zmqrl.broker.events import Standing
 from zmqrl.config.plan import Boot
-from zmqrl.errors import ConfigError, WireError
+from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.memory_backends._learner_channel import ZmqChannel
 from zmqrl.memory_backends._record_fetching import RecordFetching
 from zmqrl.memory_backends._remote_writer import RemoteWriter
+from zmqrl.memory_backends._segment_sender import make_sender
 from zmqrl.memory_backends.base import (
+    LearnerEnds,
     MemoryBackend,
     Orders,
     SegmentSink,
     SegmentSource,
     StreamOrder,
     TakenSegment,
-    TakeUp,
-    TakeUpRequest,
 )
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Notice, SlotRef
+from zmqrl.types import SlotRef
 from zmqrl.wire.heartbeat import Heartbeat
 from zmqrl.wire.sockets import connect, drain, send
 
@@ -44,150 +44,57 @@ LAST_WORDS_HEARTBEATS = 4
 
 
 class ZmqSource(ArenaSource):
-    """The learner's end."""
+    """The learner's end: slots of the arena, named by descriptors. It waits on the channel's socket too."""
 
-    def __init__(self, boot: Boot) -> None:
-        if "arena" not in boot.fds:
-            raise ConfigError(f"host {boot.host!r} has no arena: the learner runs on the broker's host")
-        super().__init__(Arena.attach(boot.plan, boot.fds["arena"]))
-        self._heartbeat_s = boot.plan.config.limits.heartbeat_s
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._descriptors = connect(self._context, zmq.PULL, boot.endpoints.descriptors)
-        self._control = connect(self._context, zmq.DEALER, boot.endpoints.control)
+    def __init__(self, boot: Boot, channel: ZmqChannel) -> None:
+        super().__init__(channel.arena)
+        self._channel = channel
+        self._descriptors = connect(channel.context, zmq.PULL, boot.endpoints.descriptors)
         self._poller = zmq.Poller()
-        for socket in (self._descriptors, self._control):
+        for socket in (self._descriptors, channel.socket):
             self._poller.register(socket, zmq.POLLIN)
         self._broker = -1
-        self._notice: Notice | None = None
-        self._known = True
-        self._owes_report = False
-        self._refusals = Refusals(EventPipe(boot.fds.get("events")))
-        self._requests: list[TakeUpRequest] = []
-        self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
-        """Answered, with the index to continue at: packed until the broker has every part."""
-        self._offsets: dict[TakeUpRequest, int] = {}
-        """Which part of each answer the broker requested last."""
-        self._asked = self._came = False
-        self._progress = (0, 0)
-        self._moves = 0
-        self._heartbeat_at = 0.0
-        self._heartbeat = Heartbeat(
-            self._context,
-            boot.endpoints.control,
-            ("learner", boot.index, boot.spawn),
-            lambda: self._moves,
-            self._heartbeat_s,
-        )
+        self._came = False
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         deadline = time.monotonic() + timeout_s
-        self._moves += 1
+        channel = self._channel
+        channel.moves += 1
         while True:
             now = time.monotonic()
-            if now >= self._heartbeat_at:
-                self._beat(now)
-            elif self._owes_report:
-                self._report()
+            if channel.send_due(now):
+                if not self._came:  # a descriptor may have been lost on its way
+                    self._scan()
+                self._came = False
             self._drain()
-            if self._fresh or self._asked or now >= deadline:
-                self._asked = False
+            asked = channel.pop_asked()
+            if self._fresh or asked or now >= deadline:
                 return self._all_fresh()
-            self._poller.poll(math.ceil(max(0.0, min(deadline, self._heartbeat_at) - now) * 1000))
-
-    def announce(self, notice: Notice) -> None:
-        if self._notice is not None and self._notice.version != notice.version:
-            self._back = None
-        self._notice, self._known, self._owes_report = notice, False, False
-        send(self._control, pack(bus.Announce(notice, None if self._back is None else list(self._back))))
-
-    def report(self, env_steps: int, updates: int) -> None:
-        if self._owes_report or (env_steps, updates) != self._progress:
-            self._progress = (env_steps, updates)
-            self._report()
-
-    def take_up_requests(self) -> list[TakeUpRequest]:
-        return list(self._requests)
-
-    def answer(self, take_up: TakeUp) -> None:
-        for request in [r for r in self._requests if r.vector_env == take_up.vector_env]:
-            self._requests.remove(request)
-            if request.incarnation == take_up.incarnation:
-                self._records[request] = (take_up.next_index, pack_record(take_up.states))
-                self._send_part(request)
+            self._poller.poll(math.ceil(max(0.0, min(deadline, channel.heartbeat_at) - now) * 1000))
 
     def close(self) -> None:
-        self._heartbeat.close()
-        self._context.destroy(linger=int(self._heartbeat_s * 1000))
+        self._descriptors.close()
         self._fresh.clear()
         self._arena.close()
 
-    def _hear_books(self, books: bus.Books) -> None:
-        """What the broker requests: of an answer that was given, its next part follows at once."""
-        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in books.requests}
-        self._records = {r: record for r, record in self._records.items() if r in self._offsets}
-        self._requests = [r for r in self._offsets if r not in self._records]
-        self._asked = bool(self._requests)
-        left = PART_BYTES
-        for request in list(self._records):
-            left -= self._send_part(request) if left > 0 else 0
-        self._known = self._notice is None or books.known == self._notice.version
-
-    def _send_part(self, request: TakeUpRequest) -> int:
-        """Bytes sent of the record. It is discarded after its last part: if that is lost, it is requested again."""
-        next_index, record = self._records[request]
-        offset = self._offsets.get(request, 0)
-        content = record[offset : offset + PART_BYTES]
-        part = bus.AnswerPart(request.vector_env, request.incarnation, next_index, len(record), offset, content)
-        send(self._control, pack(bus.Answer(part)))
-        if offset + len(content) >= len(record):
-            del self._records[request]
-        return len(content)
-
     def _released(self) -> None:
-        self._owes_report = True  # any message makes the broker look; one usually follows at once
-
-    def _report(self) -> None:
-        self._owes_report = False
-        send(self._control, pack(bus.LearnerReport(*self._progress)))
-
-    def _beat(self, now: float) -> None:
-        self._heartbeat_at = now + self._heartbeat_s
-        self._report()
-        self._refusals.report()
-        if self._notice is not None and not self._known:
-            self.announce(self._notice)
-        if not self._came:  # a descriptor may have been lost on its way
-            self._scan()
-        self._came = False
+        self._channel.owe_report()  # any message makes the broker look; one usually follows at once
 
     def _drain(self) -> None:
         if self._arena.broker_incarnation != self._broker:
             self._broker = self._arena.broker_incarnation
-            self._known = self._notice is None
+            self._channel.broker_replaced()
             self._scan()
         for frame in drain(self._descriptors):
             self._came = True
-            self._guarded(self._hear_descriptors, frame)
-        for frame in drain(self._control):
-            self._guarded(self._hear, frame)
-
-    def _guarded(self, hear: Callable[[bytes], None], frame: bytes) -> None:
-        """What is not understood is counted and discarded: whatever matters is sent again."""
-        try:
-            hear(frame)
-        except WireError as error:
-            self._refusals.add(error.reason)
+            try:
+                self._hear_descriptors(frame)
+            except WireError as error:  # counted and discarded: whatever matters is sent again
+                self._channel.refusals.add(error.reason)
+        self._channel.drain()
 
     def _hear_descriptors(self, frame: bytes) -> None:
         self._offer(unpack_descriptors(frame)[2])
-
-    def _hear(self, frame: bytes) -> None:
-        message = unpack(frame)
-        if not isinstance(message, bus.Books):
-            raise WireError("kind", bus.kind_of(message))
-        if any(row.vector_env >= self._arena.layout.streams for row in message.requests):
-            raise WireError("value", "books.requests: no such vector env")
-        self._hear_books(message)
 
 
 class ZmqSink(LeasedSink):
@@ -202,7 +109,10 @@ class ZmqSink(LeasedSink):
         self._index, self._spawn = boot.index, boot.spawn
         self._heartbeat_s = boot.plan.config.limits.heartbeat_s
         self._context: zmq.Context[Any] = zmq.Context()
-        self._segments = connect(self._context, zmq.PUSH, boot.endpoints.segments, boot.keys)
+        if self._remote is None:
+            self._descriptors = connect(self._context, zmq.PUSH, boot.endpoints.segments)
+        else:
+            self._sender = make_sender(boot, self._context)
         self._control = connect(self._context, zmq.DEALER, boot.endpoints.control, boot.keys)
         self._wake = boot.fds.get("wake")
         self._poller = zmq.Poller()
@@ -243,6 +153,7 @@ class ZmqSink(LeasedSink):
             self._flush()
             if self._remote is not None:
                 self._wait_until_booked()
+                self._sender.close()
             send(self._control, pack(bus.Goodbye(self._index, self._spawn)))
             self._heartbeat.close()
             self._context.destroy(linger=int(self._heartbeat_s * 1000))
@@ -258,10 +169,10 @@ class ZmqSink(LeasedSink):
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         if self._remote is None:
-            send(self._segments, pack_descriptors(self._index, self._spawn, refs))
+            send(self._descriptors, pack_descriptors(self._index, self._spawn, refs))
         else:
             for ref in refs:
-                self._remote.send(self._segments, self._index, self._spawn, ref)
+                self._sender.send(self._remote.frames(self._index, self._spawn, ref))
         self._resend_at = time.monotonic() + RESEND_HEARTBEATS * self._heartbeat_s
 
     def _is_new_broker(self) -> bool:
@@ -367,10 +278,12 @@ class ZmqSink(LeasedSink):
 class ZmqBackend(MemoryBackend):
     """Broker and arena; the kind of sync and async."""
 
-    @classmethod
-    def source(cls, boot: Boot) -> SegmentSource:
-        return ZmqSource(boot)
+    def learner(self, boot: Boot) -> LearnerEnds:
+        channel = ZmqChannel(boot)
+        return LearnerEnds(self._source(boot, channel), channel)
 
-    @classmethod
-    def sink(cls, boot: Boot) -> SegmentSink:
+    def worker(self, boot: Boot) -> SegmentSink:
         return ZmqSink(boot)
+
+    def _source(self, boot: Boot, channel: ZmqChannel) -> SegmentSource:
+        return ZmqSource(boot, channel)

@@ -32,7 +32,7 @@ def run_async_on_policy(learning: Learning) -> str:
         batch = gather(learning.source.columns, [s.ref for s in batch_segments], [s.meta for s in batch_segments])
         learning.source.release([segment.ref for segment in batch_segments])
         learning.note(batch)
-        learning.source.report(learning.counters.env_steps, learning.counters.updates)
+        learning.channel.report(learning.counters.env_steps, learning.counters.updates)
         learning.learned(learner.learn(batch, learning.progress))
         reason = learning.boundary()
         learning.publish(announce=reason is None)
@@ -64,7 +64,7 @@ def run_async_off_policy(learning: Learning, replay: UniformReplay) -> str:
         )
         if due > 0 and replay.size:
             learning.learned(learner.update(replay, due, learning.progress))
-        learning.source.report(counters.env_steps, counters.updates + counters.updates_forgiven)
+        learning.channel.report(counters.env_steps, counters.updates + counters.updates_forgiven)
         if due <= 0 and learning.reason_to_end() is None:
             learning.emit_metrics()
             continue

@@ -14,7 +14,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.errors import StoreError
-from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.types import Version, Weights
 from zmqrl.workers.counters import Counters
@@ -48,7 +48,7 @@ class Beginning:
     """async: segments before (incarnation, index) of each vector env are in `counters.env_steps` already."""
 
 
-def await_store(boot: Boot, store: DataStore, source: SegmentSource, saving: Saving) -> None:
+def await_store(boot: Boot, store: DataStore, channel: LearnerChannel, saving: Saving) -> None:
     """Wait for a store that is away: without it a replaced learner would begin at env step 0.
 
     A learner leaves its record in the arena after it has saved a version. StoreError after `store.wait_s`.
@@ -60,7 +60,7 @@ def await_store(boot: Boot, store: DataStore, source: SegmentSource, saving: Sav
                 f"{boot.plan.store_path} is empty, but this run has written there: the store is unavailable"
             )
 
-    if boot.spawn > 0 and source.left_word() is not None:
+    if boot.spawn > 0 and channel.left_word() is not None:
         saving.insist("the store", look, "the start of the replacement learner waits, retrying")
 
 
@@ -71,25 +71,27 @@ def _has_full(store: DataStore) -> bool:
         return True
 
 
-def begin(boot: Boot, store: DataStore, source: SegmentSource) -> Beginning:
+def begin(boot: Boot, store: DataStore, ends: LearnerEnds) -> Beginning:
     """Call before anything is announced. `TrainingFailed` when the run cannot continue."""
     plan = boot.plan
     if boot.spawn == 0 and not plan.resume:
         return Beginning(_fresh(boot))
     full = _newest_full(plan, store, boot.spawn)
-    counters = _counters(boot, store, source, full)
+    counters = _counters(boot, store, ends.channel, full)
     published = _published(store, full) if plan.config.run.mode == "async" and not plan.from_scratch else None
     if published is not None:
         full, counters = None, _at(published, counters, boot.spawn == 0)
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
-    if plan.config.run.mode == "single" or boot.spawn == 0 or source.left_word() is None:
-        held = restore_segments(full.arrays, source) if full is not None else []
+    if plan.config.run.mode == "single" or boot.spawn == 0 or ends.channel.left_word() is None:
+        held = restore_segments(full.arrays, ends.source) if full is not None else []
         return Beginning(_rebased(plan, counters), full, published, held)
     if plan.config.run.mode == "async":
-        return _go_on(plan, counters, source, full, published)
+        return _go_on(plan, counters, ends, full, published)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
-    again = source.reattach(at, counters.rows[: plan.config.env.vector_envs], metas, columns)
+    again = ends.source.reattach(at, metas, columns)
+    if again.rolled_back:
+        ends.channel.roll_back(counters.rows[: plan.config.env.vector_envs])
     return Beginning(counters, full, held=again.replay, oldest_incarnation=again.oldest_incarnation)
 
 
@@ -128,10 +130,10 @@ def _at(published: PublishedVersion, counters: Counters, resumed: bool) -> Count
 
 
 def _go_on(
-    plan: RunPlan, counters: Counters, source: SegmentSource, full: Full | None, published: PublishedVersion | None
+    plan: RunPlan, counters: Counters, ends: LearnerEnds, full: Full | None, published: PublishedVersion | None
 ) -> Beginning:
     """async: the stream records count, also what the predecessor took and this learner never sees."""
-    booked, base = source.booked(), source.base_env_steps()
+    booked, base = ends.source.booked(), ends.channel.base_env_steps()
     # A predecessor may have begun this leg from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base
     env_steps = before + sum(stream.rows for stream in booked)
@@ -173,12 +175,12 @@ def _fresh(boot: Boot) -> Counters:
     )
 
 
-def _counters(boot: Boot, store: DataStore, source: SegmentSource, full: Full | None) -> Counters:
+def _counters(boot: Boot, store: DataStore, channel: LearnerChannel, full: Full | None) -> Counters:
     """Those of FULL under the next incarnation, else fresh ones."""
     fresh = _fresh(boot)
     stored: Any = full.meta["counters"] if full is not None else {}
     counters = replace(fresh, **stored)
-    newest, word = store.newest(), source.left_word()
+    newest, word = store.newest(), channel.left_word()
     versions = (full.version if full else None, newest[0] if newest else None, word.version if word else None)
     seen = max((version for version in versions if version is not None), default=Version(0, 0))
     lost = counters.updates_lost

@@ -18,11 +18,11 @@ from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LedgerView, MemoryBackend, SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import LearnerEnds, LedgerView, TakenSegment
 from zmqrl.memory_backends.inproc import InprocSource
+from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
-from zmqrl.plugins import load
 from zmqrl.replay.build import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
@@ -40,12 +40,12 @@ def main(boot: Boot) -> int:
     plan, events = boot.plan, EventPipe(boot.fds.get("events"))
     algorithm = make_algorithm(plan.config, plan.env)
     store = make_store(plan)
-    source, ledger = _source(boot, store, events)
+    ends, ledger = _ends(boot, store, events)
     limits, wait_s = plan.config.limits, plan.config.store.wait_s
-    await_store(boot, store, source, Saving(events, wait_s, limits.grace_s / 2, lambda: False))
-    beginning = begin(boot, store, source)
+    await_store(boot, store, ends.channel, Saving(events, wait_s, limits.grace_s / 2, lambda: False))
+    beginning = begin(boot, store, ends)
     full = beginning.full
-    learning = Learning(plan, algorithm, store, source, events, beginning.counters, ledger)
+    learning = Learning(plan, algorithm, store, ends, events, beginning.counters, ledger)
     if plan.resume and boot.spawn == 0:
         _tell_resumed(events, beginning)
     damaged = store.passed_over()
@@ -57,8 +57,8 @@ def main(boot: Boot) -> int:
         learning.fulls.hurry()
     learning.oldest_incarnation, learning.counted = beginning.oldest_incarnation, beginning.counted
     signal.signal(signal.SIGTERM, lambda *_: learning.end.request_stop())
-    if isinstance(source, InprocSource):
-        source.interrupted = lambda: learning.end.overdue is not None
+    if isinstance(ends.source, InprocSource):
+        ends.source.interrupted = lambda: learning.end.overdue is not None
     if full is not None:
         learning.restore_episodes(full)
     weights = _first_weights(learning, beginning)
@@ -72,7 +72,7 @@ def main(boot: Boot) -> int:
         learning.ended(learning.goal_reached() or _run(learning, replay))
         store.finish()
     finally:
-        source.close()
+        ends.close()
     return 0
 
 
@@ -171,9 +171,7 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _source(boot: Boot, store: DataStore, events: EventPipe) -> tuple[SegmentSource, LedgerView | None]:
+def _ends(boot: Boot, store: DataStore, events: EventPipe) -> tuple[LearnerEnds, LedgerView | None]:
     if boot.plan.config.run.mode == "single":
         return single_stream(boot, store, events)
-    kind = boot.plan.config.memory_backend.kind
-    source: SegmentSource = load(kind, "zmqrl.memory_backends", MemoryBackend).source(boot)
-    return source, None
+    return make_backend(boot.plan).learner(boot), None

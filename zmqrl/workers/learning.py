@@ -13,7 +13,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerWord, LedgerView, SegmentSource, TakenSegment, TakeUp
+from zmqrl.memory_backends.base import LearnerEnds, LearnerWord, LedgerView, TakenSegment, TakeUp
 from zmqrl.messages import agent
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.uniform import UniformReplay
@@ -39,7 +39,7 @@ class Learning:
         plan: RunPlan,
         algorithm: Algorithm,
         store: DataStore,
-        source: SegmentSource,
+        ends: LearnerEnds,
         events: EventPipe,
         counters: Counters,
         ledger: LedgerView | None = None,
@@ -49,7 +49,7 @@ class Learning:
         self.config = plan.config
         self.algorithm = algorithm
         self.store = store
-        self.source = source
+        self.source, self.channel = ends
         self.events = events
         self.counters = counters
         self._ledger = ledger
@@ -98,10 +98,10 @@ class Learning:
 
     def answer_take_ups(self) -> None:
         """Send successors their start state, once the record has reached what the broker has accepted."""
-        for request in self.source.take_up_requests():
+        for request in self.channel.take_up_requests():
             index, states = self.episodes.record(request.vector_env)
             if index >= request.next_index:
-                self.source.answer(TakeUp(request.vector_env, request.incarnation, index, states))
+                self.channel.answer(TakeUp(request.vector_env, request.incarnation, index, states))
 
     def note(self, batch: SegmentBatch) -> None:
         """Count a batch that is about to be used."""
@@ -198,7 +198,7 @@ class Learning:
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
         self.leave_word()
-        self.source.announce(notice)
+        self.channel.announce(notice)
         if self.config.run.mode == "single":
             self.events.send(agent.NewVersion(notice))
 
@@ -209,7 +209,7 @@ class Learning:
         """
         counters = self.counters
         word = LearnerWord(self.version, counters.updates, counters.updates_lost, self.oldest_incarnation)
-        self.source.leave_word(word)
+        self.channel.leave_word(word)
 
     def save_full(
         self, last: bool = False, replay: UniformReplay | None = None, without: Collection[int] = ()

@@ -19,9 +19,9 @@ from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import MemoryBackend, OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
-from zmqrl.plugins import load
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, SegmentId, Version
 from zmqrl.workers.rollout import Rollout
@@ -44,7 +44,7 @@ class WeightsSource(Protocol):
 
 def main(boot: Boot) -> int:
     """Step until a stop is requested. Exit code 0; what the env or anything else raises goes up to `entry`."""
-    sink: SegmentSink = load(boot.plan.config.memory_backend.kind, "zmqrl.memory_backends", MemoryBackend).sink(boot)
+    sink = make_backend(boot.plan).worker(boot)
     worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     try:

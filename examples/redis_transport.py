@@ -1,0 +1,145 @@
+"""Experience of remote workers over Redis streams, as a segment transport in one file.
+
+hosts.yaml:
+
+    segment_transport: {kind: redis_transport:RedisTransport, url: rediss://redis.lab:6379}
+    code: {sync: [redis_transport.py]}
+
+The password is taken from the environment variable REDISCLI_AUTH of each host that has workers, and of the learner's
+host. Redis may lose everything (FLUSHALL, a restart) and close every connection: a worker sends a segment again until
+the broker has acknowledged it over the bus, and the broker stores it once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError, TransportError
+from zmqrl.segment_transports.base import SegmentTransport
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PASSWORD_VARIABLE = "REDISCLI_AUTH"
+CALL_S = 3.0
+"""Limit of a connection attempt, and of each call beyond its own wait."""
+MOST_READ = 64
+"""Messages of one call of `receive`."""
+MOST_KEPT = 10_000
+"""Messages in Redis: more are of a run whose broker is away for long; the oldest are dropped and sent again."""
+EXPIRE_S = 3600
+"""A stream that nobody writes to any more is removed by Redis."""
+
+
+@dataclass(frozen=True)
+class RedisConfig:
+    """Where Redis is."""
+
+    url: str
+    """`rediss://HOST:PORT/DB`; `redis://` (without TLS) for an address of the loopback only. Without password."""
+    ca: str | None = None
+    """File with the certificate authority of the server, on each host; null: those of the system."""
+
+
+class RedisTransport(SegmentTransport):
+    """One Redis stream per run. The broker reads from its beginning and deletes what it has read."""
+
+    Config: ClassVar[type[Any]] = RedisConfig
+
+    def __init__(self, config: RedisConfig, plan: RunPlan) -> None:
+        super().__init__(config, plan)
+        _check(config.url)
+        self._key = f"zmqrl:{plan.run_id}:segments"
+        self._receives = False
+        self._client: redis.Redis | None = None
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        fields = {f"{number:04}": bytes(frame) for number, frame in enumerate(frames)}
+        with self._mapped() as client:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.xadd(self._key, fields, maxlen=MOST_KEPT)  # type: ignore[arg-type]
+            pipeline.expire(self._key, EXPIRE_S)
+            pipeline.execute()
+        return True
+
+    def receive(self, timeout_s: float) -> list[list[bytes]]:
+        self._receives = True
+        with self._mapped() as client:
+            streams: Any = client.xread({self._key: "0"}, MOST_READ, max(1, int(timeout_s * 1000)))
+            entries = streams[0][1] if streams else []
+            if entries:
+                client.xdel(self._key, *[number for number, _ in entries])
+        return [list(fields.values()) for _, fields in entries]
+
+    def close(self) -> None:
+        if self._client is None:
+            return
+        try:
+            if self._receives:
+                self._client.delete(self._key)
+        except redis.RedisError:
+            pass  # Redis removes it after EXPIRE_S
+        finally:
+            self._client.close()
+
+    @contextmanager
+    def _mapped(self) -> Iterator[redis.Redis]:
+        """The client; its errors become those of zmqrl."""
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            yield self._client
+        except redis.AuthenticationError as error:
+            raise ConfigError(f"{self.config.url}: {error}; set {PASSWORD_VARIABLE} on this host") from error
+        except redis.RedisError as error:
+            raise TransportError(f"{self.config.url}: {type(error).__name__}: {error}") from error
+
+    def _connect(self) -> redis.Redis:
+        tls = {"ssl_ca_certs": self.config.ca} if self.config.ca and self.config.url.startswith("rediss:") else {}
+        client: redis.Redis = redis.Redis.from_url(
+            self.config.url,
+            password=os.environ.get(PASSWORD_VARIABLE),
+            socket_connect_timeout=CALL_S,
+            socket_timeout=CALL_S,
+            retry=Retry(NoBackoff(), 1),
+            protocol=2,
+            **tls,
+        )
+        return client
+
+
+def _check(url: str) -> None:
+    """ConfigError unless the URL is one of Redis, without a password, and encrypted outside of this machine."""
+    key, parts = "segment_transport.url", urlsplit(url)
+    try:
+        port = parts.port or 6379
+    except ValueError as error:
+        raise ConfigError(f"{key}: {url!r}: {error}") from error
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+        raise ConfigError(f"{key}: {url!r}: write rediss://HOST:PORT/DB")
+    clean = f"{parts.hostname}:{port}{parts.path}"
+    if parts.password is not None or parts.query:
+        raise ConfigError(f"{key}: {clean!r} has a password or a query, which would be stored with the run; "
+                          f"set {PASSWORD_VARIABLE} in the environment of each host")  # fmt: skip
+    if parts.scheme == "redis" and not _is_loopback(parts.hostname):
+        raise ConfigError(
+            f"{key}: {url!r}: experience would travel unencrypted; write rediss://{clean}, which needs TLS in Redis"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

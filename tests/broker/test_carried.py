@@ -1,0 +1,140 @@
+"""Segments over another carrier than the bus: received by a thread, bound to the host that sealed them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from tests.broker.test_hearing import FAR as FAR_KEYS
+from tests.broker.test_hearing import SERVER, Ear
+from tests.broker.test_senders import segment
+from tests.shared_memory.bus_plans import bus_plan
+from tests.waiting import until
+from zmqrl.broker import events as ev
+from zmqrl.broker.carried import JOIN_S, Carried
+from zmqrl.config.kinds import NO_KEYS
+from zmqrl.config.plan import Keys
+from zmqrl.errors import ConfigError, TransportError, WireError
+from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.segment_transports.seal import Opening, Sealing
+from zmqrl.wire.sockets import bind, connect
+
+LOCAL, FAR, MOST = 0, 1, 100
+
+
+class Hand(SegmentTransport):
+    """Gives what the test puts into it."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_KEYS, bus_plan())
+        self.next: list[Sequence[bytes]] | Exception = []
+        self.closed_in: str | None = None
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        raise NotImplementedError
+
+    def receive(self, timeout_s: float) -> list[Sequence[bytes]]:
+        given = self.next
+        if isinstance(given, Exception):
+            raise given
+        self.next = []
+        time.sleep(0.01)
+        return given
+
+    def close(self) -> None:
+        self.closed_in = threading.current_thread().name
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def carried(hand: Hand) -> Iterator[Carried]:
+    made = Carried(hand)
+    yield made
+    made.close()
+
+
+def received(carried: Carried) -> list[list[bytes]]:
+    assert carried.socket.poll(5000), "nothing was received"
+    return [[frame.bytes for frame in frames] for frames in carried.receive(MOST)]
+
+
+def test_messages_are_handed_to_the_loop_of_the_broker(hand: Hand, carried: Carried) -> None:
+    hand.next = [[b"a", b"b" * 100_000], [], [b"c"]]
+    found = received(carried)
+    while len(found) < 2:
+        found += received(carried)
+    assert found == [[b"a", b"b" * 100_000], [b"c"]]
+
+
+def test_a_carrier_that_is_away_is_tried_again(hand: Hand, carried: Carried) -> None:
+    hand.next = TransportError("it is away")
+    until(lambda: carried.away == "it is away")
+    hand.next = [[b"again"]]
+    assert received(carried) == [[b"again"]]
+    assert carried.away is None
+
+
+@pytest.mark.parametrize("error", [ConfigError("wrong password"), ValueError("a defect of the transport")])
+def test_any_other_error_ends_the_broker(hand: Hand, carried: Carried, error: Exception) -> None:
+    hand.next = error
+
+    def look() -> bool:
+        carried.receive(MOST)
+        return False
+
+    with pytest.raises(type(error), match=str(error)):
+        until(look)
+
+
+@pytest.mark.timed
+def test_it_ends_in_time_and_closes_the_transport_in_its_thread(hand: Hand) -> None:
+    carried = Carried(hand)
+    begun = time.monotonic()
+    carried.close()
+    assert time.monotonic() - begun < JOIN_S / 2
+    assert hand.closed_in == "segment-transport"
+
+
+@pytest.fixture
+def ear(tmp_path: Path) -> Iterator[Ear]:
+    made = Ear(tmp_path)
+    yield made
+    made.close()
+
+
+def frames_of(message: Sequence[Any]) -> list[zmq.Frame]:
+    """As a socket gives them."""
+    context: zmq.Context[Any] = zmq.Context()
+    pull = bind(context, zmq.PULL, "inproc://frames")
+    push = connect(context, zmq.PUSH, "inproc://frames")
+    push.send_multipart(message)
+    found = pull.recv_multipart(copy=False)
+    context.destroy(linger=0)
+    return list(found)
+
+
+def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(ear: Ear) -> None:
+    run_id = ear.plan.run_id
+    ear.hearing._opening = Opening(run_id, Keys(SERVER[0], server_secret=SERVER[1], allowed={FAR_KEYS[0]: "far"}))
+    sealing = Sealing(run_id, Keys(SERVER[0], *FAR_KEYS))
+    heard = ear.hearing.carried(frames_of(sealing.seal(segment(ear, FAR))))
+    assert isinstance(heard, ev.Delivered) and heard.index == FAR
+    for message, reason in (
+        (sealing.seal(segment(ear, LOCAL)), "host"),
+        (Sealing(run_id, None).seal(segment(ear, FAR)), "unknown key"),
+        (sealing.seal([]), "segment"),
+        (segment(ear, FAR), "wrong seal"),
+    ):
+        with pytest.raises(WireError) as refusal:
+            ear.hearing.carried(frames_of(message))
+        assert refusal.value.reason == reason

@@ -1,0 +1,152 @@
+"""Every kind of segment transport passes the suite, and what it does to messages changes nothing of what is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from tests.contracts.segment_transport_suite import SUITE, Ends, Make
+from tests.memory_backends.far_bus import FarBus, pair, ready, take, write
+from tests.memory_backends.faulty_transport import FaultyConfig, FaultyTransport
+from tests.redis_server import redis_ends, redis_server
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
+from zmqrl.broker.doors import Doors
+from zmqrl.config.kinds import NO_KEYS
+from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.plugins import modules
+from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.segment_transports.zmq import ZmqTransport
+from zmqrl.wire.sockets import connect
+
+pytestmark = pytest.mark.whole
+FAULTY = "tests.memory_backends.faulty_transport:FaultyTransport"
+SEGMENTS, AT_ONCE = 40, 2
+
+
+class _GuardedTransport(ZmqTransport):
+    """The broker's end; its loop answers the requests of the gate."""
+
+    doors: Doors
+
+    def receive(self, timeout_s: float) -> list[list[Any]]:
+        poller = zmq.Poller()
+        for socket in (self.doors.segments, *self.doors.guards):
+            poller.register(socket, zmq.POLLIN)
+        ready = poller.poll(int(timeout_s * 1000))
+        self.doors.guard()
+        found = super().receive(0.0)
+        return found if found or not ready else self.receive(timeout_s)
+
+
+@contextmanager
+def bus_maker(folder: Path) -> Iterator[Make]:
+    server, far = pair(), pair()
+    context: zmq.Context[Any] = zmq.Context()
+
+    @contextmanager
+    def make(run_id: str) -> Iterator[Ends]:
+        plan = replace(bus_plan(), run_id=run_id)
+        names = ("segments", "descriptors", "notices", "control")
+        (folder / run_id).mkdir(mode=0o700)
+        ends = Endpoints(**{name: f"ipc://{folder}/{run_id}/{name}" for name in names})
+        keys = Keys(server[0], server_secret=server[1], allowed={far[0]: "b"})
+        sender, receiver = ZmqTransport(NO_KEYS, plan), _GuardedTransport(NO_KEYS, plan)
+        receiver.doors = Doors(ends, Listen("127.0.0.1"), keys)
+        receiver.use(receiver.doors.segments)
+        assert receiver.doors.ports is not None
+        far_end = Endpoints.tcp("127.0.0.1", receiver.doors.ports)
+        socket = connect(context, zmq.PUSH, far_end.segments, Keys(server[0], *far))
+        sender.use(socket)
+        try:
+            yield Ends(sender, receiver)
+        finally:
+            socket.close()
+            receiver.doors.close()
+
+    yield make
+    context.destroy(linger=0)
+
+
+@contextmanager
+def folder_maker(folder: Path) -> Iterator[Make]:
+    @contextmanager
+    def make(run_id: str) -> Iterator[Ends]:
+        plan, config = replace(bus_plan(), run_id=run_id), FaultyConfig(str(folder))
+        yield Ends(FaultyTransport(config, plan), FaultyTransport(config, plan))
+
+    yield make
+
+
+@contextmanager
+def redis_maker(folder: Path) -> Iterator[Make]:
+    with redis_server(folder) as server:
+        yield redis_ends(server)
+
+
+@contextmanager
+def redis_tls_maker(folder: Path) -> Iterator[Make]:
+    with redis_server(folder, tls=True) as server:
+        yield redis_ends(server)
+
+
+MAKERS: Mapping[str, Callable[[Path], Any]] = {
+    "zmq": bus_maker,
+    "folder": folder_maker,
+    "redis": redis_maker,
+    "redis with TLS": redis_tls_maker,
+}
+
+
+def test_every_kind_of_the_package_has_a_maker() -> None:
+    assert set(modules("zmqrl.segment_transports", SegmentTransport)) <= set(MAKERS)
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    with MAKERS[request.param](tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("promise", SUITE, ids=lambda promise: promise.__name__)
+def test_the_contract(make: Make, promise: Callable[[Make], None]) -> None:
+    promise(make)
+
+
+def refused(events: list[dict[str, Any]]) -> dict[str, int]:
+    """The counts that were reported last."""
+    return next((event["counts"] for event in reversed(events) if event["event"] == "refused"), {})
+
+
+@pytest.mark.parametrize(("fault", "reasons"), [
+    ("none", set()),
+    ("lost", set()),
+    ("doubled", set()),
+    ("reordered", set()),
+    ("torn", {"wrong seal"}),
+])  # fmt: skip
+def test_each_segment_is_stored_once_and_whole(tmp_path: Path, fault: str, reasons: set[str]) -> None:
+    transport = SegmentTransportSection(FAULTY, {"folder": str(tmp_path / "carried"), "fault": fault})
+    bus = FarBus(tmp_path, transport=transport)
+    try:
+        source, sink = bus.source(), bus.far_sink()
+        ready(sink)
+        for index in range(0, SEGMENTS, AT_ONCE):
+            for more in range(AT_ONCE):
+                write(sink, index + more)
+            assert take(source, AT_ONCE, sink) == list(range(index, index + AT_ONCE))
+        until(lambda: sink.poll(0.05) and not sink.unacknowledged(), "acknowledgements")
+        ledger = bus.arena.ledger()
+        assert (ledger.produced, ledger.stored, ledger.balanced) == (SEGMENTS * ROWS, SEGMENTS * ROWS, True)
+        counts = refused(bus.events.read(1.0)) if reasons else {}
+        assert reasons <= set(counts), json.dumps(counts)
+    finally:
+        bus.close()

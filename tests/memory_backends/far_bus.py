@@ -1,0 +1,102 @@
+"""A bus whose worker is on another host: no arena, tcp and CURVE, or another carrier for its segments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import zmq
+
+from tests.memory_backends.event_pipe import EventPipe
+from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
+from zmqrl.config.plan import Boot, Endpoints, Keys, Listen
+from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.memory_backends.base import SegmentSource
+from zmqrl.memory_backends.zmq import ZmqSink
+from zmqrl.types import SegmentId, Version
+from zmqrl.wire.agent_link import AgentLink
+
+TURN_S = 0.05
+BUS = SegmentTransportSection()
+
+
+def pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+class FarBus(RealBus):
+    """The broker listens on loopback too; host b may come in."""
+
+    def __init__(self, folder: Path, lost_after_s: float = 20.0, transport: SegmentTransportSection = BUS) -> None:
+        server, far = pair(), pair()
+        self.server_keys = Keys(server[0], server_secret=server[1], allowed={far[0]: "b"})
+        self.far_keys = Keys(server[0], *far)
+        self.listen = Listen("127.0.0.1")
+        self.events = EventPipe()
+        plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
+        limits = replace(plan.config.limits, lost_after_s=lost_after_s)
+        config = replace(plan.config, limits=limits, segment_transport=transport)
+        super().__init__(replace(plan, config=config, workers={"b": 1}), folder)
+        self.listen = Listen("127.0.0.1", self._ports())
+        self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)
+        self.far_agent = AgentLink(self.far, self.far_keys)
+        self._ends.append(self.far_agent)
+
+    def boot(self, role: str, index: int = 0, spawn: int = 0, inherit: bool = False) -> Boot:
+        near = super().boot(role, index, spawn, inherit)
+        if role != "broker":
+            return near
+        return replace(
+            near, keys=self.server_keys, listen=self.listen, fds={**near.fds, "events": self.events.write_fd}
+        )
+
+    def far_sink(self, spawn: int = 0) -> ZmqSink:
+        self._ends.append(ZmqSink(Boot("worker", 0, spawn, "b", self.plan, self.far, keys=self.far_keys)))
+        return self._ends[-1]  # type: ignore[no-any-return]
+
+    def _ports(self) -> tuple[int, int, int]:
+        said = self.events.read(WAIT_S)[0]
+        assert said["event"] == "listening"
+        segments, notices, control = said["ports"]
+        return segments, notices, control
+
+    def said_lost(self) -> bool:
+        events = self.events.read(TURN_S)
+        return any(event.get("state") == "lost" and event["role"] == "worker" for event in events)
+
+    def close(self) -> None:
+        super().close()
+        self.events.close()
+
+
+def write(sink: ZmqSink, index: int, incarnation: int = 0) -> None:
+    segment = until(lambda: sink.open(0) or (sink.poll(TURN_S) and None), "a lease")
+    for name, column in segment.columns.items():
+        column[...] = index if name in ("obs", "action", "reward") else 1
+    sink.progress(0, ROWS)
+    sink.seal(segment, SegmentId(0, incarnation, index), Version(0, index), ROWS)
+
+
+def take(source: SegmentSource, count: int, sink: ZmqSink) -> list[int]:
+    """Indexes of the next segments; each came whole."""
+    found: list[int] = []
+
+    def turn() -> bool:
+        sink.poll(0.0)
+        for taken in source.take(TURN_S):
+            for name in ("obs", "action", "reward"):
+                assert (source.columns[name][taken.ref.slot] == taken.meta.id.index).all()
+            assert source.columns["valid"][taken.ref.slot].all()
+            found.append(taken.meta.id.index)
+            source.release([taken.ref])
+        return len(found) >= count
+
+    until(turn, f"{count} segments")
+    return found
+
+
+def ready(sink: ZmqSink) -> None:
+    until(lambda: sink.poll(TURN_S).streams, "orders")

@@ -1,0 +1,266 @@
+"""The example of a segment transport: whatever Redis loses, each row is stored once; secrets stay out of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
+from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.redis_server import PASSWORD, RedisServer, redis_server
+from tests.running import ROOT, environment
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.waiting import until
+from zmqrl.config.codec import to_json
+from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.drill.drill import outside_check
+from zmqrl.drill.runs import WITNESS, Asked, learning_run, record_folder, witness_config
+from zmqrl.drill.scenarios import SCENARIOS
+from zmqrl.drill.subject import Subject
+from zmqrl.errors import ConfigError, TransportError
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+
+KIND = "examples.redis_transport:RedisTransport"
+FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")
+FAULTS = (FLUSH, KILL, FLUSH, KILL, FLUSH, FLUSH, KILL, FLUSH, KILL, FLUSH, KILL, FLUSH)
+"""7 times everything in Redis is lost, 5 times every connection."""
+RUN_S = 40.0
+LOCAL = "redis://127.0.0.1:6379/0"
+
+
+def states(pid: int) -> list[str]:
+    """Of the threads of a process, as `/proc` names them."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return [stat.rpartition(")")[2].split()[0] for stat in stats]
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The broker receives nothing meanwhile. The first message answers its last request, the next ones lie in Redis."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: all(state == "T" for state in states(pid)), "every thread to stop")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("url", "said"), [
+    ("redis://10.0.0.5:6379/1", r"unencrypted; write rediss://10\.0\.0\.5:6379/1"),
+    ("redis://redis.lab", r"unencrypted; write rediss://redis\.lab:6379"),
+    ("rediss://:hunter2@redis.lab:6379", f"set {PASSWORD_VARIABLE} in the environment"),
+    ("rediss://redis.lab:6379?password=hunter2", f"set {PASSWORD_VARIABLE} in the environment"),
+    ("http://redis.lab", "write rediss://HOST:PORT/DB"),
+    ("rediss://redis.lab:port", "port"),
+])  # fmt: skip
+def test_a_url_that_would_expose_something_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refusal:
+        RedisTransport(RedisConfig(url), bus_plan())
+    assert str(refusal.value).startswith("segment_transport.url: ")
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
+    command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert f"{file}:4: segment_transport.url: 'redis://10.0.0.5': " in line, line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("url", [LOCAL, "redis://localhost", "redis://[::1]:7000", "rediss://redis.lab:6379/2"])
+def test_a_url_of_this_machine_or_with_tls_is_accepted(url: str) -> None:
+    RedisTransport(RedisConfig(url), bus_plan())
+
+
+def test_a_server_that_is_away_and_a_wrong_password(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = RedisTransport(RedisConfig("redis://127.0.0.1:9"), bus_plan())
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1:9"):
+        away.send([b"frame"])
+    away.close()
+    monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
+    transport = RedisTransport(server.config, bus_plan())
+    with pytest.raises(ConfigError, match=f"set {PASSWORD_VARIABLE} on this host"):
+        transport.receive(0.1)
+    transport.close()
+
+
+@pytest.mark.whole
+def test_segments_in_redis_are_lost_and_each_is_stored_once(server: RedisServer, tmp_path: Path) -> None:
+    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, to_json(server.config)))
+    try:
+        source, sink = bus.source(), bus.far_sink()
+        ready(sink)
+        segments = 4 * len(FAULTS)
+        for index in range(0, segments, 2):
+            until(lambda: sink.poll(0.05) and len(sink._free) == 2, "leases")
+            with stopped(bus.broker.pid):
+                for more in (0, 1):
+                    write(sink, index + more)
+                    sink.poll(0.0)  # sends it
+                if index % 4 == 0:
+                    server.command(*FAULTS[index // 4])
+            assert take(source, 2, sink) == [index, index + 1]
+        until(lambda: sink.poll(0.05) and not sink.unacknowledged(), "acknowledgements")
+        ledger = bus.arena.ledger()
+        assert (ledger.produced, ledger.stored, ledger.balanced) == (segments * ROWS, segments * ROWS, True)
+        assert calls(server, "xadd") >= segments + FAULTS.count(FLUSH), "what was lost was sent again"
+    finally:
+        bus.close()
+
+
+def problems(bus: FarBus) -> list[str]:
+    """What the broker has reported since the last call: what was done about it."""
+    return [event["done"] for event in bus.events.read(0.0) if event["event"] == "problem"]
+
+
+@pytest.mark.whole
+def test_an_outage_is_waited_for_and_reported_once(server: RedisServer, tmp_path: Path) -> None:
+    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, to_json(server.config)))
+    try:
+        source, sink = bus.source(), bus.far_sink()
+        ready(sink)
+        write(sink, 0)
+        assert take(source, 1, sink) == [0]
+        server.stop()
+        write(sink, 1)
+        reported: list[str] = []
+        until(lambda: (sink.poll(0.05) and reported.extend(problems(bus))) or reported, "the report")
+        assert source.take(0.2) == [] and sink.unacknowledged() == 1
+        assert server.start()
+        assert take(source, 1, sink) == [1]
+        until(lambda: reported.extend(problems(bus)) or len(reported) > 1, "the end of the outage")
+        assert reported == ["no segments arrive over it; retrying", "segments arrive"]
+        assert bus.arena.ledger().balanced
+    finally:
+        bus.close()
+
+
+@dataclass
+class Launched(Subject):
+    """A run whose workers are on a host that joins by a file: here too, over tcp of this machine."""
+
+    worker: subprocess.Popen[str] | None = None
+
+    def start(self, resume: bool = False) -> None:
+        """`zmqrl launch`, then `zmqrl worker --connect` with the file that it names."""
+        assert not resume
+        arguments = ["launch", *self.arguments, "--run-dir", self.run_dir, "--plain"]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "zmqrl", *map(str, arguments)],
+                cwd=ROOT,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        file = until(self._connection_file, lambda: self.last_words(), RUN_S)
+        self.worker = subprocess.Popen(
+            [sys.executable, "-m", "zmqrl", "worker", "--connect", file],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def _connection_file(self) -> str | None:
+        assert self.exit_code is None, self.last_words()
+        found = re.search(r"(/\S+\.connect)", self.last_words())
+        return found and found[1]
+
+    def kill(self) -> None:
+        """The worker's command too."""
+        super().kill()
+        if self.worker is not None:
+            if self.worker.poll() is None:
+                self.worker.kill()
+            self.worker.communicate()
+
+
+def launched(folder: Path, server: RedisServer) -> Launched:
+    asked = Asked(SCENARIOS["ppo-sync"], 1, 60.0, folder, len(FAULTS))
+    config: dict[str, Any] = {
+        **witness_config(asked, learning_run(asked)[0].plan),
+        "hosts": {"local": {"workers": 0}, "far": {"manual": True, "workers": 2}},
+        "min_workers": 2,
+        "segment_transport": {"kind": KIND, **to_json(server.config)},
+    }
+    file = folder / "hosts.yaml"
+    file.write_text(json.dumps(config))
+    plan = plan_run(load(None, file).config, folder / WITNESS, time.time())
+    return Launched(WITNESS, plan, [str(file)], witness=True)
+
+
+def calls(server: RedisServer, command: str) -> int:
+    """How often Redis has executed it."""
+    found = re.search(rf"cmdstat_{command}:calls=(\d+)", server.command("info", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.whole
+def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path: Path) -> None:
+    subject = launched(tmp_path, server)
+    try:
+        subject.start()
+        until(lambda: (version := subject.look().version) and version.n > 2, lambda: subject.last_words(), RUN_S)
+        for fault in FAULTS:
+            sent = calls(server, "xadd")
+            with stopped(subject.look().processes["broker-0"].pid):
+                until(lambda: calls(server, "xadd") > sent + 1, lambda: subject.last_words(), RUN_S)  # noqa: B023
+                server.command(*fault)
+            before = subject.look().version
+            until(lambda: subject.look().version != before, lambda: subject.last_words(), RUN_S)  # noqa: B023
+        code = subject.stop()
+        assert code == 0, subject.last_words()
+        assert subject.worker is not None
+        said = subject.worker.communicate(timeout=RUN_S)[0]
+        assert subject.worker.returncode == 0, said
+    finally:
+        subject.kill()
+    assert subject.left == []
+    outside = outside_check(subject, record_folder(tmp_path))
+    assert (outside.lost, outside.doubled, outside.foreign) == (0, 0, 0), outside.findings
+    summary = subject.summary()
+    assert summary is not None and summary["ledger"]["balanced"], summary
+    segments = outside.rows // (subject.plan.config.env.num_envs * subject.plan.config.env.segment_steps)
+    assert segments > len(FAULTS)
+    assert calls(server, "xadd") >= segments + FAULTS.count(FLUSH), "every segment travelled through Redis"
+    assert (calls(server, "flushall"), calls(server, r"client\|kill")) == (7, 5)
+    assert server.command("keys", "*") == "", "the run left something in Redis"
+    written = [path for path in (*subject.run_dir.rglob("*"), subject.output) if path.is_file()]
+    assert not [path for path in written if PASSWORD.encode() in path.read_bytes()], "a secret was written"
+
+
+def test_the_example_names_its_own_keys(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  urll: {LOCAL}\n")
+    with pytest.raises(ConfigError, match=r"hosts\.yaml:4: segment_transport\.urll: unknown key .*did you mean 'url'"):
+        load(None, file)
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport: {{kind: {KIND}, url: {LOCAL}}}\n")
+    config = load(None, file).config.segment_transport
+    assert replace(config, options={}) == SegmentTransportSection(KIND)
+    assert config.options == {"url": LOCAL, "ca": None}

@@ -1,0 +1,91 @@
+"""The example of docs/extending.md in its own file: it passes the suite, and carries segments to a real broker."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.contracts.segment_transport_suite import SUITE, Ends
+from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.running import ROOT
+from tests.shared_memory.bus_plans import ROWS, bus_plan
+from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.errors import ConfigError, TransportError
+from zmqrl.launch.configure import load
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+MODULE, KIND = "folder_transport", "folder_transport:FolderTransport"
+
+
+def block(name: str) -> str:
+    """The code of the page whose first line is `# name`."""
+    found = re.search(rf"```\w+\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"{name} is not on the page"
+    return found[1]
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Imported as a user's module is, in this process and in those that it starts."""
+    (tmp_path / f"{MODULE}.py").write_text(block(f"{MODULE}.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    yield importlib.import_module(MODULE)
+    del sys.modules[MODULE]
+
+
+def test_the_example_passes_the_suite(example: ModuleType, tmp_path: Path) -> None:
+    @contextmanager
+    def make(run_id: str) -> Iterator[Ends]:
+        plan, config = replace(bus_plan(), run_id=run_id), example.FolderConfig(str(tmp_path / "carried"))
+        ends = Ends(*(example.FolderTransport(config, plan) for _ in range(2)))
+        yield ends
+        for end in ends:
+            end.close()
+        assert not (tmp_path / "carried" / run_id).exists()
+
+    for promise in SUITE:
+        promise(make)
+
+
+@pytest.mark.whole
+def test_the_example_carries_segments(example: ModuleType, tmp_path: Path) -> None:
+    carried = tmp_path / "carried"
+    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, {"path": str(carried), "look_every_s": 0.02}))
+    try:
+        source, sink = bus.source(), bus.far_sink()
+        ready(sink)
+        for index in range(6):
+            write(sink, index)
+            assert take(source, 1, sink) == [index]
+        assert bus.arena.ledger().stored == 6 * ROWS
+        assert (carried / bus.plan.run_id).is_dir(), "they did not travel over the bus"
+    finally:
+        bus.close()
+
+
+def test_its_errors_are_those_of_the_page(example: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^segment_transport\.path: 'relative'"):
+        example.FolderTransport(example.FolderConfig("relative"), bus_plan())
+    (tmp_path / "file").touch()
+    with pytest.raises(TransportError, match="file"):
+        example.FolderTransport(example.FolderConfig(str(tmp_path / "file")), bus_plan()).send([b"frame"])
+
+
+def test_the_hosts_file_of_the_page_is_valid(example: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(block("hosts.yaml"))
+    section = load(None, file).config.segment_transport
+    assert (section.kind, section.options["path"]) == (KIND, "/nfs/segments")
+    file.write_text(block("hosts.yaml").replace("path:", "paths:"))
+    with pytest.raises(ConfigError, match="did you mean 'path'"):
+        load(None, file)

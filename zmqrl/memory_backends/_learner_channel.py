@@ -1,0 +1,152 @@
+"""The learner's channel to the broker over control: versions, progress and answers out, handover requests in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from zmqrl.broker.env_records import PART_BYTES, pack_record
+from zmqrl.config.plan import Boot
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.logs.events import EventPipe, Refusals
+from zmqrl.memory_backends._arena_ends import ArenaChannel
+from zmqrl.memory_backends.base import TakeUp, TakeUpRequest
+from zmqrl.messages import bus
+from zmqrl.messages.frames import pack, unpack
+from zmqrl.shared_memory.arena import Arena
+from zmqrl.types import Notice
+from zmqrl.wire.heartbeat import Heartbeat
+from zmqrl.wire.sockets import connect, drain, send
+
+
+class ZmqChannel(ArenaChannel):
+    """Holds what both of the learner's ends use: the context and the arena. `ZmqSource.take` drives it."""
+
+    def __init__(self, boot: Boot) -> None:
+        if "arena" not in boot.fds:
+            raise ConfigError(f"host {boot.host!r} has no arena: the learner runs on the broker's host")
+        self.arena = Arena.attach(boot.plan, boot.fds["arena"])
+        super().__init__(self.arena)
+        self._heartbeat_s = boot.plan.config.limits.heartbeat_s
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.socket = connect(self.context, zmq.DEALER, boot.endpoints.control)
+        """To poll; readable means `drain`."""
+        self.refusals = Refusals(EventPipe(boot.fds.get("events")))
+        self.moves = 0
+        """Progress of the learner's main thread, which its heartbeats report."""
+        self.heartbeat_at = 0.0
+        """When `send_due` has something to send again, in monotonic seconds."""
+        self._known = True
+        self._owes_report = False
+        self._requests: list[TakeUpRequest] = []
+        self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
+        """Answered, with the index to continue at: packed until the broker has every part."""
+        self._offsets: dict[TakeUpRequest, int] = {}
+        """Which part of each answer the broker requested last."""
+        self._asked = False
+        self._progress = (0, 0)
+        self._heartbeat = Heartbeat(
+            self.context,
+            boot.endpoints.control,
+            ("learner", boot.index, boot.spawn),
+            lambda: self.moves,
+            self._heartbeat_s,
+        )
+
+    # the learner
+
+    def announce(self, notice: Notice) -> None:
+        self._note(notice)
+        self._known = self._owes_report = False
+        send(self.socket, pack(bus.Announce(notice, None if self._back is None else list(self._back))))
+
+    def report(self, env_steps: int, updates: int) -> None:
+        if self._owes_report or (env_steps, updates) != self._progress:
+            self._progress = (env_steps, updates)
+            self._report()
+
+    def take_up_requests(self) -> list[TakeUpRequest]:
+        return list(self._requests)
+
+    def answer(self, take_up: TakeUp) -> None:
+        for request in [r for r in self._requests if r.vector_env == take_up.vector_env]:
+            self._requests.remove(request)
+            if request.incarnation == take_up.incarnation:
+                self._records[request] = (take_up.next_index, pack_record(take_up.states))
+                self._send_part(request)
+
+    def close(self) -> None:
+        self._heartbeat.close()
+        self.context.destroy(linger=int(self._heartbeat_s * 1000))
+        self.arena.close()
+
+    # the source
+
+    def send_due(self, now: float) -> bool:
+        """Send what is owed; whether a heartbeat was due, with which everything unconfirmed is repeated."""
+        if now < self.heartbeat_at:
+            if self._owes_report:
+                self._report()
+            return False
+        self.heartbeat_at = now + self._heartbeat_s
+        self._report()
+        self.refusals.report()
+        if self._notice is not None and not self._known:
+            self.announce(self._notice)
+        return True
+
+    def owe_report(self) -> None:
+        """Slots became free: the broker should look."""
+        self._owes_report = True
+
+    def broker_replaced(self) -> None:
+        """Another broker: it does not know the current version."""
+        self._known = self._notice is None
+
+    def pop_asked(self) -> bool:
+        """Whether handover requests came since the last call."""
+        asked, self._asked = self._asked, False
+        return asked
+
+    def drain(self) -> None:
+        """Read what came. What is not understood is counted and discarded: whatever matters is sent again."""
+        for frame in drain(self.socket):
+            try:
+                self._hear(frame)
+            except WireError as error:
+                self.refusals.add(error.reason)
+
+    def _hear(self, frame: bytes) -> None:
+        message = unpack(frame)
+        if not isinstance(message, bus.Books):
+            raise WireError("kind", bus.kind_of(message))
+        if any(row.vector_env >= self.arena.layout.streams for row in message.requests):
+            raise WireError("value", "books.requests: no such vector env")
+        self._hear_books(message)
+
+    def _hear_books(self, books: bus.Books) -> None:
+        """What the broker requests: of an answer that was given, its next part follows at once."""
+        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in books.requests}
+        self._records = {r: record for r, record in self._records.items() if r in self._offsets}
+        self._requests = [r for r in self._offsets if r not in self._records]
+        self._asked = bool(self._requests)
+        left = PART_BYTES
+        for request in list(self._records):
+            left -= self._send_part(request) if left > 0 else 0
+        self._known = self._notice is None or books.known == self._notice.version
+
+    def _send_part(self, request: TakeUpRequest) -> int:
+        """Bytes sent of the record. It is discarded after its last part: if that is lost, it is requested again."""
+        next_index, record = self._records[request]
+        offset = self._offsets.get(request, 0)
+        content = record[offset : offset + PART_BYTES]
+        part = bus.AnswerPart(request.vector_env, request.incarnation, next_index, len(record), offset, content)
+        send(self.socket, pack(bus.Answer(part)))
+        if offset + len(content) >= len(record):
+            del self._records[request]
+        return len(content)
+
+    def _report(self) -> None:
+        self._owes_report = False
+        send(self.socket, pack(bus.LearnerReport(*self._progress)))
