@@ -169,7 +169,7 @@ def _resumed_or_new(asked: _Asked) -> _Asked:
 def _submit(asked: _Asked, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.launch.checks import check_new_directory
-    from zmqrl.launch.plan_run import plan_run
+    from zmqrl.launch.plan_run import ask_hosts, plan_run
     from zmqrl.launch.submit import submit
 
     if asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
@@ -179,8 +179,11 @@ def _submit(asked: _Asked, hosts_file: Path) -> int:
     if asked.resume is None:
         check_new_directory(directory)
     plan = plan_run(loaded.config, directory, asked.started_at, False, loaded.sources)
+    config = ask_hosts(loaded.config)
+    if config is not loaded.config:
+        plan = plan_run(config, directory, asked.started_at, False, loaded.sources)
     job = submit(plan, hosts_file, list(_words(asked)))
-    click.echo(f"job {job} submitted; its run: zmqrl status {plan.run_dir}")
+    click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
     return 0
 
 

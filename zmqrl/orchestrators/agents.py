@@ -25,6 +25,8 @@ from zmqrl.orchestrators.versions import clock_warnings, processor_refusal, refu
 
 KILL_WAIT_S = 3.0
 CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
+RECORDS_END_S = 2.0
+"""What an engine may take to record that a command has ended."""
 Warn: TypeAlias = Callable[[str, str], None]
 
 
@@ -97,6 +99,10 @@ class Agent(ABC):
         """Why it ended before its handshake, where known."""
         return None
 
+    def cut_off(self) -> HostFailed | None:
+        """Why its engine ended it after its handshake, where the engine reports that."""
+        return None
+
     @abstractmethod
     def kill(self) -> None:
         """It does not end on its own."""
@@ -150,11 +156,13 @@ class PipedAgent(Agent):
     def end(self) -> Ended:
         killed: tuple[str, ...] = ()
         left: Sequence[str] = ()
-        until = time.monotonic() + CANCEL_S
+        cancel_at = time.monotonic() + RECORDS_END_S
+        until = cancel_at + CANCEL_S
         try:
             while (left := self.remaining()) and time.monotonic() < until:
-                killed = killed or tuple(left)
-                self.cancel(left)
+                if time.monotonic() >= cancel_at:
+                    killed = killed or tuple(left)
+                    self.cancel(left)
                 time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
         except HostFailed as error:
             left = (f"? (unreachable: {error.cause})",)
@@ -248,7 +256,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
         if agent.told.refused:
             self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
         code = agent.wait(KILL_WAIT_S)
-        why = None if introduced else agent.silent_end(code)
+        why = agent.cut_off() if introduced else agent.silent_end(code)
         if why is not None:
             self.put(agent.host, messages.HostUnusable(why.cause, why.mend))
         self.put(agent.host, messages.AgentExited(code, introduced))

@@ -54,6 +54,10 @@ class PipedProcess(Pipe):
         except subprocess.TimeoutExpired:
             return None
 
+    def terminate(self) -> None:
+        """SIGTERM: the command of an engine also ends what it has queued there."""
+        self._process.terminate()
+
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
         self._process.kill()
@@ -61,6 +65,8 @@ class PipedProcess(Pipe):
 
     def close(self) -> None:
         self._unsent.put(None)
+        if self.exit_status(END_S) is None:
+            self.terminate()
         if self.exit_status(END_S) is None:
             self.kill()
         self._sender.join(END_S)

@@ -6,201 +6,302 @@ confirms the end: it kills every process of a step, and `squeue` lists the steps
 
 from __future__ import annotations
 
-import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.config.sections import FORBID_UNKNOWN, DefaultsSection, HostSection
+from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig
+from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.orchestrators.agents import PipedAgent, Warn
+from zmqrl.messages.agent import Reaped
+from zmqrl.orchestrators import slurm_commands
+from zmqrl.orchestrators.agents import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
+from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.slurm_commands import Allocation, Listing, slurm
+from zmqrl.orchestrators.slurm_steps import (
+    SlurmConfig,
+    cpus_of,
+    name_of,
+    nodes_needed,
+    nodes_of,
+    section_of,
+    srun,
+)
 
-ANSWER_S = 15.0
-"""How long slurmctld may take to answer a command."""
 REASON_EVERY_S = 2.0
-ALLOCATION, NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
-
-
-@dataclass(frozen=True)
-class SlurmConfig:
-    """Host agents are Slurm job steps; the nodes share the file system of the launcher. Hosts are named as nodes."""
-
-    __pydantic_config__ = FORBID_UNKNOWN
-
-    partition: str | None = None
-    """As of `srun`. Within an allocation it is not used, as account, qos, time, constraint and exclusive."""
-    account: str | None = None
-    """As of `srun`."""
-    qos: str | None = None
-    """As of `srun`."""
-    time: str | None = None
-    """Time limit of each host's job, as of `srun`: minutes, or days-hours:minutes."""
-    constraint: str | None = None
-    """Features of the nodes, as of `srun`."""
-    gres: str | None = None
-    """Generic resources of each host, such as `gpu:1`. Only the processes of the host see them."""
-    cpus_per_task: int | None = None
-    """CPUs of each host; null: its workers and one, on the learner's host three more."""
-    exclusive: bool = False
-    """Nodes for this run alone: another user's run on a node is an error and no warning."""
-    extra_args: tuple[str, ...] = ()
-    """Further arguments of `srun`."""
+PROBE_S = 5
+"""How long a probe of `zmqrl doctor` waits for resources."""
+NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
+"""Keys of a host that do not apply to a node of Slurm."""
+CANCEL_PENDING = 'read _; jobs=$(squeue -h -t PENDING -n "$1" -o %i); [ -z "$jobs" ] || exec scancel $jobs'
+"""A shell that outlives the launcher: `srun` ignores the end of its stdin while its job is pending."""
+_ENDED_BY_SLURM = re.compile(r"\*\*\* ((?:STEP|JOB) .*?) \*\*\*")
 
 
 class SlurmAgent(PipedAgent):
     """One job step, by its name."""
 
-    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path, allocation: str | None) -> None:
-        self._allocation, self.name = allocation, name_of(boot.plan.run_id, boot.host)
+    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path, listing: Listing) -> None:
+        self.name = name_of(boot.plan.run_id, boot.host)
+        self._listing = listing
+        self._log_start = log.stat().st_size if log.is_file() else 0
         super().__init__(boot, warn, command, log)
 
     def remaining(self) -> Sequence[str]:
-        return remaining(self.host, self.name, self._allocation)
+        return self._listing.ids(self.host, self.name)
 
     def cancel(self, names: Sequence[str]) -> None:
-        slurm(self.host, "scancel", "--full" if self._allocation is None else "--quiet", *names)
+        slurm_commands.cancel(names)
 
-    def pending(self) -> str | None:
-        """Why its job waits, in Slurm's words; None when it does not."""
-        if self._allocation is not None:
-            return None
-        state, _, reason = slurm(self.host, "squeue", "-h", "-n", self.name, "-o", "%T %r").partition(" ")
-        return reason if state == "PENDING" else None
+    def silent_end(self, code: int | None) -> HostFailed:
+        cause = slurm_commands.own_words(self._reported()) or f"srun ended with exit code {code} before the handshake"
+        return HostFailed(self.host, cause, f"see {self.log}")
+
+    def cut_off(self) -> HostFailed | None:
+        found = _ENDED_BY_SLURM.search(self._reported())
+        mend = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"
+        if self.host == self.boot.plan.config.learner.host:
+            mend = "the learner was there: resume the run"
+        return None if found is None else HostFailed(self.host, f"Slurm: {found[1]}", mend)
+
+    def kill(self) -> None:
+        """`srun` ends its job on SIGTERM, also one that is pending."""
+        self.process.terminate()
+        if self.wait(KILL_WAIT_S) is None:
+            super().kill()
+
+    def _reported(self) -> str:
+        """What srun and the agent wrote to stderr; their last lines if that is much."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read()[-4000:].decode(errors="replace")
 
 
 class SlurmOrchestrator(PipedOrchestrator):
     """A step per host; the host `local`, where it participates, is this machine."""
 
     Config = SlurmConfig
+    returns_checkpoints = True  # its learner writes them to the run directory
 
     def __init__(self, config: SlurmConfig, plan: RunPlan) -> None:
-        """ConfigError when this allocation has fewer nodes than the plan has hosts."""
+        """ConfigError, with Slurm's own words, when Slurm would not accept a host's job."""
+        if plan.config.code.sync:
+            raise ConfigError("code.sync: the nodes of a Slurm run share the files of this machine; remove the key")
         super().__init__(config, plan)
-        self._allocation = os.environ.get(ALLOCATION)
+        self._listing = Listing()
         self._closed = threading.Event()
-        learner = plan.config.learner.host
-        taking_part = dict.fromkeys([learner, *(host for host, workers in plan.workers.items() if workers)])
-        self._nodes = nodes_of([host for host in taking_part if host != LOCAL])
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._hosts = nodes_needed(plan)
+        check_keys(plan, self._hosts)
+        self._allocation = Allocation.own()
+        try:
+            self._nodes = nodes_of(self._hosts, self._allocation)
+            if self._allocation is None:
+                _check_gres(config.gres, plan)
+                self._check_accepted()
+        except HostFailed as error:
+            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
+
+    def _step(self, host: str) -> list[str]:
+        name, cpus = name_of(self.plan.run_id, host), cpus_of(self.plan, host)
+        return list(srun(self.config, self.plan.config, host, self._nodes[host], name, cpus, self._allocation))
+
+    def _check_accepted(self) -> None:
+        """Slurm examines the job of the learner's host, and that of the host with most workers of the others."""
+        learner = [host for host in self._hosts if host == self.plan.config.learner.host]
+        others = sorted((host for host in self._hosts if host not in learner), key=lambda host: -self._workers(host))
+        for host in (*learner, *others[:1]):
+            try:
+                slurm(host, *self._step(host), "--test-only", "true")
+            except HostFailed as error:
+                words = " ".join(self._step(host)[1:])
+                raise ConfigError(
+                    f"orchestrator: Slurm rejects the job of {host}: {error.cause}\n"
+                    f"   its options: {words}\n   {error.mend}"
+                ) from error
+
+    def _workers(self, host: str) -> int:
+        return self.plan.workers.get(host, 0)
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
+        self._warn_of_few_cpus(boots)
         super().deploy(boots)
-        threading.Thread(target=self._report_pending, name="pending jobs", daemon=True).start()
-
-    @classmethod
-    def section(cls, run: RunConfig, host: str) -> HostSection:
-        """With this interpreter, unless another was set: the nodes share the file system."""
-        section = super().section(run, host)
-        return replace(section, python=sys.executable) if section.python == DefaultsSection().python else section
-
-    @classmethod
-    def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> list[str]:
-        name = f"zmqrl-check-{host}"
-        return [*_srun(config, name, nodes_of([host])[host], 1), f"--immediate={ANSWER_S:g}"]
+        if self._allocation is None:
+            self._watch_pending()
 
     def agent(self, boot: Boot) -> SlurmAgent:
-        boot = replace(boot, neighbours="refused" if self.config.exclusive else "warned")
-        name = name_of(boot.plan.run_id, boot.host)
-        cpus = self.config.cpus_per_task or _cpus(self.plan, boot)
+        """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
+        neighbours: Neighbours = "refused" if self.config.exclusive else "warned"
+        boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
         command = agent_command(self.section(self.plan.config, boot.host), boot.plan.run_id)
-        srun = [*_srun(self.config, name, self._nodes[boot.host], cpus), "sh", "-c", command]
-        return SlurmAgent(boot, self.warn, srun, self.log_of(boot.host), self._allocation)
+        words = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
+        return SlurmAgent(boot, self.warn, words, self.log_of(boot.host), self._listing)
+
+    def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
+        if self._allocation is None:
+            return
+        for host in [host for host in boots if host != LOCAL]:
+            node, workers = self._nodes[host] or "", len(boots[host].workers)
+            has = self._allocation.nodes[node]
+            if has < workers:
+                text = f"the allocation {self._allocation.job} has {has} CPUs on {node} for {workers} workers"
+                self.warn(host, f"{text}; allocate more with --cpus-per-task={cpus_of(self.plan, host)}")
+
+    def _watch_pending(self) -> None:
+        """Reports why jobs wait, and cancels what is pending when this process ends."""
+        threading.Thread(target=self._report_pending, name="pending jobs", daemon=True).start()
+        if self._watchdog is None and self._hosts:
+            names = ",".join(name_of(self.plan.run_id, host) for host in self._hosts)
+            self._watchdog = subprocess.Popen(
+                ["sh", "-c", CANCEL_PENDING, "sh", names],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def _report_pending(self) -> None:
         """A thread: jobs that wait for resources, each with Slurm's reason, once per reason."""
         reported: dict[str, str] = {}
         while not self._closed.wait(REASON_EVERY_S):
-            waiting = [a for a in self.agents.values() if isinstance(a, SlurmAgent) and not a.is_booted]
+            waiting = [a for a in list(self.agents.values()) if isinstance(a, SlurmAgent) and not a.is_booted]
+            try:
+                reasons = slurm_commands.pending_reasons() if waiting else {}
+            except HostFailed:
+                continue  # slurmctld does not answer: srun reports what it means
             for agent in waiting:
-                try:
-                    reason = agent.pending()
-                except HostFailed:
-                    continue  # slurmctld is busy or away: srun reports what it means
+                reason = reasons.get(agent.name)
                 if reason is not None and reported.get(agent.host) != reason:
                     reported[agent.host] = reason
-                    self.warn(agent.host, f"the Slurm job {agent.name} is pending: {reason}")
+                    limit_s = self.plan.config.limits.start_s
+                    fix = f"raise limits.start_s ({limit_s:g} s) to wait longer, or submit the run with --submit"
+                    self.warn(agent.host, f"the Slurm job {agent.name} is pending ({reason}); {fix}")
             if not waiting:
                 return
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._closed.set()
-        return super().undeploy(grace_s)
+        for agent in self.agents.values():
+            if isinstance(agent, SlurmAgent) and not agent.is_booted and agent.wait(0.0) is None:
+                agent.process.terminate()  # pending, or its agent has not started yet: it has nothing to lose
+        teardown = super().undeploy(grace_s)
+        if self._watchdog is not None:
+            self._watchdog.communicate(timeout=slurm_commands.ANSWER_S)
+            self._watchdog = None
+        return teardown
+
+    @classmethod
+    def section(cls, run: RunConfig, host: str) -> HostSection:
+        """With the working directory of the launcher, and its Python unless another is set."""
+        section = super().section(run, host)
+        python = sys.executable if section.python == DefaultsSection().python else section.python
+        return replace(section, python=python, workdir=str(Path.cwd()))
+
+    @classmethod
+    def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> list[str]:
+        """A job or step of one CPU, which waits `PROBE_S` for resources."""
+        allocation = Allocation.own()
+        nodes = nodes_of([name for name, each in run.hosts.items() if name != LOCAL and not each.manual], allocation)
+        words = srun(config, run, host, nodes.get(host, host), f"zmqrl-check-{host}", 1, allocation)
+        return [*words, f"--immediate={PROBE_S}"]
+
+    @classmethod
+    def shells(
+        cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]
+    ) -> Iterator[tuple[str, PipedShell | HostFailed]]:
+        for host in hosts:
+            try:
+                yield host, PipedShell(host, cls.prefix(config, run, host))
+            except HostFailed as error:
+                yield host, HostFailed(host, error.cause, error.mend)
+
+    @classmethod
+    def cores(cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
+        """CPUs of the allocation, else `cpus_per_task`, else the physical cores of the node."""
+        try:
+            allocation = Allocation.own()
+            if allocation is not None:
+                found = nodes_of([name for name in run.hosts if name != LOCAL], allocation)
+                return {host: allocation.nodes[found[host] or ""] for host in hosts}
+            known = slurm_commands.physical_cores()
+        except HostFailed as error:
+            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
+        if config.cpus_per_task is not None:
+            known = dict.fromkeys(hosts, config.cpus_per_task)
+        unknown = next((host for host in hosts if host not in known), None)
+        if unknown is not None:
+            raise ConfigError(
+                f"hosts.{unknown}.workers: 'auto': Slurm has no node of this name, so its CPUs are unknown; set a "
+                "number, or orchestrator.cpus_per_task"
+            )
+        return {host: known[host] for host in hosts}
+
+    @classmethod
+    def reap(
+        cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str], run_id: str, grace_s: float
+    ) -> Iterator[tuple[str, Reaped | HostFailed]]:
+        """The hosts of a run are jobs or steps by name; without their launcher they end within `grace_s`."""
+        listing, names = Listing(), {host: name_of(run_id, host) for host in hosts}
+        seen: dict[str, set[str]] = {host: set() for host in hosts}
+        killed: dict[str, set[str]] = {host: set() for host in hosts}
+        cancel_at = time.monotonic() + grace_s
+        until = cancel_at + CANCEL_S
+        while True:
+            try:
+                left = {host: set(listing.ids(host, name)) for host, name in names.items()}
+            except HostFailed as error:
+                yield from ((host, HostFailed(host, error.cause, error.mend)) for host in hosts)
+                return
+            now = time.monotonic()
+            for host, ids in left.items():
+                seen[host] |= ids
+                killed[host] |= ids if now >= cancel_at else set()
+            if not any(left.values()) or now >= until:
+                break
+            if now >= cancel_at:
+                slurm_commands.cancel(sorted(set().union(*left.values())))
+            time.sleep(CANCEL_AGAIN_S)
+        for host in hosts:
+            ended = seen[host] - killed[host] - left[host]
+            yield host, Reaped(_named(ended), _named(killed[host] - left[host]), _named(left[host]))
 
 
-def name_of(run_id: str, host: str) -> str:
-    """Of a host's job or step: `zmqrl down` and users find it by this."""
-    return f"zmqrl-{run_id}-{host}"
+def check_keys(plan: RunPlan, hosts: Sequence[str]) -> None:
+    """Raise `ConfigError` for keys of hosts.yaml that do not apply to nodes."""
+    config = plan.config
+    for host in hosts:
+        key = next((key for key in NOT_USED if getattr(section_of(config, host), key) not in (None, False)), None)
+        if key is not None:
+            why = "a node of Slurm is not reached by SSH, and shares the files of this machine"
+            raise ConfigError(f"hosts.{host}.{key}: {why}; remove the key")
 
 
-def remaining(host: str, name: str, allocation: str | None) -> list[str]:
-    """Ids of the jobs of that name, or of the steps within an allocation. HostFailed when Slurm does not answer."""
-    if allocation is None:
-        return slurm(host, "squeue", "-h", "-n", name, "-o", "%i").split()
-    steps = slurm(host, "squeue", "-h", "-s", "-j", allocation, "-o", "%i %j").splitlines()
-    return [step.split()[0] for step in steps if step.split()[1:] == [name]]
-
-
-def nodes_of(hosts: Sequence[str]) -> dict[str, str | None]:
-    """The node of each host; None: Slurm chooses one.
-
-    Within an allocation, hosts that are not named as nodes of it get its other nodes, in order.
-
-    Raises:
-        ConfigError: The allocation has fewer nodes.
-    """
-    listed = os.environ.get(NODES)
-    if ALLOCATION not in os.environ or listed is None:
-        known = set(slurm("slurm", "sinfo", "-h", "-N", "-o", "%N").split())
-        return {host: host if host in known else None for host in hosts}
-    nodes = slurm("slurm", "scontrol", "show", "hostnames", listed).split()
-    free = [node for node in nodes if node not in hosts]
-    unnamed = [host for host in hosts if host not in nodes]
-    if len(unnamed) > len(free):
+def _check_gres(gres: str | None, plan: RunPlan) -> None:
+    """Outside of an allocation."""
+    if gres is not None and plan.config.learner.host == LOCAL:
         raise ConfigError(
-            f"hosts: {len(hosts)} hosts, and the Slurm allocation {os.environ[ALLOCATION]} has {len(nodes)} nodes "
-            f"({', '.join(nodes)}): allocate more, or use --limit"
+            f"orchestrator.gres: {gres!r}: the learner is on this machine, outside of Slurm; set learner.host to one "
+            "of hosts, or use --submit"
         )
-    return {host: host if host in nodes else free[unnamed.index(host)] for host in hosts}
 
 
-def slurm(host: str, *command: str) -> str:
-    """Output of a command of Slurm. HostFailed with Slurm's own words, under the name of `host`."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except FileNotFoundError as error:
-        raise HostFailed(host, f"{command[0]} was not found", "run zmqrl where the commands of Slurm are") from error
-    except subprocess.TimeoutExpired as error:
-        raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", "is slurmctld up?") from error
-    if done.returncode != 0:
-        raise HostFailed(host, (done.stderr.strip() or f"{command[0]} failed").splitlines()[-1], "see `sinfo`")
-    return done.stdout
+def _check_shared(run_dir: str) -> str:
+    """A line of the shell that ends with 1 and a message where the run directory is not the launcher's."""
+    place = shlex.quote(run_dir)
+    text = shlex.quote(f"the run directory {run_dir} is not shared with this node: choose another --run-dir")
+    return f"[ -e {place}/run.json ] || {{ echo {text} >&2; exit 1; }}"
 
 
-def _srun(config: SlurmConfig, name: str, node: str | None, cpus: int) -> Iterator[str]:
-    """The command of a step, but for what it runs."""
-    yield from ("srun", "--nodes=1", "--ntasks=1", "--unbuffered", "--kill-on-bad-exit=1", "--input=0")
-    yield from (f"--job-name={name}", f"--cpus-per-task={cpus}")
-    if node is not None:
-        yield f"--nodelist={node}"
-    if config.gres is not None:
-        yield f"--gres={config.gres}"
-    if ALLOCATION in os.environ:
-        yield from (f"--jobid={os.environ[ALLOCATION]}", "--overlap")
-    else:
-        wanted = {name: getattr(config, name) for name in ("partition", "account", "qos", "time", "constraint")}
-        yield from (f"--{name}={value}" for name, value in wanted.items() if value is not None)
-        if config.exclusive:
-            yield "--exclusive"
-    yield from config.extra_args
-
-
-def _cpus(plan: RunPlan, boot: Boot) -> int:
-    return len(boot.workers) + (4 if boot.host == plan.config.learner.host else 1)
+def _named(ids: set[str]) -> tuple[str, ...]:
+    return tuple(f"Slurm job {each}" for each in sorted(ids))

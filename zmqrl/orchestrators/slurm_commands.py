@@ -1,0 +1,138 @@
+"""The commands of Slurm: what is asked of it, and command lines of job steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zmqrl.errors import ConfigError, HostFailed
+
+ANSWER_S = 15.0
+"""How long slurmctld may take to answer a command."""
+LISTED_FOR_S = 0.25
+"""All hosts of a run share one listing: `squeue` loads the controller of a whole cluster."""
+ALLOCATION, NODES, CPUS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE"
+NOTHING = "No error"
+NOISE = ("srun: ", "sbatch: ", "error: ", "fatal: ", "allocation failure: ")
+
+
+def slurm(host: str, *command: str) -> str:
+    """Output of a command of Slurm. HostFailed with Slurm's own words, under the name of `host`."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError as error:
+        mend = "run zmqrl on a machine that has the commands of Slurm, such as a login node"
+        raise HostFailed(host, f"{command[0]} was not found", mend) from error
+    except subprocess.TimeoutExpired as error:
+        mend = "check the controller: scontrol ping"
+        raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", mend) from error
+    if done.returncode != 0:
+        cause = own_words(done.stderr) or f"{command[0]} ended with exit code {done.returncode}"
+        raise HostFailed(host, cause, "`sinfo` and `scontrol show partition` list what there is")
+    return done.stdout
+
+
+def own_words(stderr: str) -> str:
+    """What a command of Slurm reported, in one line; empty: nothing."""
+    return "; ".join(dict.fromkeys(line for line in map(_plain, stderr.splitlines()) if line not in ("", NOTHING)))
+
+
+def _plain(line: str) -> str:
+    line = line.strip()
+    while (prefix := next((noise for noise in NOISE if line.startswith(noise)), None)) is not None:
+        line = line.removeprefix(prefix)
+    return line
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The job that this process is part of: `salloc` or `sbatch`."""
+
+    job: str
+    nodes: Mapping[str, int]
+    """In Slurm's order, with the CPUs that the job has on each."""
+
+    @classmethod
+    def own(cls, environ: Mapping[str, str] = os.environ) -> Allocation | None:
+        """From the variables of Slurm; None: outside of a job. ConfigError when Slurm does not know the nodes."""
+        job, listed = environ.get(ALLOCATION), environ.get(NODES)
+        if job is None or listed is None:
+            return None
+        try:
+            nodes = slurm("slurm", "scontrol", "show", "hostnames", listed).split()
+        except HostFailed as error:
+            raise ConfigError(f"{NODES}: {listed!r}: {error.cause}\n   {error.mend}") from error
+        return cls(job, dict(zip(nodes, cpus_of(environ.get(CPUS, ""), len(nodes)), strict=True)))
+
+
+def cpus_of(text: str, nodes: int) -> list[int]:
+    """`16(x2),8`: 16, 16, 8. One for each node where the text has another form."""
+    found: list[int] = []
+    for part in text.split(","):
+        cpus, _, times = part.removesuffix(")").partition("(x")
+        if not cpus.isdigit() or not (times or "1").isdigit():
+            return [1] * nodes
+        found += [int(cpus)] * int(times or 1)
+    return found if len(found) == nodes else [1] * nodes
+
+
+@dataclass
+class Listing:
+    """Jobs and steps of this user by name, at most `LISTED_FOR_S` old. Any thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _at: float = -LISTED_FOR_S
+    _ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def ids(self, host: str, name: str) -> Sequence[str]:
+        """Of a name: jobs, and steps within other jobs. HostFailed when Slurm does not answer."""
+        with self._lock:
+            if time.monotonic() - self._at > LISTED_FOR_S:
+                self._ids, self._at = _listed(host), time.monotonic()
+            return self._ids.get(name, ())
+
+
+def _listed(host: str) -> Mapping[str, Sequence[str]]:
+    """Steps of a job of the same name are left out: they end with it."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    user = str(os.getuid())
+    for line in slurm(host, "squeue", "-h", "-u", user, "-o", "%i %j").splitlines():
+        job, _, name = line.strip().partition(" ")
+        found[name].append(job)
+    for line in slurm(host, "squeue", "-h", "-s", "-u", user, "-o", "%i %j").splitlines():
+        step, _, name = line.strip().partition(" ")
+        if step.partition(".")[0] not in found[name]:
+            found[name].append(step)
+    return found
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """End jobs and steps without a grace; `Listing` shows the result. What has ended meanwhile is ignored."""
+    for how in (("--signal=KILL", "--full"), ()):  # the processes at once, then the allocation
+        with contextlib.suppress(HostFailed):
+            slurm("slurm", "scancel", "--quiet", *how, *ids)
+
+
+def pending_reasons() -> Mapping[str, str]:
+    """Of this user's jobs that wait: name to reason, in Slurm's words. HostFailed when Slurm does not answer."""
+    rows = slurm("slurm", "squeue", "-h", "-u", str(os.getuid()), "-t", "PENDING", "-o", "%j %r").splitlines()
+    return {name: reason for name, _, reason in (row.strip().partition(" ") for row in rows)}
+
+
+def known_nodes() -> set[str]:
+    """Names of the nodes of the cluster. HostFailed when Slurm does not answer."""
+    return set(slurm("slurm", "sinfo", "-h", "-N", "-o", "%N").split())
+
+
+def physical_cores() -> Mapping[str, int]:
+    """Of each node of the cluster. HostFailed when Slurm does not answer."""
+    rows = (line.split() for line in slurm("slurm", "sinfo", "-h", "-N", "-o", "%N %X %Y").splitlines())
+    return {node: int(sockets) * int(cores) for node, sockets, cores in rows}

@@ -1,0 +1,117 @@
+"""Slurm: the kind's configuration, and the command line of a host's job or step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import FORBID_UNKNOWN, Config, HostSection
+from zmqrl.errors import ConfigError
+from zmqrl.orchestrators import slurm_commands
+from zmqrl.orchestrators.slurm_commands import Allocation
+
+OF_A_JOB = ("partition", "account", "qos", "time", "constraint")
+LEARNER_CPUS = 2
+"""Of broker and learner."""
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """Host agents are Slurm job steps. The nodes share the run directory, Python and modules of this machine."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    partition: str | None = None
+    """As of `srun`. Not used within an allocation, nor are account, qos, time, constraint and exclusive."""
+    account: str | None = None
+    """As of `srun`."""
+    qos: str | None = None
+    """As of `srun`."""
+    time: str | None = None
+    """Time limit of each job, as of `srun`: minutes, or days-hours:minutes."""
+    constraint: str | None = None
+    """Features of the nodes, as of `srun`."""
+    gres: str | None = None
+    """Generic resources of the learner's host, such as `gpu:1`. The processes of other hosts do not see them."""
+    cpus_per_task: int | None = None
+    """CPUs of each host; null: one for each worker, 2 more on the learner's host; all CPUs of an allocation's node."""
+    exclusive: bool = False
+    """Nodes for this run alone: a run of another user on a node is then an error, otherwise a warning."""
+    extra_args: tuple[str, ...] = ()
+    """Further arguments of `srun`, and of `sbatch` with --submit."""
+
+
+def srun(
+    config: SlurmConfig,
+    run: Config,
+    host: str,
+    node: str | None,
+    name: str,
+    cpus: int,
+    allocation: Allocation | None,
+) -> Iterator[str]:
+    """The words of the command that makes a host's step, up to what it runs."""
+    yield from ("srun", "--nodes=1", "--ntasks=1", "--unbuffered", "--kill-on-bad-exit=1", "--input=0")
+    yield f"--job-name={name}"
+    if allocation is None or config.cpus_per_task is not None:
+        yield f"--cpus-per-task={config.cpus_per_task or cpus}"
+    if node is not None:
+        yield f"--nodelist={node}"
+    if config.gres is not None:
+        yield f"--gres={config.gres if host == run.learner.host else 'none'}"
+    if allocation is not None:
+        yield from (f"--jobid={allocation.job}", "--overlap")
+    else:
+        wanted = {key: getattr(config, key) for key in OF_A_JOB}
+        yield from (f"--{key}={value}" for key, value in wanted.items() if value is not None)
+        if config.exclusive:
+            yield "--exclusive"
+    yield from config.extra_args
+
+
+def section_of(run: Config, host: str) -> HostSection:
+    """As it is in hosts.yaml."""
+    return run.hosts.get(host, HostSection())
+
+
+def name_of(run_id: str, host: str) -> str:
+    """Of a host's job or step: `zmqrl down` and users find it by this."""
+    return f"zmqrl-{run_id}-{host}"
+
+
+def nodes_needed(plan: RunPlan) -> list[str]:
+    """The hosts that are nodes of Slurm, the learner's first."""
+    taking_part = dict.fromkeys([plan.config.learner.host, *(host for host, count in plan.workers.items() if count)])
+    return [host for host in taking_part if host != LOCAL and not section_of(plan.config, host).manual]
+
+
+def cpus_of(plan: RunPlan, host: str) -> int:
+    """CPUs that the processes of a host keep busy."""
+    learner = LEARNER_CPUS if host == plan.config.learner.host else 0
+    return max(1, plan.workers.get(host, 0) + learner)
+
+
+def nodes_of(hosts: Sequence[str], allocation: Allocation | None) -> dict[str, str | None]:
+    """The node of each host; None: Slurm chooses one.
+
+    Within an allocation, hosts that are not named as nodes of it get its other nodes, in order.
+
+    Raises:
+        ConfigError: The allocation has fewer nodes.
+        HostFailed: Slurm does not answer.
+    """
+    if allocation is None:
+        known = slurm_commands.known_nodes() if hosts else set()
+        return {host: host if host in known else None for host in hosts}
+    free = [node for node in allocation.nodes if node not in hosts]
+    unnamed = [host for host in hosts if host not in allocation.nodes]
+    if len(unnamed) > len(free):
+        has = f"{len(allocation.nodes)} node{'s' if len(allocation.nodes) > 1 else ''}"
+        raise ConfigError(
+            f"hosts: the run has {len(hosts)} hosts ({', '.join(hosts)}), and the Slurm allocation {allocation.job} "
+            f"has {has} ({', '.join(allocation.nodes)}); allocate {len(hosts)} (salloc -N{len(hosts)}), or use --limit"
+        )
+    given = dict(zip(unnamed, free, strict=False))
+    return {host: given.get(host, host) for host in hosts}
