@@ -15,6 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.leaks import Held
+from tests.s3_server import S3Server
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
@@ -83,3 +84,14 @@ def no_leaks(request: pytest.FixtureRequest, runtime_dir: None) -> Iterator[None
     before = Held.now()
     yield
     before.check(sockets_too=request.node.get_closest_marker("keeps_sockets") is None)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that checks signatures; tests that stop it have their own."""
+    server = S3Server(tmp_path_factory.mktemp("s3") / "log", checks_signatures=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

@@ -70,6 +70,10 @@ class TransportError(ZmqrlError):
     """The carrier of segments is away, or did not take a message: it is tried again."""
 
 
+class StoreRefused(StoreError):
+    """The service of a store refused a request: credentials, permissions, bucket or clock of this host."""
+
+
 class DamagedCheckpoints(StoreError):
     """A run has checkpoints, and none of them verifies. `names`: the files, newest first of each kind."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.commands import RUN, Command
+from tests.system import command_runs
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import MODES
@@ -132,7 +134,7 @@ def test_the_worst_of_the_seeds_is_the_exit_code(
 def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def launch(plan: RunPlan, detach: bool, plain: bool, from_scratch: bool) -> int:
+    def launch(plan: RunPlan, *_: object) -> int:
         seen.append(plan.config.run.seed)
         return 130
 
@@ -211,3 +213,46 @@ def test_an_unknown_key_of_a_kind_is_exit_code_2_with_file_and_line(zmqrl: Comma
     ended = zmqrl("launch", "hosts.yaml", "--dry-run")
     assert ended.code == 2
     assert "hosts.yaml:4: orchestrator.partitoin: unknown key (value 'cpu'); did you mean 'partition'?" in ended.err
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a copy of a short run. Tests only read it: a continued run writes to the place of the first."""
+    folder = tmp_path_factory.mktemp("copied")
+    words = (*RUN, "--run-dir", folder / "run", "--set", f"store.mirror=file://{folder}/mirror")
+    command_runs.zmqrl(*words, at=folder)
+    (mirrored,) = (folder / "mirror").iterdir()
+    shutil.copytree(mirrored, folder / "copies" / mirrored.name)
+    return f"file://{folder}/copies/{mirrored.name}"
+
+
+def test_a_copy_is_continued_in_a_new_directory(zmqrl: Command, copied: str) -> None:
+    resumed = zmqrl("train", "--resume", copied, "--plain", "--set", "run.total_env_steps=4096")
+    assert resumed.code == 0, resumed.err
+    (directory,) = Path("runs").iterdir()
+    assert directory.name.startswith(f"{Path(copied).name}-")
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["env_steps"] >= 4096 and summary["resumed_from"]["env_steps"] >= 2048
+    shown = zmqrl("eval", copied, "--episodes", 1, "--json")
+    assert json.loads(shown.out)["run_dir"] == copied
+
+
+def test_a_copy_that_is_not_continued_leaves_no_directory(zmqrl: Command, copied: str) -> None:
+    resume = ("train", "--resume", copied, "--run-dir", "again")
+    refused = zmqrl(*resume, "--set", "run.seed=99")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "run.seed" in refused.err
+    assert zmqrl(*resume, "--dry-run", "--set", "run.total_env_steps=4096").code == 0
+    assert os.listdir() == []
+    Path("taken").mkdir()
+    Path("taken", "results").touch()
+    taken = zmqrl("train", "--resume", copied, "--run-dir", "taken")
+    assert (taken.code, "exists and is not empty" in taken.err) == (2, True)
+    assert os.listdir("taken") == ["results"]
+
+
+def test_a_finished_copy_is_fetched_and_named(zmqrl: Command, copied: str) -> None:
+    finished = zmqrl("train", "--resume", copied, "--run-dir", "again")
+    assert finished.code == 0
+    assert finished.out.startswith("again is finished")
+    assert Path("again", "summary.json").exists()

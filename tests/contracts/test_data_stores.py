@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.s3_server import BUCKET, S3Server
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.data_stores.object import ObjectStore
 from zmqrl.errors import StoreError
 from zmqrl.plugins import load, modules
 from zmqrl.types import Version
@@ -22,9 +25,21 @@ KINDS = modules("zmqrl.data_stores", DataStore)
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mean": np.array([1.5]), "n": np.array(3)}
 
 
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> DataStore:
-    return load(request.param, "zmqrl.data_stores", DataStore)(str(tmp_path / "checkpoints"), 3)
+PLACES = (*KINDS, "object in files")
+pytestmark = pytest.mark.usefixtures("s3")  # started before a test looks for processes that are left
+
+
+@pytest.fixture(params=PLACES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataStore:
+    """An empty store that keeps 3 versions."""
+    if request.param == "object in files":
+        return ObjectStore(f"file://{tmp_path}/objects", 3)
+    if request.param != "object":
+        return load(request.param, "zmqrl.data_stores", DataStore)(str(tmp_path / "checkpoints"), 3)
+    server: S3Server = request.getfixturevalue("s3")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", 3)
 
 
 def test_kinds_found() -> None:
@@ -91,6 +106,37 @@ def test_retention_keeps_the_newest(store: DataStore, monkeypatch: pytest.Monkey
             store.read(old.key, old.nbytes, old.sha256, 0.0)
     for kept in saved[3:]:
         store.read(kept.key, kept.nbytes, kept.sha256, 0.0)
+
+
+def test_what_is_put_aside_is_not_found_and_comes_back(store: DataStore) -> None:
+    assert store.put_aside("none-yet") is None
+    saved = store.save(Version(0, 1), WEIGHTS, {})
+    store.save_full(Full(Version(0, 1), WEIGHTS, {}), True)
+    store.save_best(Version(0, 1), store.read(saved.key, saved.nbytes, saved.sha256, 1.0), 2.0)
+    if isinstance(store, MemoryStore):
+        with pytest.raises(StoreError, match="MemoryStore"):
+            store.put_aside("before")
+        return
+    assert store.put_aside("before") == f"{store.path}/before"  # type: ignore[attr-defined]
+    assert (store.newest(), store.newest_full(), store.best()) == (None, None, None)
+    store.put_back("before")
+    store.put_back("before")
+    best, full = store.best(), store.newest_full()
+    assert best is not None and full is not None
+    assert (best[0], full.version) == ((0, 1), (0, 1))
+    store.read(saved.key, saved.nbytes, saved.sha256, 0.0)
+
+
+def test_a_token_is_seen_until_it_is_removed(store: DataStore) -> None:
+    token = store.leave_token("run-1")
+    if token is None:  # nothing to compare
+        return
+    assert store.sees_token("run-1", token)
+    assert not store.sees_token("run-2", token)
+    assert not store.sees_token("run-1", "another")
+    store.remove_token("run-1")
+    store.remove_token("run-1")
+    assert not store.sees_token("run-1", token)
 
 
 # --- what can happen to files

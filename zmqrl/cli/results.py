@@ -29,7 +29,7 @@ def eval_command(run: str, episodes: int, seed: int | None, as_data: bool) -> No
     from zmqrl.launch.url_mirror import fetch
 
     with tempfile.TemporaryDirectory(prefix="zmqrl-eval-") as folder:
-        fetch(run, Path(folder))
+        fetch(run, Path(folder), to_resume=False)
         _evaluate(Path(folder), run, episodes, seed, as_data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -68,6 +69,8 @@ class _Asked:
     seeds: int | None
     run_dir: Path | None
     resume: Path | None
+    copy: str | None
+    """URL of the copy that is fetched into `resume` first."""
     from_scratch: bool
     init_from: str | None
     limit: tuple[str, ...]
@@ -127,21 +130,15 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
 
 
 def _asked(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _Asked:
-    """A copy of a run at a URL is fetched into a new run directory, and resumed from there."""
     resume = options.pop("resume")
-    asked = _Asked(preset, hosts, started_at, resume=None, **options)
-    if resume is None or "://" not in resume:
-        return asked if resume is None else replace(asked, resume=Path(resume))
-    from zmqrl.launch.checks import check_new_directory
-    from zmqrl.launch.url_mirror import fetch
-
-    directory = asked.run_dir or _default_directory(resume.rstrip("/").rpartition("/")[2])
-    check_new_directory(directory)
-    fetch(resume, directory)
-    return replace(asked, resume=directory, run_dir=None)
+    if resume is not None and "://" in resume:
+        return _Asked(preset, hosts, started_at, resume=None, copy=resume, **options)
+    return _Asked(preset, hosts, started_at, resume=None if resume is None else Path(resume), copy=None, **options)
 
 
 def _run(asked: _Asked) -> int:
+    if asked.copy is not None:
+        asked = _to_fetch(asked, asked.copy)
     if asked.resume == AUTO:
         asked = _resumed_or_new(asked)
     if asked.resume is not None and asked.run_dir is not None:
@@ -153,6 +150,15 @@ def _run(asked: _Asked) -> int:
     if asked.seeds is not None:
         return _run_seeds(asked, asked.seeds)
     return _run_one(asked, asked.run_dir, asked.seed)
+
+
+def _to_fetch(asked: _Asked, copy: str) -> _Asked:
+    """The copy of a run at a URL is continued in a new run directory."""
+    from zmqrl.launch.checks import check_new_directory
+
+    directory = asked.run_dir or _default_directory(copy.rstrip("/").rpartition("/")[2])
+    check_new_directory(directory)
+    return replace(asked, resume=directory, run_dir=None)
 
 
 def _resumed_or_new(asked: _Asked) -> _Asked:
@@ -172,7 +178,7 @@ def _submit(asked: _Asked, hosts_file: Path) -> int:
     from zmqrl.launch.plan_run import ask_hosts, plan_run
     from zmqrl.launch.submit import submit
 
-    if asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
+    if asked.copy is not None or asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
         raise click.UsageError("--submit cannot be combined with --resume DIR, --seeds or --detach")
     loaded = _load(replace(asked, resume=None), asked.seed)
     directory = asked.run_dir or _default_directory(loaded.config.run.name)
@@ -245,13 +251,37 @@ def _source_of_weights(named: str) -> str:
 
 
 def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
+    from zmqrl.launch.detach import run_detached
+
+    directory = asked.resume or run_dir or _default_directory(_load(asked, seed).config.run.name)
+    if asked.detach and not asked.dry_run:
+        return run_detached(directory, lambda on_ready: _run_in(asked, directory, seed, on_ready))
+    return _run_in(asked, directory, seed)
+
+
+def _run_in(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None) -> int:
+    if asked.copy is None:
+        return _plan_and_launch(asked, directory, seed, on_ready)
+    from zmqrl.launch.url_mirror import fetch
+
+    fetch(asked.copy, directory, to_resume=True)
+    try:
+        code = _plan_and_launch(asked, directory, seed, on_ready)
+    except (ConfigError, KeyboardInterrupt):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    if code == ConfigError.exit_code or asked.dry_run:  # nothing was started
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
+
+
+def _plan_and_launch(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
     from zmqrl.launch.plan_run import ask_hosts, plan_run
 
     if asked.resume is not None and not asked.resume.is_dir():
         raise ConfigError(f"--resume {asked.resume}: run directory not found")
     loaded = _load(asked, seed)
-    directory = asked.resume or run_dir or _default_directory(loaded.config.run.name)
     if asked.resume is not None:
         check_resume(directory, loaded.config, asked.preset)
         if is_finished(directory, loaded.config):
@@ -272,7 +302,7 @@ def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
     from zmqrl.launch.launcher import launch
 
-    return launch(plan, asked.detach, asked.plain, asked.from_scratch)
+    return launch(plan, asked.plain or asked.detach, asked.from_scratch, on_ready)
 
 
 def _default_directory(name: str) -> Path:

@@ -218,7 +218,7 @@ class StoreSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     kind: str = "directory"
-    """Data store: `directory`, or a dotted path. The keys of each kind are listed below."""
+    """Data store: `directory`, `object`, or a dotted path. The keys of each kind are listed below."""
     keep: Positive = 8
     """Published versions that are kept."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0

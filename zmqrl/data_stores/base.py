@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
+from zmqrl.errors import StoreError
 from zmqrl.types import Mode, Version, Weights
 
 
@@ -46,6 +47,9 @@ class DataStore(ABC):
     Config: ClassVar[type[Any]] = NoKeys
     """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `store`."""
 
+    place_key: ClassVar[str] = "store.path"
+    """The key that names the place, for messages."""
+
     def __init__(self, place: str, keep: int, config: Any) -> None:
         """Open it; nothing is read or written yet.
 
@@ -80,7 +84,8 @@ class DataStore(ABC):
     def check(cls, config: Any, run_dir: Path) -> None:
         """Raise `ConfigError` when this host cannot write there.
 
-        The launcher calls it on the learner's host before anything is started.
+        The launcher calls it before anything is started, where it is on the learner's host. On another host the agent
+        writes the owner record first, and its failure ends the run with exit code 2.
         """
         del config, run_dir
 
@@ -168,6 +173,25 @@ class DataStore(ABC):
     def set_owner(self, owner: Lineage) -> None:
         """Record that `owner` writes here from now on; it was compared with `owner()` before. StoreError."""
         return
+
+    def put_aside(self, folder: str) -> str | None:
+        """Move every checkpoint to `folder` below the place, durable: the run starts again at env step 0.
+
+        Called by the launcher before anything is started.
+
+        Returns:
+            Where they are now; None: there were none.
+
+        Raises:
+            StoreError: Some may have been moved; `put_back` follows.
+        """
+        if self.newest() is None and self.newest_full() is None and self.best() is None:
+            return None
+        raise StoreError(f"a store of the kind {type(self).__name__} cannot move its checkpoints to {folder}")
+
+    def put_back(self, folder: str) -> None:
+        """The reverse of `put_aside`: the start was refused. StoreError when some stay in `folder`."""
+        del folder
 
     @abstractmethod
     def retire(self) -> None:

@@ -39,6 +39,8 @@ STALE_TEMPORARY_S = 60.0
 TRANSIENT_S = 5.0
 """How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
+KINDS = ("best-", "v", "full-")
+"""Of checkpoints: how their names begin."""
 _NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
 _LEARNERS = re.compile(r"\.(v|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
 """Hidden files of a learner, and which process wrote them."""
@@ -55,8 +57,8 @@ class DirectoryConfig:
     path: str | None = None
     """null: `<run-dir>/checkpoints`; else checkpoints are in `<path>/<lineage id>`, and runs may share it."""
     mirror: str | None = None
-    """URL such as `s3://bucket/runs`: full checkpoints, the best one and the records of the run are copied to
-    `<mirror>/<lineage id>` during the run."""
+    """URL such as `s3://bucket/runs`: the newest checkpoints and the records of the run are copied to
+    `<mirror>/<lineage id>` during the run (stores.md)."""
 
 
 IN_RUN_DIRECTORY = DirectoryConfig()
@@ -206,6 +208,32 @@ class DirectoryStore(DataStore):
             for name in [name for name in os.listdir(self.path) if _LEARNERS.fullmatch(name)]:
                 self._delete(name)
         self._spares.clear()
+
+    def put_aside(self, folder: str) -> str | None:
+        names = {name: kind for name, kind, _ in self._list()}
+        if not names:
+            return None
+        target = os.path.join(self.path, folder)
+        try:
+            files.make_directory(target)
+            for name in sorted(names, key=lambda name: KINDS.index(names[name])):
+                files.rename(self._path(name), os.path.join(target, name))
+            files.sync_directory(target)
+            files.sync_directory(self.path)
+        except OSError as error:
+            raise StoreError(f"the checkpoints in {self.path} cannot be moved to {folder}: {error}") from error
+        return target
+
+    def put_back(self, folder: str) -> None:
+        target = os.path.join(self.path, folder)
+        try:
+            for name in os.listdir(target):
+                files.rename(os.path.join(target, name), self._path(name))
+            os.rmdir(target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"checkpoints in {target} cannot be moved back: {error}") from error
 
     def _retire_all(self, superseded_for_s: float) -> None:
         if not self._swept:

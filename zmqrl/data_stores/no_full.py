@@ -49,6 +49,12 @@ def starting_files(folder: Path) -> Iterator[str]:
         yield from (str(folder / name) for name in list(whole)[:1])
 
 
+def starting_full(place: str) -> str | None:
+    """The newest full checkpoint at `place` that can be loaded; None where none is a file."""
+    names = reversed(checkpoint_names(_names(Path(place)), "full-"))
+    return next((str(Path(place, name)) for name in names if is_whole(Path(place, name))), None)
+
+
 def is_whole(path: Path) -> bool:
     """Whether a checkpoint can be read and is as it was written."""
     try:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
-from zmqrl.data_stores.directory import SUPERSEDED_FOR_S, checkpoint_names
-from zmqrl.data_stores.objects import Objects, check_url
+from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.objects import CHECK_S, Objects, check_writable
 from zmqrl.data_stores.owner import OWNER
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.types import Mode, Version, Weights
 
 PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
-BEST_KEPT = 2
+FULLS_KEPT, BEST_KEPT = 2, 2
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ObjectConfig:
-    """Checkpoints are objects of S3, GCS, Azure or HTTP. Only for async: sync writes too many; it takes `mirror`."""
+    """Checkpoints are objects of S3, GCS, Azure or HTTP (stores.md). Only for async; other modes use `mirror`."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -39,12 +43,16 @@ class ObjectStore(DataStore):
     """An object is written whole or not at all, and a listing is complete: nothing that NFS needs is repeated here."""
 
     Config = ObjectConfig
+    place_key = "store.url"
 
     def __init__(self, place: str, keep: int, config: ObjectConfig | None = None) -> None:
         super().__init__(place, keep, config)
         self.path, self._keep = place, keep
-        self._objects = Objects(place)
-        self._versions: list[tuple[Version, float]] = []
+        self._objects, self._quick = Objects(place), Objects(place, CHECK_S)
+        """The agents of hosts read with the second: they have other work, and a notice comes again."""
+        self._written: dict[str, float] = {}
+        """When each version and FULL was written that is not retired; of an earlier process: when it was found."""
+        self._is_swept = False
         self._damaged: dict[str, str] = {}
         self._unreported: list[str] = []
 
@@ -55,8 +63,10 @@ class ObjectStore(DataStore):
 
     @classmethod
     def check(cls, config: ObjectConfig, run_dir: Path) -> None:
-        check_url("store.url", config.url)
-        Objects(config.url).check_writable("store.url", f".check-{secrets.token_hex(4)}")
+        try:
+            check_writable("store.url", config.url, f".check-{secrets.token_hex(4)}")
+        except StoreError as error:
+            raise ConfigError(f"store.url: {error}; the service has to be there when a run starts") from error
 
     @classmethod
     def check_mode(cls, config: ObjectConfig, mode: Mode) -> None:
@@ -66,6 +76,16 @@ class ObjectStore(DataStore):
                 f"write store: {{kind: directory, mirror: {config.url}}}"
             )
 
+    def is_visible(self) -> bool:
+        """The credentials may be on the learner's host alone."""
+        try:
+            self._quick.get(OWNER)
+        except StoreRefused:
+            return False
+        except StoreError:
+            return True
+        return True
+
     def leave_token(self, run_id: str) -> str:
         token = secrets.token_hex(16)
         self._objects.put(_token_name(run_id), token.encode())
@@ -73,26 +93,28 @@ class ObjectStore(DataStore):
 
     def sees_token(self, run_id: str, token: str) -> bool:
         try:
-            return self._objects.get(_token_name(run_id)) == token.encode()
+            return self._quick.get(_token_name(run_id)) == token.encode()
         except StoreError:
             return False
 
     def remove_token(self, run_id: str) -> None:
-        self._objects.delete([_token_name(run_id)])
+        try:
+            self._quick.delete([_token_name(run_id)])
+        except StoreError as error:
+            _log.warning("%s", error)
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, {**meta})
         key = _name("v", version)
         self._objects.put(key, content)
-        self._versions = [(v, at) for v, at in self._versions if v != version]
-        self._versions.append((version, time.monotonic()))
+        self._written[key] = time.monotonic()
         return Saved(key, len(content), hashlib.sha256(content).hexdigest())
 
     def read(self, key: str, nbytes: int, sha256: str, deadline_s: float) -> bytes:
         end, pause_s = time.monotonic() + deadline_s, PAUSE_S
         while True:
             try:
-                content = self._objects.get(key)
+                content = self._quick.get(key)
                 if content is not None and len(content) == nbytes and hashlib.sha256(content).hexdigest() == sha256:
                     return content
                 cause = "no such object" if content is None else "size or SHA-256 digest differ"
@@ -108,7 +130,9 @@ class ObjectStore(DataStore):
         del durable  # what was put is durable
         metadata = {"full": json.dumps(full.meta), "version": str(full.version)}
         content = tensors.dump({**full.arrays, **full.rows}, metadata)
-        self._objects.put(_name("full-", full.version), content)
+        key = _name("full-", full.version)
+        self._objects.put(key, content)
+        self._written[key] = time.monotonic()
         return len(content)
 
     def newest_full(self) -> Full | None:
@@ -154,21 +178,52 @@ class ObjectStore(DataStore):
         self._objects.put(OWNER, json.dumps(to_json(owner), indent=2).encode())
 
     def retire(self) -> None:
-        now = time.monotonic()
-        old = [v for v, at in self._versions[: -self._keep] if now - at >= SUPERSEDED_FOR_S]
-        if not old:
-            return
-        self._versions = [(v, at) for v, at in self._versions if v not in old]
-        self._retire_named()
+        self._retire_all(directory.SUPERSEDED_FOR_S)
 
     def finish(self) -> None:
-        self._retire_named()
+        self._retire_all(0.0)
 
-    def _retire_named(self) -> None:
+    def put_aside(self, folder: str) -> str | None:
         names = self._objects.names()
-        self._objects.delete(
-            [*list(checkpoint_names(names, "v"))[: -self._keep], *list(checkpoint_names(names, "full-"))[:-2]]
-        )
+        moved = [name for kind in directory.KINDS for name in checkpoint_names(names, kind)]
+        for name in moved:
+            self._objects.move(name, f"{folder}/{name}")
+        return f"{self.path}/{folder}" if moved else None
+
+    def put_back(self, folder: str) -> None:
+        aside = Objects(f"{self.path}/{folder}")
+        for name in aside.names():
+            self._objects.move(f"{folder}/{name}", name)
+
+    def _retire_all(self, superseded_for_s: float) -> None:
+        try:
+            if not self._is_swept:
+                self._sweep()
+            self._delete(self._superseded(time.monotonic() - superseded_for_s))
+        except StoreError as error:
+            _log.warning("checkpoints are deleted later, or stay: %s", error)
+
+    def _sweep(self) -> None:
+        """Take what an earlier process of this run left into retention."""
+        names = self._objects.names()
+        damaged = [name for name in names if name in self._damaged and not name.startswith("best-")]
+        self._objects.delete(damaged)  # else they would take the place of those that can be loaded
+        self._written = {**dict.fromkeys(set(names) - set(damaged), time.monotonic()), **self._written}
+        self._is_swept = True
+
+    def _superseded(self, since: float) -> list[str]:
+        """Names that retention no longer keeps; the one after each was written at `since` or before."""
+        found = []
+        for kind, most in (("v", self._keep), ("full-", FULLS_KEPT)):
+            names = list(checkpoint_names(self._written, kind))
+            pairs = list(pairwise(names))[: max(0, len(names) - most)]
+            found += [name for name, after in pairs if self._written[after] <= since]
+        return found
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._objects.delete([name])
+            del self._written[name]
 
     def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
         """Those that verify, newest first; the others are recorded."""

@@ -7,115 +7,234 @@ zmqrl neither reads, stores nor logs them.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, StoreError, StoreRefused
 
 T = TypeVar("T")
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "azure", "http", "https", "file")
-CONNECT_S, CALL_S = 3.0, 60.0
+CONNECT_S, REQUEST_S, CHECK_S = 3.0, 20.0, 4.0
+"""Limits of a connection, of a request, and of a request that checks a place before a run."""
 RETRIES, RETRY_S = 2, 4.0
-FINAL = ("PermissionDeniedError", "UnauthenticatedError", "UnknownConfigurationKeyError", "InvalidPathError")
-"""Errors of obstore that are not retried."""
+PIECE_BYTES, PIECES_AT_ONCE = 8 << 20, 4
+"""Larger objects are sent and fetched in pieces, each a request of its own."""
 LONGEST_CAUSE = 300
-
-
-def is_url(place: str) -> bool:
-    """Whether `place` names objects and not a directory of this host."""
-    return "://" in place
+NOT_INSTALLED = "obstore is not installed on this host: pip install 'zmqrl[object]'"
+MISSING, REFUSED = 404, (400, 401, 403)
+_STATUS = re.compile(r"status code: (\d{3})")
+_REPLY = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+_SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
+"""The words of the operating system in the debug text of obstore."""
 
 
 def check_url(key: str, url: str) -> None:
     """Raise `ConfigError` naming `key` when `url` is of an unknown kind, or holds credentials."""
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not (parts.netloc or parts.path):
-        raise ConfigError(f"{key}: {url!r}: write a URL such as s3://bucket/runs ({', '.join(SCHEMES)})")
-    if parts.password is not None or parts.username is not None or parts.query:
+    if parts.password is not None or parts.username is not None or parts.query or parts.fragment:
         place = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         raise ConfigError(
-            f"{key}: {place!r} is followed or preceded by credentials or a query, which would be stored with the run; "
-            "set credentials in the environment or in ~/.aws"
+            f"{key}: {place!r} has credentials or a query, which would be stored with the run; "
+            "set credentials in the environment or in ~/.aws of the host"
         )
+    is_file = parts.scheme == "file"
+    if parts.scheme not in SCHEMES or is_file == bool(parts.netloc) or (is_file and parts.path in ("", "/")):
+        raise ConfigError(f"{key}: {url!r}: write a URL such as s3://bucket/runs ({', '.join(SCHEMES)})")
 
 
 class Objects:
-    """Objects by name below one URL. Every method blocks for `CALL_S` at most per try, and raises StoreError."""
+    """Objects by name directly below one URL.
 
-    def __init__(self, url: str) -> None:
-        """Nothing is sent yet. ConfigError when obstore is not installed or does not take the URL."""
-        try:
-            import obstore
-        except ImportError as error:
-            raise ConfigError(f"{url}: obstore is not installed: pip install 'zmqrl[object]'") from error
-        self.url, self._obstore = url.rstrip("/"), obstore
-        try:
-            self._store: Any = obstore.store.from_url(url, **_options(urlsplit(url).scheme))
-        except (obstore.exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"{url}: {_cause(error)}") from error
+    Every method blocks, for the limit of a request at most per piece and try.
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write an object, whole or not at all; one of that name is replaced."""
-        self._call(f"{name} cannot be written", self._obstore.put, name, content)
+    Raises:
+        StoreRefused: Credentials, bucket, clock or library: another try has the same result until that is corrected.
+        StoreError: The service did not answer, or failed.
+    """
+
+    def __init__(self, url: str, request_s: float = REQUEST_S) -> None:
+        """Nothing is read or sent yet."""
+        self.url, self._request_s = url.rstrip("/"), request_s
+        self._opened: Any = None
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write an object, whole or not at all; one of that name is replaced. `content` may be a file."""
+        self._call(f"{name} cannot be written", _put, name, content)
 
     def get(self, name: str) -> bytes | None:
-        """Content of an object; None when there is none."""
-        try:
-            return bytes(self._call(f"{name} cannot be read", lambda *a: self._obstore.get(*a).bytes(), name))
-        except FileNotFoundError:
-            return None
+        """Content of an object; None when it is missing."""
+        pieces = [*self.pieces(name)]
+        return None if not pieces else pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Content of an object, at least one piece; nothing when the object is missing."""
+        first = self._call(f"{name} cannot be read", _first_piece, name)
+        if first is None:
+            return
+        content, nbytes = first
+        yield content
+        for start in range(len(content), nbytes, PIECE_BYTES):
+            yield self._call(f"{name} cannot be read", _piece, name, start, min(nbytes, start + PIECE_BYTES))
 
     def names(self) -> list[str]:
         """Of the objects directly below the URL."""
-
-        def listed(store: Any) -> list[str]:
-            return [str(found["path"]) for found in self._obstore.list_with_delimiter(store)["objects"]]
-
-        return [path.rpartition("/")[2] for path in self._call("the objects cannot be listed", listed)]
+        return self._call("the objects cannot be listed", _names)
 
     def delete(self, names: Sequence[str]) -> None:
         """Safe where they are gone."""
         for name in names:
-            try:
-                self._call(f"{name} cannot be deleted", self._obstore.delete, name)
-            except FileNotFoundError:
-                continue
+            self._call(f"{name} cannot be deleted", _delete, name)
 
-    def check_writable(self, key: str, name: str) -> None:
-        """Write and remove an object. ConfigError naming `key`, with the words of the service."""
-        try:
-            self.put(name, b"zmqrl")
-            self.delete([name])
-        except StoreError as error:
-            raise ConfigError(f"{key}: {error}") from error
+    def move(self, name: str, target: str) -> None:
+        """Give an object another name; `target` may be in a folder below the URL. Safe where it is gone."""
+        self._call(f"{name} cannot be moved to {target}", _move, name, target)
 
     def _call(self, what: str, call: Callable[..., T], *arguments: object) -> T:
         try:
-            return call(self._store, *arguments)
-        except FileNotFoundError as error:
-            if "bucket" in str(error).lower() or "container" in str(error).lower():
-                raise StoreError(f"{self.url}: {what}: {_cause(error)}") from error
+            import obstore
+        except ImportError:
+            raise StoreRefused(f"{self.url}: {NOT_INSTALLED}") from None
+        try:
+            return call(self._open(), *arguments)
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            # Without the foreign error as its cause: a traceback would show the reply of the service in full.
+            raise _mapped(f"{self.url}: {what}", error) from None
+
+    def _open(self) -> Any:
+        if self._opened is None:
+            from obstore.store import from_url
+
+            self._opened = from_url(self.url, **_options(urlsplit(self.url).scheme, self._request_s))
+        return self._opened
+
+
+def check_writable(key: str, url: str, name: str) -> None:
+    """Raise `ConfigError` naming `key` when an object `name` cannot be written below `url` and removed.
+
+    Raises:
+        StoreError: The service does not answer.
+    """
+    check_url(key, url)
+    objects = Objects(url, CHECK_S)
+    try:
+        objects.put(name, b"zmqrl")
+        objects.delete([name])
+    except StoreRefused as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _put(store: Any, name: str, content: bytes | Path) -> None:
+    import obstore
+
+    obstore.put(store, name, content, chunk_size=PIECE_BYTES, max_concurrency=PIECES_AT_ONCE)
+
+
+def _first_piece(store: Any, name: str) -> tuple[bytes, int] | None:
+    """With the size of the whole object."""
+    import obstore
+
+    try:
+        found = obstore.get(store, name)
+        nbytes = int(found.meta["size"])
+        if nbytes <= PIECE_BYTES:
+            return bytes(found.bytes()), nbytes
+        return _piece(store, name, 0, PIECE_BYTES), nbytes
+    except FileNotFoundError as error:
+        if _is_place_missing(str(error)):
             raise
-        except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
-            raise StoreError(f"{self.url}: {what}: {_cause(error)}") from error
+        return None
 
 
-def _options(scheme: str) -> dict[str, Any]:
+def _piece(store: Any, name: str, start: int, end: int) -> bytes:
+    import obstore
+
+    return bytes(obstore.get_range(store, name, start=start, end=end))
+
+
+def _names(store: Any) -> list[str]:
+    import obstore
+
+    return [str(found["path"]).rpartition("/")[2] for found in obstore.list_with_delimiter(store)["objects"]]
+
+
+def _delete(store: Any, name: str) -> None:
+    import obstore
+
+    try:
+        obstore.delete(store, name)
+    except FileNotFoundError as error:
+        if _is_place_missing(str(error)):
+            raise
+
+
+def _move(store: Any, name: str, target: str) -> None:
+    import obstore
+
+    try:
+        obstore.rename(store, name, target)
+    except FileNotFoundError as error:
+        if _is_place_missing(str(error)):
+            raise
+
+
+def _is_place_missing(text: str) -> bool:
+    return "NoSuchBucket" in text or "ContainerNotFound" in text or "bucket does not exist" in text
+
+
+def _options(scheme: str, request_s: float) -> dict[str, Any]:
     if scheme == "file":
         return {"mkdir": True}
     found: dict[str, Any] = {
-        "client_options": {"connect_timeout": f"{CONNECT_S:g}s", "timeout": f"{CALL_S:g}s", "allow_http": True},
+        "client_options": {
+            "connect_timeout": f"{CONNECT_S:g}s",
+            "timeout": f"{request_s:g}s",
+            "allow_http": True,
+        },
         "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
     }
     if scheme == "s3" and importlib.util.find_spec("boto3") is not None:  # reads ~/.aws, which obstore does not
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
 
-        found["credential_provider"] = Boto3CredentialProvider()
+        try:
+            found["credential_provider"] = Boto3CredentialProvider()
+        except BotoCoreError as error:
+            raise ValueError(str(error)) from error
     return found
 
 
-def _cause(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:LONGEST_CAUSE]}"
+def _mapped(what: str, error: Exception) -> StoreError:
+    """The one mapping: what the user of the host has to correct is refused, anything else is an outage."""
+    text = str(error)
+    reply, status = _REPLY.search(text), _STATUS.search(text)
+    code, cause = (reply[1], f"{reply[1]}: {reply[2]}") if reply else ("", _shown(text))
+    if "get_credentials" in text:
+        cause = "this host has no credentials"
+    fix = _fix(error, text, int(status[1]) if status else 0, code)
+    return StoreError(f"{what}: {cause}") if fix is None else StoreRefused(f"{what}: {cause}; {fix}")
+
+
+def _fix(error: Exception, text: str, status: int, code: str) -> str | None:
+    """What to correct; None where the service is only away, or the object."""
+    if code == "RequestTimeTooSkewed":
+        return "set the clock of this host, for example with chrony"
+    if "URL error" in text:
+        return "correct the URL"
+    if status == MISSING:
+        return None if code == "NoSuchKey" else "create the bucket, or correct the URL or AWS_ENDPOINT_URL"
+    if status in REFUSED or isinstance(error, (PermissionError, ValueError)):
+        return "check this host's credentials (environment, ~/.aws, instance role), their permissions and the region"
+    return "set AWS_REGION to the region of the bucket" if "region" in text else None
+
+
+def _shown(text: str) -> str:
+    head, _, debug = text.partition("Debug source")
+    system = _SYSTEM.search(debug)
+    cause = " ".join(head.split())
+    if len(cause) > LONGEST_CAUSE:
+        cause = f"{cause[:LONGEST_CAUSE]}..."
+    return f"{cause}: {system[1]}" if system else cause

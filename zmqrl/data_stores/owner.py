@@ -22,7 +22,7 @@ def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
         check_owner(store, path, lineage)
         store.set_owner(lineage)
     except StoreError as error:
-        raise ConfigError(f"store.path: {error}") from error
+        raise ConfigError(f"{store.place_key}: {error}") from error
 
 
 def check_owner(store: DataStore, path: str, lineage: Lineage) -> None:
@@ -30,14 +30,15 @@ def check_owner(store: DataStore, path: str, lineage: Lineage) -> None:
     owner = store.owner()
     if owner is None:
         return
+    key = store.place_key
     named = f"attempt {owner.attempt} of {owner.id}, run directory {owner.run_dir} of {owner.host}"
     mine = f"attempt {lineage.attempt} of {lineage.id}, run directory {lineage.run_dir} of {lineage.host}"
     if owner.id != lineage.id:
-        raise ConfigError(f"store.path: {path} belongs to {named}; this is {mine}: set another store.path")
+        raise ConfigError(f"{key}: {path} belongs to {named}; this is {mine}: set another {key}")
     is_here = (owner.host, owner.run_dir) == (lineage.host, lineage.run_dir)
     if owner.attempt >= lineage.attempt and not is_here:
         raise ConfigError(
-            f"store.path: the run in {path} was continued elsewhere: {named}; this is {mine}, an earlier copy: "
+            f"{key}: the run in {path} was continued elsewhere: {named}; this is {mine}, an earlier copy: "
             f"resume {owner.run_dir}, or start a new run from its weights with --init-from"
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from mmap import mmap
 
 import numpy as np
 
@@ -161,7 +162,7 @@ def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
     return arrays, {str(key): str(value) for key, value in metadata.items() if key != _DIGEST_KEY}
 
 
-def verify(content: bytes) -> dict[str, object]:
+def verify(content: bytes | mmap) -> dict[str, object]:
     """The metadata. StoreError unless `content` was written by `dump` and not a byte of it has changed."""
     header, start = _header(content)
     metadata = header.get("__metadata__")
@@ -176,7 +177,7 @@ def verify(content: bytes) -> dict[str, object]:
     return metadata
 
 
-def _header(content: bytes) -> tuple[dict[str, object], int]:
+def _header(content: bytes | mmap) -> tuple[dict[str, object], int]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
         raise StoreError(f"truncated or invalid safetensors file: {len(content)} bytes, header of {length}")

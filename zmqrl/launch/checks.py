@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,10 +16,10 @@ from zmqrl.config.load import preset_name
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection, StoreSection
 from zmqrl.data_stores import files
-from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
+from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.orchestrators.versions import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
@@ -72,11 +71,7 @@ def check_machine(config: Config, run_dir: Path) -> None:
     store, options = kind_of(config.store)
     if here:
         store.check(options, run_dir)
-    if isinstance(options, DirectoryConfig) and options.mirror is not None:
-        from zmqrl.data_stores.objects import Objects, check_url
-
-        check_url("store.mirror", options.mirror)
-        Objects(options.mirror).check_writable("store.mirror", f".check-{secrets.token_hex(4)}")
+    check_mirror(options)
     files.check_writable("run directory", run_dir)
 
 

@@ -16,7 +16,7 @@ READY = b"R"
 
 
 def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
-    """Fork before anything was started (no thread, no socket); the child calls `run(on_ready)`.
+    """Fork before anything was started (no thread, no socket, no client of a service); the child calls `run(on_ready)`.
 
     Returns:
         0 once the child reports READY; the child's exit code when it ends before.

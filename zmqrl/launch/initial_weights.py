@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.directory import checkpoint_names
-from zmqrl.data_stores.no_full import is_whole
+from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.launch.policies import newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import read_config
@@ -70,15 +68,14 @@ def _content(source: Path) -> tuple[bytes, str]:
         version, content = newest_or_best(store, place)
         return content, f"version {version} of {source}"
     except DamagedCheckpoints as error:
-        raise ConfigError(f"{KEY}: {error}; {_instead(Path(place))}") from error
+        raise ConfigError(f"{KEY}: {error}; {_instead(place)}") from error
     except (OSError, StoreError, ConfigError) as error:
         raise ConfigError(f"{KEY}: {str(source)!r} is not a run directory or a checkpoint: {error}") from error
 
 
-def _instead(folder: Path) -> str:
+def _instead(place: str) -> str:
     """A full checkpoint holds weights too."""
-    fulls = (folder / name for name in reversed(checkpoint_names(os.listdir(folder), "full-")))
-    whole = next(filter(is_whole, fulls), None)
+    whole = starting_full(place)
     return "set another run or a checkpoint file" if whole is None else f"a loadable checkpoint: --init-from {whole}"
 
 

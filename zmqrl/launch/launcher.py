@@ -17,7 +17,6 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.advisory_writes import AdvisoryWrites
-from zmqrl.launch.detach import run_detached
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
@@ -29,7 +28,7 @@ from zmqrl.launch.status import status_of
 from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, summarise
-from zmqrl.launch.url_mirror import mirror_of
+from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.launch.view import View, final_lines
 from zmqrl.launch.views import make_view
 from zmqrl.logs.standard_output import lossy_output
@@ -43,24 +42,25 @@ MONITOR_S = 0.1
 STATUS_EVERY_S = 1.0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
+COPY_S = 2.0
+"""The last copy of a run usually takes less; the user is notified of a longer one."""
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
-def launch(plan: RunPlan, detach: bool = False, plain: bool = False, from_scratch: bool = False) -> int:
+def launch(
+    plan: RunPlan, plain: bool = False, from_scratch: bool = False, on_ready: Callable[[], None] = lambda: None
+) -> int:
     """Run `plan` to its end and return the command's exit code.
 
-    With `detach` the run continues in a separate session, and this returns 0 once every process is READY.
-    `from_scratch`: see `prepare_resume`.
+    Args:
+        plan: From `plan_run`.
+        plain: Lines instead of the live view.
+        from_scratch: See `prepare_resume`.
+        on_ready: Called once every process is READY.
 
     Raises:
         ConfigError: The run directory is in use, or a resume is refused. Nothing was started.
     """
-    if detach:
-        return run_detached(Path(plan.run_dir), lambda ready: _launch_here(plan, True, from_scratch, ready))
-    return _launch_here(plan, plain, from_scratch)
-
-
-def _launch_here(plan: RunPlan, plain: bool, from_scratch: bool, on_ready: Callable[[], None] = lambda: None) -> int:
     if not plan.resume:
         return Launcher(plan, make_orchestrator(plan), plain, on_ready).run()
     from zmqrl.launch.resume import prepare_resume
@@ -136,7 +136,8 @@ class Launcher:
             except ConfigError:
                 directory.discard()
                 raise
-            mirror = mirror_of(self._plan, self._note_mirror)
+            target = target_of(self._plan)
+            mirror = None if target is None else UrlMirror(self._plan, target, self._state.note)
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
@@ -155,14 +156,27 @@ class Launcher:
                 view.close()
             code = self._sum_up(directory, teardown)
             if mirror is not None:
-                told = len(self._state.problems)
-                mirror.close()
-                for problem in self._state.problems[told:]:
-                    print(problem, file=sys.stderr, flush=True)
+                self._finish_copies(mirror, code)
             return code
 
-    def _note_mirror(self, text: str) -> None:
-        self._state.note(Problem("store.mirror", text, "the run itself continues"))
+    def _finish_copies(self, mirror: UrlMirror, code: int) -> None:
+        """The run has ended and is summed up; only its copies elsewhere are waited for."""
+        if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
+            mirror.abandon()
+            return
+        told, request = len(self._state.problems), self._signals.request
+        mirror.end()
+        is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
+        if not is_complete and request is not Request.KILL:
+            wait_s = self._plan.config.store.wait_s
+            print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)", flush=True)
+            is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
+        mirror.abandon()
+        for problem in self._state.problems[told:]:
+            print(problem, file=sys.stderr, flush=True)
+        if not is_complete:
+            text = f"the copy at {mirror.url} is incomplete; {self._plan.run_dir} is complete"
+            print(text, file=sys.stderr, flush=True)
 
     def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
         while self._state.agent_exit is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.damage import unlogged
-from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.data_stores.owner import check_owner
@@ -73,16 +71,15 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
     """The run begins at env step 0: summary and checkpoints of earlier attempts are moved aside."""
     name, kept = f"before-attempt-{plan.lineage.attempt}", []
-    for folder in (directory.path, Path(plan.store_path)):
-        try:
-            names = os.listdir(folder) if folder.is_dir() else []
-            found = [SUMMARY] if SUMMARY in names and folder == directory.path else []
-            found += [n for kind in ("best-", "v", "full-") for n in checkpoint_names(names, kind)]
-            if found:
-                directory.put_aside(folder, found, folder / name)
-                kept.append(str(folder / name))
-        except OSError as error:
-            raise ConfigError(f"--from-scratch: the results in {folder} cannot be kept in {name}: {error}") from error
+    try:
+        if (directory.path / SUMMARY).exists():
+            directory.put_aside(SUMMARY, name)
+            kept.append(str(directory.path / name))
+        aside = directory.put_store_aside(make_store(plan), name)
+    except (OSError, StoreError) as error:
+        raise ConfigError(f"--from-scratch: earlier results cannot be kept in {name}: {error}") from error
+    if aside is not None:
+        kept.append(aside)
     if kept:
         text = f"the run starts at env step 0; the results of earlier attempts are kept in {' and '.join(kept)}"
         print(text, file=sys.stderr, flush=True)

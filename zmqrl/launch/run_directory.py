@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from zmqrl.config.kinds import flat, nested
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
+from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.undo import Undo
@@ -101,10 +102,15 @@ class RunDirectory:
             self.discard()
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
 
-    def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
-        """Move `names` from `folder` to `target` before the attempt begins; `discard` moves them back."""
+    def put_aside(self, name: str, folder: str) -> None:
+        """Move a file to `folder` in the directory before the attempt begins; `discard` moves it back."""
         assert self._undo is not None, "a new directory has no results"
-        self._undo.put_aside(folder, names, target)
+        self._undo.put_aside(name, folder)
+
+    def put_store_aside(self, store: DataStore, folder: str) -> str | None:
+        """As `DataStore.put_aside`; `discard` moves them back."""
+        assert self._undo is not None, "a new directory has no results"
+        return self._undo.put_store_aside(store, folder)
 
     @property
     def successor(self) -> str | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from zmqrl.config.plan import INITIAL
 from zmqrl.data_stores import files
+from zmqrl.data_stores.base import DataStore
+from zmqrl.errors import StoreError
 from zmqrl.supervision.run_owner import FOLDER
 
 RECORDS = ("config.json", "run.json", "status.json", INITIAL)
@@ -26,7 +28,7 @@ class Undo:
         self._before = set(os.listdir(path))
         self._made: tuple[str, ...] = (FOLDER,)
         self._records: dict[str, bytes] = {}
-        self._aside: list[tuple[Path, Path]] = []
+        self._aside: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Call before the attempt writes its records: keep those of the attempt before. OSError: one is unreadable."""
@@ -34,14 +36,24 @@ class Undo:
         self._made = MADE
         self._records = {name: (self._path / name).read_bytes() for name in RECORDS if name in self._before}
 
-    def put_aside(self, folder: Path, names: Sequence[str], target: Path) -> None:
-        """Move `names` from `folder` to `target`, durable. OSError: as far as it came."""
-        files.make_directory(str(target))
-        for name in names:
-            files.rename(str(folder / name), str(target / name))
-            self._aside.append((folder / name, target / name))
-        for changed in (target, folder):
+    def put_aside(self, name: str, folder: str) -> None:
+        """Move a file of the directory to `folder` in it, durable. OSError: as far as it came."""
+        source, target = self._path / name, self._path / folder / name
+        files.make_directory(str(target.parent))
+
+        def put_back() -> None:
+            files.rename(str(target), str(source))
+            target.parent.rmdir()  # once it is empty
+
+        files.rename(str(source), str(target))
+        self._aside.append(put_back)
+        for changed in (target.parent, self._path):
             files.sync_directory(str(changed))
+
+    def put_store_aside(self, store: DataStore, folder: str) -> str | None:
+        """See `DataStore.put_aside`."""
+        self._aside.append(lambda: store.put_back(folder))
+        return store.put_aside(folder)
 
     def undo(self) -> None:
         """As it was before, as far as the disk allows."""
@@ -50,10 +62,8 @@ class Undo:
                 path = self._path / name
                 files.replace(str(path), [(0, content)], str(self._path / f".{name}.{os.getpid()}"), durable=True)
         while self._aside:
-            source, target = self._aside.pop()
-            with contextlib.suppress(OSError):
-                files.rename(str(target), str(source))
-                target.parent.rmdir()  # once it is empty
+            with contextlib.suppress(OSError, StoreError):
+                self._aside.pop()()
         for name in (name for name in self._made if name not in self._before):
             _remove(self._path / name)
 

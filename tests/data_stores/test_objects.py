@@ -1,0 +1,162 @@
+"""Objects below a URL: what is sent and fetched, and what becomes of the errors of a service."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.s3_server import BUCKET, S3Server
+from zmqrl.data_stores.objects import PIECE_BYTES, Objects, check_url, check_writable
+from zmqrl.errors import ConfigError, StoreError, StoreRefused
+
+pytestmark = pytest.mark.usefixtures("s3")
+WRONG = "wrong-secret-of-this-test"
+
+
+@pytest.fixture
+def objects(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return Objects(f"s3://{BUCKET}/{tmp_path.name}")
+
+
+def test_names_are_those_directly_below_the_url(objects: Objects) -> None:
+    objects.put("a", b"1")
+    objects.put("b", b"2")
+    Objects(f"{objects.url}/deeper").put("c", b"3")
+    assert sorted(objects.names()) == ["a", "b"]
+    assert Objects(f"{objects.url}/deeper").names() == ["c"]
+    assert Objects(f"{objects.url}/nothing").names() == []
+
+
+def test_an_object_is_replaced_moved_and_deleted(objects: Objects) -> None:
+    objects.put("a", b"1")
+    objects.put("a", b"22")
+    assert objects.get("a") == b"22"
+    objects.move("a", "aside/a")
+    objects.move("a", "aside/a")
+    assert (objects.get("a"), Objects(f"{objects.url}/aside").get("a")) == (None, b"22")
+    objects.delete(["aside/a", "aside/a"])
+    assert Objects(f"{objects.url}/aside").get("a") is None
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES])
+def test_an_object_of_any_size_comes_back_in_pieces(objects: Objects, tmp_path: Path, nbytes: int) -> None:
+    content = bytes(range(251)) * (nbytes // 251 + 1)
+    path = tmp_path / "content"
+    path.write_bytes(content[:nbytes])
+    objects.put("from memory", content[:nbytes])
+    objects.put("from a file", path)
+    for name in ("from memory", "from a file"):
+        pieces = [*objects.pieces(name)]
+        assert b"".join(pieces) == content[:nbytes]
+        assert max(map(len, pieces)) <= PIECE_BYTES
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"AWS_SECRET_ACCESS_KEY": WRONG}, "SignatureDoesNotMatch"),
+    ({"AWS_ACCESS_KEY_ID": "AKIAWRONG"}, "InvalidAccessKeyId"),
+    ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "this host has no credentials"),
+    ({"AWS_PROFILE": "nobody"}, "nobody"),
+])  # fmt: skip
+def test_wrong_credentials_are_refused_in_the_words_of_the_service(
+    objects: Objects, s3: S3Server, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], named: str
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+    for call in (lambda: objects.put("a", b"1"), lambda: objects.get("a"), objects.names, lambda: objects.delete("a")):
+        with pytest.raises(StoreRefused, match=named) as refused:
+            call()
+        told = "".join(traceback.format_exception(refused.value))
+        assert "credentials" in told
+        for secret in (s3.secret, s3.key, WRONG, "AKIAWRONG"):
+            assert secret not in told
+    with pytest.raises(ConfigError, match=f"store.mirror: .*{named}"):
+        check_writable("store.mirror", objects.url, "check")
+
+
+def test_a_missing_bucket_is_refused(objects: Objects) -> None:
+    del objects
+    missing = Objects("s3://no-such-bucket/runs")
+    for call in (lambda: missing.put("a", b"1"), lambda: missing.get("a"), missing.names):
+        with pytest.raises(StoreRefused, match=r"NoSuchBucket.*create the bucket"):
+            call()
+
+
+def test_a_bucket_that_may_only_be_read_is_refused(objects: Objects, s3: S3Server) -> None:
+    client = s3.client()
+    client.create_bucket(Bucket="read-only")
+    denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::read-only/*"}
+    client.put_bucket_policy(Bucket="read-only", Policy=json.dumps({"Version": "2012-10-17", "Statement": [denied]}))
+    del objects
+    with pytest.raises(ConfigError, match=r"store.url: .*check cannot be written: .*403 Forbidden.* permissions"):
+        check_writable("store.url", "s3://read-only/runs", "check")
+
+
+class _Skewed(BaseHTTPRequestHandler):
+    """Replies as S3 does to a clock that is 15 minutes off; moto has no such check."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = "The difference between the request time and the current time is too large."
+        content = f"<Error><Code>RequestTimeTooSkewed</Code><Message>{text}</Message></Error>".encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def skewed() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Skewed)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.keeps_sockets
+def test_a_clock_that_is_wrong_is_named(objects: Objects, skewed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", skewed)
+    with pytest.raises(ConfigError, match=r"RequestTimeTooSkewed: The difference .* set the clock of this host"):
+        check_writable("store.mirror", objects.url, "check")
+
+
+@pytest.mark.parametrize(("endpoint", "named"), [
+    ("http://127.0.0.1:9", "Connection refused"),
+    ("http://no-such-host.invalid:9", "failed to lookup address"),
+])  # fmt: skip
+def test_a_service_that_is_away_is_an_outage(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, endpoint: str, named: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with pytest.raises(StoreError, match=named) as away:
+        objects.put("a", b"1")
+    assert not isinstance(away.value, StoreRefused)
+
+
+@pytest.mark.parametrize(("url", "named"), [
+    ("bucket/runs", "write a URL"),
+    ("ftp://bucket/runs", "write a URL"),
+    ("s3://", "write a URL"),
+    ("file://", "write a URL"),
+    ("s3://key:secret@bucket/runs", "credentials"),
+    ("s3://bucket/runs?X-Amz-Signature=secret", "credentials"),
+])  # fmt: skip
+def test_a_url_of_another_form_is_refused_without_its_secrets(url: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"store.url: .*{named}") as refused:
+        check_url("store.url", url)
+    assert "secret" not in str(refused.value)

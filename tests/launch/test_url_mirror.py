@@ -1,0 +1,175 @@
+"""Copies of a run at a URL, here of files: what is copied, kept and fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.waiting import until
+from zmqrl.config.plan import Lineage, RunPlan
+from zmqrl.config.sections import StoreSection
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.data_stores.objects import Objects
+from zmqrl.errors import ConfigError, StoreError
+from zmqrl.launch.problem import Problem
+from zmqrl.launch.run_directory import RunDirectory, read_config, stored_config
+from zmqrl.launch.url_mirror import UrlMirror, fetch, target_of
+from zmqrl.types import Version
+
+WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Iterator[RunPlan]:
+    """Of a run that has begun."""
+    there = f"file://{tmp_path}/there"
+    plan = stand_in_plan(tmp_path / "run")
+    lineage = Lineage("run-1", 1, "here", plan.run_dir)
+    config = replace(plan.config, store=StoreSection(options={"path": None, "mirror": there}))
+    plan = replace(plan, config=config, lineage=lineage, store_path=f"{plan.run_dir}/checkpoints")
+    directory = RunDirectory.create(plan)
+    yield plan
+    directory.release()
+
+
+def _copied(plan: RunPlan) -> list[Problem]:
+    """One copy, with its problems."""
+    problems: list[Problem] = []
+    target = target_of(plan)
+    assert target is not None
+    mirror = UrlMirror(plan, target, problems.append)
+    mirror.end()
+    until(lambda: mirror.is_complete(0.5, lambda: False) or problems, "a copy")
+    mirror.abandon()
+    return problems
+
+
+def _there(plan: RunPlan) -> list[str]:
+    folder = Path(plan.run_dir).with_name("there") / plan.lineage.id
+    return sorted(path.name for path in folder.iterdir() if path.suffix == ".safetensors")
+
+
+def _write(plan: RunPlan, *versions: Version) -> DirectoryStore:
+    store = DirectoryStore(plan.store_path, 8)
+    for version in versions:
+        saved = store.save(version, WEIGHTS, {})
+        store.save_full(Full(version, WEIGHTS, {}), True)
+        store.save_best(version, store.read(saved.key, saved.nbytes, saved.sha256, 1.0), 1.0)
+    return store
+
+
+def test_the_newest_of_each_kind_are_copied_and_older_ones_deleted_there(plan: RunPlan) -> None:
+    _write(plan, Version(0, 1), Version(0, 2), Version(0, 3))
+    assert _copied(plan) == []
+    assert _there(plan) == [f"{n}.safetensors" for n in ("best-0-3", "full-0-2", "full-0-3", "v0-3")]
+    _write(plan, Version(0, 10))
+    assert _copied(plan) == []
+    assert _there(plan) == [f"{n}.safetensors" for n in ("best-0-10", "full-0-10", "full-0-3", "v0-10")]
+
+
+def test_a_run_that_starts_from_scratch_replaces_the_later_versions_there(plan: RunPlan) -> None:
+    store = _write(plan, Version(3, 9))
+    assert _copied(plan) == []
+    store.put_aside("before")
+    assert _copied(plan) == []
+    assert "full-3-9.safetensors" in _there(plan), "nothing else is there yet"
+    _write(plan, Version(1, 1))
+    assert _copied(plan) == []
+    assert _there(plan) == [f"{n}.safetensors" for n in ("best-1-1", "full-1-1", "v1-1")]
+
+
+def test_a_damaged_checkpoint_is_not_copied(plan: RunPlan) -> None:
+    _write(plan, Version(0, 1), Version(0, 2))
+    damaged = Path(plan.store_path, "full-0-2.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    Path(plan.store_path, "v0-2.safetensors").write_bytes(b"")
+    assert _copied(plan) == []
+    assert _there(plan) == ["best-0-2.safetensors", "full-0-1.safetensors"]
+    assert not [path for path in Path(plan.store_path).iterdir() if path.name.startswith(".")]
+
+
+def test_what_a_later_attempt_copied_is_not_replaced(plan: RunPlan) -> None:
+    _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    record = Path(plan.run_dir).with_name("there") / plan.lineage.id / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "attempt": 2}))
+    _write(plan, Version(0, 2))
+    (problem,) = _copied(plan)
+    assert "a later attempt" in problem.cause
+    assert "full-0-2.safetensors" not in _there(plan)
+
+
+def test_checkpoints_that_this_machine_does_not_see_are_reported(plan: RunPlan, tmp_path: Path) -> None:
+    (problem,) = _copied(replace(plan, store_path=str(tmp_path / "on another host")))
+    assert "is not visible on this machine" in problem.cause
+
+
+def test_what_is_fetched_is_a_run_directory_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
+    _write(plan, Version(0, 1))
+    shared = StoreSection(options={"path": str(tmp_path / "shared"), "mirror": f"file://{tmp_path}/there"})
+    stored = Path(plan.run_dir, "config.json")
+    data = json.loads(stored.read_text())
+    data["config"]["store"]["path"] = shared.options["path"]
+    stored.write_text(json.dumps(data))
+    assert _copied(plan) == []
+    fetch(f"file://{tmp_path}/there/run-1", tmp_path / "again", to_resume=True)
+    store = read_config(tmp_path / "again").store
+    assert store.options == {"path": None, "mirror": f"file://{tmp_path}/there"}
+    full = DirectoryStore(str(tmp_path / "again" / "checkpoints"), 8).newest_full()
+    assert full is not None and full.version == (0, 1)
+
+
+def test_an_evaluation_fetches_no_full_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
+    _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    fetch(f"file://{tmp_path}/there/run-1", tmp_path / "again", to_resume=False)
+    names = sorted(path.name for path in (tmp_path / "again" / "checkpoints").iterdir())
+    assert names == ["best-0-1.safetensors", "v0-1.safetensors"]
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_fetch_that_fails_leaves_nothing(
+    plan: RunPlan, tmp_path: Path, was_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    again, asked = tmp_path / "again", []
+
+    def fetch_object(objects: Objects, name: str, path: Path) -> None:
+        asked.append(name)
+        if len(asked) > 3:
+            raise StoreError(f"{name} cannot be read: Connection refused")
+        path.write_bytes(b"x")
+
+    monkeypatch.setattr("zmqrl.launch.url_mirror.fetch_object", fetch_object)
+    if was_there:
+        again.mkdir()
+    with pytest.raises(ConfigError, match="Connection refused"):
+        fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
+    assert again.exists() == was_there
+    assert not was_there or not [*again.iterdir()]
+
+
+def test_a_copy_with_another_content_is_refused(plan: RunPlan, tmp_path: Path) -> None:
+    assert _copied(plan) == []
+    (tmp_path / "there" / "run-1" / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="is not the configuration of a run"):
+        fetch(f"file://{tmp_path}/there/run-1", tmp_path / "again", to_resume=True)
+    assert not (tmp_path / "again").exists()
+
+
+def test_records_of_a_run_whose_checkpoints_are_objects_are_copied_next_to_them(plan: RunPlan, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/objects"
+    section = StoreSection(kind="object", options={"url": url})
+    plan = replace(plan, config=replace(plan.config, store=section), store_path=f"{url}/run-1")
+    Path(plan.run_dir, "config.json").write_text(json.dumps(stored_config(plan.config)))
+    assert _copied(plan) == []
+    fetch(f"{url}/run-1", tmp_path / "again", to_resume=True)
+    assert read_config(tmp_path / "again").store == section

@@ -1,0 +1,74 @@
+"""Copies of the checkpoints of a directory at a URL, and of a URL in a directory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection, Mapping
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.objects import Objects
+from zmqrl.errors import StoreError
+
+COPIED: Mapping[str, int] = {"v": 1, "full-": 2, "best-": 1}
+"""Kinds of checkpoints that are copied, and how many of each are kept there."""
+
+
+def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> None:
+    """Copy the newest checkpoints that are not `there` yet, then delete the older ones there.
+
+    Raises:
+        StoreError: The service does not take one, or this machine does not see the directory.
+    """
+    try:
+        here = os.listdir(checkpoints)
+    except OSError as error:
+        raise StoreError(f"{checkpoints} is not visible on this machine: {error.strerror}") from error
+    for kind, most in COPIED.items():
+        kept = list(checkpoint_names(here, kind))[-most:]
+        copied = [name for name in reversed(kept) if name in there or _copy(checkpoints / name, objects)]
+        if copied:
+            objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])
+
+
+def fetch_object(objects: Objects, name: str, path: Path) -> None:
+    """Write an object to a file; without the object no file is made. StoreError, OSError."""
+    file = None
+    try:
+        for piece in objects.pieces(name):
+            file = file or path.open("wb")
+            file.write(piece)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _copy(path: Path, objects: Objects) -> bool:
+    """False where it was retired meanwhile, or does not verify."""
+    # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
+    link = path.with_name(f".{path.name}.{secrets.token_hex(4)}.mirror.tmp")
+    try:
+        os.link(path, link)
+        if not _is_whole(link):
+            return False
+        objects.put(path.name, link)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{path} cannot be copied: {error.strerror}") from error
+    finally:
+        link.unlink(missing_ok=True)
+    return True
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file verifies, which may be larger than the memory."""
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            tensors.verify(content)
+    except (StoreError, ValueError):  # an empty file cannot be mapped
+        return False
+    return True
