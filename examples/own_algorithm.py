@@ -1,83 +1,113 @@
-"""Your own algorithm in one file: REINFORCE with rewards to go. From this directory:
-
-    zmqrl train cartpole-ppo --set algorithm.kind=own_algorithm:Reinforce --set algorithm.learning_rate=3e-3
-
-It borrows PPO's network and acting; an algorithm of its own would say them as plain data in the same way.
-"""
+"""Your own algorithm in one file: REINFORCE with rewards to go. Here: `zmqrl train own_algorithm.yaml`."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
-from zmqrl.algorithms.ppo import PPO
+from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.algorithms.base import Algorithm, LearnResult, OnPolicyLearner, Progress
+from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
+from zmqrl.networks.build import tower
+from zmqrl.networks.initial import parameter_shapes
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import Array, Weights
+from zmqrl.types import Array, EnvSpec
 
 
-class Reinforce(PPO):
-    """Discrete actions; the launcher makes it too, so torch is imported by the learner alone."""
+@dataclass(frozen=True)
+class ReinforceConfig:
+    """The keys of the section `algorithm`, in addition to `kind`."""
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
-        return ReinforceLearner(weights, device, self.config.learning_rate, self.config.gamma)
+    learning_rate: Annotated[float, Gt(0)] = 3e-3
+    gamma: Annotated[float, Ge(0), Le(1)] = 0.99
+
+
+class Reinforce(Algorithm):
+    """Discrete actions. The launcher creates it too, so torch is imported in the learner alone."""
+
+    Config = ReinforceConfig
+    modes = frozenset({"single", "sync"})
+    on_policy = True
+
+    def __init__(
+        self, config: ReinforceConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
+    ) -> None:
+        super().__init__(config, network, env, segment_steps, num_envs)
+        if env.action.kind != "discrete":
+            raise ConfigError(f"env.id: {env.id!r} has continuous actions, and REINFORCE here needs discrete ones")
+
+    def network(self) -> NetworkSpec:
+        layers = tower("policy", self.network_section, self.env.observation, self.env.action.n, output_gain=0.01)
+        return NetworkSpec((("policy", layers),))
+
+    def acting(self) -> ActingSpec:
+        return ActingSpec(
+            layers=self.network().tower("policy"),
+            head="categorical",
+            action=self.env.action,
+            observation=self.env.observation,
+            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+        )
+
+    def learner(self, weights: Mapping[str, Array], device: str) -> OnPolicyLearner:
+        return ReinforceLearner(self, weights, device)
 
 
 class ReinforceLearner(OnPolicyLearner):
-    """One step of Adam per round."""
+    """One step of Adam per batch."""
 
-    def __init__(self, weights: Weights, device: str, learning_rate: float, gamma: float) -> None:
-        import torch
+    def __init__(self, algorithm: Reinforce, weights: Mapping[str, Array], device: str) -> None:
+        from zmqrl.networks.flat import FlatParameters
+        from zmqrl.networks.module import Tower
+        from zmqrl.ops.adam import FlatAdam
 
-        self._torch: Any = torch
-        self._gamma = gamma
-        # Sorted: the optimiser knows parameters by number, and weights from a file come in another order.
-        named = sorted(weights.items())
-        self._tensors = {n: torch.tensor(np.array(w), device=device, requires_grad=True) for n, w in named}
-        self._adam = torch.optim.Adam(list(self._tensors.values()), lr=learning_rate)
+        spec, self._config, self._device = algorithm.network(), algorithm.config, device
+        self._parameters = FlatParameters(parameter_shapes(spec), device)
+        self._parameters.load(weights)
+        self._policy = Tower(spec.tower("policy"), self._parameters)
+        self._adam = FlatAdam(self._parameters.flat, epsilon=1e-8)
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        columns, torch = batch.columns, self._torch
-        done = columns["terminated"] | columns["truncated"]
-        to_go, running = np.zeros_like(columns["reward"]), np.zeros(done.shape[1], np.float32)
-        for t in range(len(done) - 1, -1, -1):
-            running = columns["reward"][t] + self._gamma * running * ~done[t]
-            to_go[t] = running
-        valid = torch.tensor(columns["valid"])
-        advantage = torch.tensor(to_go)[valid]
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        log_prob = torch.log_softmax(self._logits(torch.tensor(columns["obs"][:-1])[valid]), dim=-1)
-        chosen = log_prob.gather(1, torch.tensor(columns["action"])[valid].unsqueeze(1)).squeeze(1)
-        loss = -(chosen * advantage).mean()
-        self._adam.zero_grad()
-        loss.backward()
-        self._adam.step()
+        import torch
+
+        columns, valid = batch.columns, batch.columns["valid"]
+        obs, action, returns = (
+            torch.tensor(array[valid], device=self._device)
+            for array in (columns["obs"][:-1], columns["action"], rewards_to_go(columns, self._config.gamma))
+        )
+        advantage = (returns - returns.mean()) / (returns.std() + 1e-8)
+        logits = self._policy.forward(obs.float())
+        chosen = torch.nn.functional.one_hot(action, logits.shape[1])
+        loss = -(advantage * (torch.log_softmax(logits, 1) * chosen).sum(1)).mean()
+        # The gradient of the loss by the logits; the tower computes those of its tensors.
+        self._policy.backward((torch.softmax(logits, 1) - chosen) * advantage[:, None] / len(advantage))
+        self._adam.step(self._parameters.flat_grad, self._config.learning_rate)
         return LearnResult(1, {"loss/policy": float(loss)})
 
-    def _logits(self, x: Any) -> Any:
-        layers = [name for name in self._tensors if name.startswith("actor") and name.endswith("weight")]
-        for i, name in enumerate(layers):
-            x = self._torch.nn.functional.linear(x, self._tensors[name], self._tensors[name.replace("weight", "bias")])
-            x = x.tanh() if i < len(layers) - 1 else x
-        return x
-
     def weights(self) -> dict[str, Array]:
-        return {name: tensor.detach().numpy().copy() for name, tensor in self._tensors.items()}
+        return self._parameters.arrays()
 
     def network_names(self) -> tuple[str, ...]:
-        return tuple(self._tensors)
+        return tuple(self._parameters.tensors)
 
     def state(self) -> dict[str, Array]:
-        moments = self._adam.state_dict()["state"]
-        return {f"{i}/{key}": value.numpy().copy() for i, entry in moments.items() for key, value in entry.items()}
+        return self._adam.state()
 
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        with self._torch.no_grad():
-            for name, tensor in self._tensors.items():
-                tensor.copy_(self._torch.tensor(np.array(weights[name])))
-        moments: dict[int, dict[str, Any]] = {}
-        for name, value in state.items():
-            index, key = name.split("/")
-            moments.setdefault(int(index), {})[key] = self._torch.tensor(np.array(value))
-        self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
+    def load_state(self, weights: Mapping[str, Array], state: Mapping[str, Array]) -> None:
+        self._parameters.load(weights)
+        self._adam.load_state(state)
+
+
+def rewards_to_go(columns: Mapping[str, Array], gamma: float) -> Array:
+    """Discounted rewards `[T, E]` until the end of the episode or of the segment."""
+    over = columns["terminated"] | columns["truncated"]
+    returns, running = np.zeros_like(columns["reward"]), np.zeros(over.shape[1], np.float32)
+    for t in range(len(over) - 1, -1, -1):
+        running = columns["reward"][t] + gamma * running * ~over[t]
+        returns[t] = running
+    return returns

@@ -18,6 +18,8 @@ from tests.leaks import Held
 from tests.s3_server import S3Server
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 
+pytest.register_assert_rewrite("zmqrl.testing")
+
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # What crashes on purpose leaves no core behind.

@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
-from tests.contracts.segment_transport_suite import Ends, Make
-from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import until
+from zmqrl.config.plan import RunPlan
+from zmqrl.testing.segment_transport import Ends, TransportMaker
 
 START_S = END_S = 10.0
 STARTS, LIFE_S = 3, 300
@@ -91,17 +90,16 @@ def redis_server(folder: Path, tls: bool = False) -> Iterator[RedisServer]:
             server.stop()
 
 
-def redis_ends(server: RedisServer) -> Make:
+def redis_ends(server: RedisServer) -> TransportMaker:
     @contextmanager
-    def make(run_id: str) -> Iterator[Ends]:
-        plan = replace(bus_plan(), run_id=run_id)
+    def make(plan: RunPlan) -> Iterator[Ends]:
         ends = Ends(RedisTransport(server.config, plan), RedisTransport(server.config, plan))
         try:
             yield ends
         finally:
             for end in ends:
                 end.close()
-        assert server.command("keys", f"*{run_id}*") == "", "something of the run is left in Redis"
+        assert server.command("keys", f"*{plan.run_id}*") == "", "something of the run is left in Redis"
 
     return make
 

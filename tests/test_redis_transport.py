@@ -69,6 +69,9 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     ("redis://redis.lab", r"unencrypted; write rediss://redis\.lab:6379"),
     ("rediss://:hunter2@redis.lab:6379", f"set {PASSWORD_VARIABLE} in the environment"),
     ("rediss://redis.lab:6379?password=hunter2", f"set {PASSWORD_VARIABLE} in the environment"),
+    ("rediss://:hunter2@redis.lab:port", f"set {PASSWORD_VARIABLE} in the environment"),
+    ("rediss://:hunter2/1@redis.lab", f"set {PASSWORD_VARIABLE} in the environment"),
+    ("rediss://[:hunter2@redis.lab", "write rediss://HOST:PORT/DB"),
     ("http://redis.lab", "write rediss://HOST:PORT/DB"),
     ("rediss://redis.lab:port", "port"),
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The example of docs/extending.md in its own file: it passes the suite, and carries segments to a real broker."""
+"""The segment transport of docs/extending.md: a real broker receives its segments; its errors are those of the page."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.contracts.segment_transport_suite import SUITE, Ends
 from tests.memory_backends.far_bus import FarBus, ready, take, write
 from tests.running import ROOT
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.launch.configure import load
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 MODULE, KIND = "folder_transport", "folder_transport:FolderTransport"
@@ -41,20 +37,6 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     yield importlib.import_module(MODULE)
     del sys.modules[MODULE]
-
-
-def test_the_example_passes_the_suite(example: ModuleType, tmp_path: Path) -> None:
-    @contextmanager
-    def make(run_id: str) -> Iterator[Ends]:
-        plan, config = replace(bus_plan(), run_id=run_id), example.FolderConfig(str(tmp_path / "carried"))
-        ends = Ends(*(example.FolderTransport(config, plan) for _ in range(2)))
-        yield ends
-        for end in ends:
-            end.close()
-        assert not (tmp_path / "carried" / run_id).exists()
-
-    for promise in SUITE:
-        promise(make)
 
 
 @pytest.mark.whole
@@ -79,13 +61,3 @@ def test_its_errors_are_those_of_the_page(example: ModuleType, tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(TransportError, match="file"):
         example.FolderTransport(example.FolderConfig(str(tmp_path / "file")), bus_plan()).send([b"frame"])
-
-
-def test_the_hosts_file_of_the_page_is_valid(example: ModuleType, tmp_path: Path) -> None:
-    file = tmp_path / "hosts.yaml"
-    file.write_text(block("hosts.yaml"))
-    section = load(None, file).config.segment_transport
-    assert (section.kind, section.options["path"]) == (KIND, "/nfs/segments")
-    file.write_text(block("hosts.yaml").replace("path:", "paths:"))
-    with pytest.raises(ConfigError, match="did you mean 'path'"):
-        load(None, file)

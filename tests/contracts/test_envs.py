@@ -1,162 +1,56 @@
-"""The Env contract, over every vector env."""
+"""The suite of `zmqrl.testing` over every kind of env."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
+from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
+from tests.contracts.suites import name_of
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import VectorEnv
+from zmqrl.envs import base
 from zmqrl.envs.factory import make_vector_env
-from zmqrl.envs.make import make_single, probe
-from zmqrl.envs.native import NativeVectorEnv
-from zmqrl.envs.seeded import SeededVectorEnv
-from zmqrl.errors import EnvFault
+from zmqrl.envs.make import probe
+from zmqrl.plugins import concrete, modules
+from zmqrl.testing.env import ENV, MODES, EnvMaker
 from zmqrl.types import Mode
 
-KINDS: dict[str, tuple[EnvSection, Mode, type[VectorEnv]]] = {
-    "seeded": (EnvSection(num_envs=3), "sync", SeededVectorEnv),
-    "native": (EnvSection(num_envs=3), "async", NativeVectorEnv),
-    "seeded-async": (EnvSection(id="tests.envs.odd_envs:Walker", num_envs=3), "async", SeededVectorEnv),
-    "box": (EnvSection(id="Pendulum-v1", num_envs=3, kwargs={"max_episode_steps": 7}), "sync", SeededVectorEnv),
+ENVS = {
+    "gymnasium": EnvSection(num_envs=3),
+    "continuous": EnvSection(id="Pendulum-v1", num_envs=3, kwargs={"max_episode_steps": 7}),
+    "dotted path": EnvSection(id="tests.envs.odd_envs:Walker", num_envs=3),
+    "offset actions": EnvSection(id="tests.envs.odd_envs:Offset", num_envs=2, kwargs={"start": 5}),
+    "state as array": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2),
+    "state as bytes": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2, kwargs={"form": "bytes"}),
+    "witness": EnvSection(id="zmqrl.drill.witness:WitnessEnv", num_envs=2),
 }
 
 
-@pytest.fixture(params=sorted(KINDS))
-def kind(request: pytest.FixtureRequest) -> tuple[EnvSection, Mode, type[VectorEnv]]:
-    return KINDS[request.param]
+@pytest.fixture(params=ENVS)
+def maker(request: pytest.FixtureRequest, tmp_path: Path) -> EnvMaker:
+    section = ENVS[request.param]
+    if request.param == "witness":
+        section = EnvSection(id=section.id, num_envs=section.num_envs, kwargs={"record": str(tmp_path)})
+    return lambda: section
 
 
-def build(kind: tuple[EnvSection, Mode, type[VectorEnv]], vector_env: int = 0, incarnation: int = 0) -> VectorEnv:
-    section, mode, _ = kind
-    return make_vector_env(section, probe(section), mode, 5, vector_env, incarnation)
+@pytest.mark.parametrize("check", ENV, ids=name_of)
+def test_contract(check: Callable[[EnvMaker], None], maker: EnvMaker) -> None:
+    check(maker)
 
 
-def actions_for(env: VectorEnv, steps: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(3)
-    if env.spec.action.kind == "discrete":
-        return [rng.integers(0, env.spec.action.n, env.num_envs) for _ in range(steps)]
-    size = (env.num_envs, *env.spec.action.shape)
-    return [rng.uniform(-1, 1, size).astype(np.float32) for _ in range(steps)]
+def test_every_vector_env_is_among_them() -> None:
+    found = {
+        kind
+        for name in modules("zmqrl.envs", base.VectorEnv)
+        for kind in concrete(f"zmqrl.envs.{name}", base.VectorEnv)
+    }
 
-
-def play(env: VectorEnv, steps: int) -> Iterator[tuple[np.ndarray, ...]]:
-    yield (np.array(env.start()),)
-    for actions in actions_for(env, steps):
-        yield tuple(np.array(part) for part in env.step(actions))
-
-
-def test_the_kind_is_the_one_meant(kind) -> None:
-    env = build(kind)
-    assert type(env) is kind[2]
-    env.close()
-    env.close()
-
-
-def test_shapes_and_dtypes(kind) -> None:
-    env = build(kind)
-    (first,), *rows = play(env, 5)
-    assert first.shape == (3, *env.spec.observation.shape)
-    for obs, reward, terminated, truncated in rows:
-        assert obs.shape == first.shape
-        assert (reward.dtype, reward.shape) == (np.float64, (3,))
-        assert terminated.dtype == truncated.dtype == bool
-    env.close()
-
-
-def test_the_row_after_an_end_is_a_bare_reset(kind) -> None:
-    env = build(kind)
-    ended = np.zeros(3, bool)
-    ends = 0
-    for _, reward, terminated, truncated in list(play(env, 120))[1:]:
-        assert not reward[ended].any()
-        assert not (terminated | truncated)[ended].any()
-        ended = terminated | truncated
-        ends += int(ended.sum())
-    assert ends > 3
-    env.close()
-
-
-def test_same_name_same_bits_and_other_names_other_bits(kind) -> None:
-    def trace(vector_env: int, incarnation: int) -> bytes:
-        env = build(kind, vector_env, incarnation)
-        whole = b"".join(part.tobytes() for row in play(env, 80) for part in row)
+    def used(section: EnvSection, mode: Mode) -> type[base.VectorEnv]:
+        env = make_vector_env(section, probe(section), mode, 1, 0)
         env.close()
-        return whole
+        return type(env)
 
-    assert trace(1, 2) == trace(1, 2)
-    assert trace(1, 2) != trace(0, 2)
-    same_bits_in_the_next_life = kind[1] != "async"
-    assert (trace(1, 3) == trace(1, 2)) is same_bits_in_the_next_life
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("raise", "the robot fell over"),
-        ("nan", "NaN"),
-        ("shape", "shape (1,)"),
-        ("reward", "much"),
-        ("nan_reward", "reward is nan"),
-        ("short", "step raised ValueError"),
-    ],
-)
-def test_a_fault_names_env_slot_seed_episode_and_step(fault: str, words: str) -> None:
-    section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=2, kwargs={"fault": fault, "at": 3})
-    env = make_vector_env(section, probe(section), "sync", 5, 4)
-    first = np.array(env.start())
-    for _ in range(2):
-        env.step(np.zeros(2, np.int64))
-    with pytest.raises(EnvFault, match=r"tests\.envs\.odd_envs:Breaking") as caught:
-        env.step(np.zeros(2, np.int64))
-    assert words in str(caught.value)
-    detail = caught.value.detail
-    assert (detail["vector_env"], detail["slot"], detail["episode"]) == (4, 0, 0)
-    assert detail["seed"] == int(first[0, 0])
-    assert detail["step"] in (2, 3)
-    env.close()
-
-
-def test_a_fault_in_reset() -> None:
-    section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=2, kwargs={"fault": "reset"})
-    env = make_vector_env(section, probe(section), "sync", 5, 0)
-    with pytest.raises(EnvFault, match="no reset today"):
-        env.start()
-    env.close()
-
-
-def test_a_native_env_that_returns_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = build(KINDS["native"])
-    env.start()
-    inner = env._env  # type: ignore[attr-defined]
-    inner.state[0, 1] = np.nan
-    with pytest.raises(EnvFault, match=r"slot 1.*NaN"):
-        env.step(np.zeros(3, np.int64))
-    env.close()
-
-
-@pytest.mark.parametrize("start", [-1, 254])
-def test_the_native_form_adds_the_offset_of_a_discrete_space(start: int) -> None:
-    """The env refuses an action outside its space."""
-    section = EnvSection(id="tests.envs.odd_envs:Offset", num_envs=3, kwargs={"start": start})
-    inner = gym.vector.SyncVectorEnv([partial(make_single, section)] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
-    env = NativeVectorEnv(probe(section), inner, 3, 5, 0, 0)
-    env.start()
-    for dtype in (np.int64, np.uint8):
-        env.step(np.array([0, 1, 2], dtype))
-    env.close()
-
-
-def test_wrong_number_of_envs_is_refused_by_the_native_form() -> None:
-    section, mode, _ = KINDS["native"]
-    spec = probe(section)
-    env = make_vector_env(section, replace(spec, observation=replace(spec.observation, shape=(5,))), mode, 5, 0)
-    with pytest.raises(EnvFault, match="shapes"):
-        env.start()
-    env.close()
+    sections = [section for section in ENVS.values() if "witness" not in section.id]
+    assert {used(section, mode) for section in sections for mode in MODES} == found

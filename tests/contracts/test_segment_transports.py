@@ -12,20 +12,22 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.contracts.segment_transport_suite import SUITE, Ends, Make
-from tests.memory_backends.far_bus import FarBus, pair, ready, take, write
+from tests.contracts.suites import name_of
+from tests.memory_backends.far_bus import FarBus, ready, take, write
 from tests.memory_backends.faulty_transport import FaultyConfig, FaultyTransport
 from tests.redis_server import redis_ends, redis_server
-from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
 from zmqrl.broker.doors import Doors
 from zmqrl.config.kinds import NO_KEYS
-from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.plan import Endpoints, Listen, RunPlan
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.plugins import modules
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.zmq import ZmqTransport
-from zmqrl.wire.sockets import connect
+from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, TransportMaker, transport_maker
+from zmqrl.types import AllowList, HostKey
+from zmqrl.wire.sockets import connect, make_keys
 
 pytestmark = pytest.mark.whole
 FAULTY = "tests.memory_backends.faulty_transport:FaultyTransport"
@@ -48,23 +50,23 @@ class _GuardedTransport(ZmqTransport):
 
 
 @contextmanager
-def bus_maker(folder: Path) -> Iterator[Make]:
-    server, far = pair(), pair()
+def bus_maker(folder: Path) -> Iterator[TransportMaker]:
+    server = make_keys()
+    far = replace(make_keys(), server=server.public)
     context: zmq.Context[Any] = zmq.Context()
 
     @contextmanager
-    def make(run_id: str) -> Iterator[Ends]:
-        plan = replace(bus_plan(), run_id=run_id)
+    def make(plan: RunPlan) -> Iterator[Ends]:
+        run_id = plan.run_id
         names = ("segments", "descriptors", "notices", "control")
         (folder / run_id).mkdir(mode=0o700)
         ends = Endpoints(**{name: f"ipc://{folder}/{run_id}/{name}" for name in names})
-        keys = Keys(server[0], server_secret=server[1], allowed={far[0]: "b"})
         sender, receiver = ZmqTransport(NO_KEYS, plan), _GuardedTransport(NO_KEYS, plan)
-        receiver.doors = Doors(ends, Listen("127.0.0.1"), keys)
+        receiver.doors = Doors(ends, Listen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)}))
         receiver.use(receiver.doors.segments)
         assert receiver.doors.ports is not None
         far_end = Endpoints.tcp("127.0.0.1", receiver.doors.ports)
-        socket = connect(context, zmq.PUSH, far_end.segments, Keys(server[0], *far))
+        socket = connect(context, zmq.PUSH, far_end.segments, far)
         sender.use(socket)
         try:
             yield Ends(sender, receiver)
@@ -77,23 +79,18 @@ def bus_maker(folder: Path) -> Iterator[Make]:
 
 
 @contextmanager
-def folder_maker(folder: Path) -> Iterator[Make]:
-    @contextmanager
-    def make(run_id: str) -> Iterator[Ends]:
-        plan, config = replace(bus_plan(), run_id=run_id), FaultyConfig(str(folder))
-        yield Ends(FaultyTransport(config, plan), FaultyTransport(config, plan))
-
-    yield make
+def folder_maker(folder: Path) -> Iterator[TransportMaker]:
+    yield transport_maker(FaultyTransport, FaultyConfig(str(folder)))
 
 
 @contextmanager
-def redis_maker(folder: Path) -> Iterator[Make]:
+def redis_maker(folder: Path) -> Iterator[TransportMaker]:
     with redis_server(folder) as server:
         yield redis_ends(server)
 
 
 @contextmanager
-def redis_tls_maker(folder: Path) -> Iterator[Make]:
+def redis_tls_maker(folder: Path) -> Iterator[TransportMaker]:
     with redis_server(folder, tls=True) as server:
         yield redis_ends(server)
 
@@ -111,14 +108,14 @@ def test_every_kind_of_the_package_has_a_maker() -> None:
 
 
 @pytest.fixture(params=MAKERS)
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransportMaker]:
     with MAKERS[request.param](tmp_path) as made:
         yield made
 
 
-@pytest.mark.parametrize("promise", SUITE, ids=lambda promise: promise.__name__)
-def test_the_contract(make: Make, promise: Callable[[Make], None]) -> None:
-    promise(make)
+@pytest.mark.parametrize("check", SEGMENT_TRANSPORT, ids=name_of)
+def test_the_contract(make: TransportMaker, check: Callable[[TransportMaker], None]) -> None:
+    check(make)
 
 
 def refused(events: list[dict[str, Any]]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The checkpoint seam. Contract tests in `tests/contracts/test_data_stores.py` run over every kind."""
+"""The checkpoint seam. The suite `DATA_STORE` of `zmqrl.testing` checks every kind."""
 
 from __future__ import annotations
 

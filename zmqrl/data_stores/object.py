@@ -18,7 +18,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
 from zmqrl.data_stores.directory import checkpoint_names
-from zmqrl.data_stores.objects import CHECK_S, Objects, check_writable
+from zmqrl.data_stores.objects import CHECK_S, Objects, check_url, check_writable
 from zmqrl.data_stores.owner import OWNER
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.types import Mode, Version, Weights
@@ -51,7 +51,10 @@ class ObjectStore(DataStore):
         self._objects, self._quick = Objects(place), Objects(place, CHECK_S)
         """The agents of hosts read with the second: they have other work, and a notice comes again."""
         self._written: dict[str, float] = {}
-        """When each version and FULL was written that is not retired; of an earlier process: when it was found."""
+        """When each version and FULL was written that is not retired; of an earlier process: when it was found.
+
+        One thread may write a FULL while another thread retires: single operations, each of them atomic.
+        """
         self._is_swept = False
         self._damaged: dict[str, str] = {}
         self._unreported: list[str] = []
@@ -70,6 +73,7 @@ class ObjectStore(DataStore):
 
     @classmethod
     def check_mode(cls, config: ObjectConfig, mode: Mode) -> None:
+        check_url("store.url", config.url)  # also where the learner is on another host, which has the other checks
         if mode != "async":
             raise ConfigError(
                 f"store.kind: 'object': {mode} writes in every round, and would wait for {config.url}; "
@@ -208,14 +212,15 @@ class ObjectStore(DataStore):
         names = self._objects.names()
         damaged = [name for name in names if name in self._damaged and not name.startswith("best-")]
         self._objects.delete(damaged)  # else they would take the place of those that can be loaded
-        self._written = {**dict.fromkeys(set(names) - set(damaged), time.monotonic()), **self._written}
+        for name in set(names) - set(damaged):
+            self._written.setdefault(name, time.monotonic())
         self._is_swept = True
 
     def _superseded(self, since: float) -> list[str]:
         """Names that retention no longer keeps; the one after each was written at `since` or before."""
         found = []
         for kind, most in (("v", self._keep), ("full-", FULLS_KEPT)):
-            names = list(checkpoint_names(self._written, kind))
+            names = list(checkpoint_names(list(self._written), kind))
             pairs = list(pairwise(names))[: max(0, len(names) - most)]
             found += [name for name, after in pairs if self._written[after] <= since]
         return found

@@ -18,6 +18,8 @@ from zmqrl.errors import ConfigError, StoreError, StoreRefused
 
 T = TypeVar("T")
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "azure", "http", "https", "file")
+CONTAINER_AT_ACCOUNT = ("abfs", "abfss")
+"""Of Azure: `abfss://container@account.dfs.core.windows.net/path`."""
 CONNECT_S, REQUEST_S, CHECK_S = 3.0, 20.0, 4.0
 """Limits of a connection, of a request, and of a request that checks a place before a run."""
 RETRIES, RETRY_S = 2, 4.0
@@ -26,6 +28,7 @@ PIECE_BYTES, PIECES_AT_ONCE = 8 << 20, 4
 LONGEST_CAUSE = 300
 NOT_INSTALLED = "obstore is not installed on this host: pip install 'zmqrl[object]'"
 MISSING, REFUSED = 404, (400, 401, 403)
+OTHER_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
 _STATUS = re.compile(r"status code: (\d{3})")
 _REPLY = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 _SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
@@ -35,10 +38,11 @@ _SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
 def check_url(key: str, url: str) -> None:
     """Raise `ConfigError` naming `key` when `url` is of an unknown kind, or holds credentials."""
     parts = urlsplit(url)
-    if parts.password is not None or parts.username is not None or parts.query or parts.fragment:
+    has_user = parts.username is not None and parts.scheme not in CONTAINER_AT_ACCOUNT
+    if has_user or parts.password is not None or parts.query or parts.fragment:
         place = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         raise ConfigError(
-            f"{key}: {place!r} has credentials or a query, which would be stored with the run; "
+            f"{key}: {place!r} has credentials or a query; a URL is stored with the run and shown in messages: "
             "set credentials in the environment or in ~/.aws of the host"
         )
     is_file = parts.scheme == "file"
@@ -226,9 +230,13 @@ def _fix(error: Exception, text: str, status: int, code: str) -> str | None:
         return "correct the URL"
     if status == MISSING:
         return None if code == "NoSuchKey" else "create the bucket, or correct the URL or AWS_ENDPOINT_URL"
+    if code == "RequestTimeout":
+        return None
+    if code in OTHER_REGION or "redirect without LOCATION" in text:
+        return "set AWS_REGION to the region of the bucket"
     if status in REFUSED or isinstance(error, (PermissionError, ValueError)):
         return "check this host's credentials (environment, ~/.aws, instance role), their permissions and the region"
-    return "set AWS_REGION to the region of the bucket" if "region" in text else None
+    return None
 
 
 def _shown(text: str) -> str:

@@ -59,7 +59,7 @@ class Teardown:
 class Orchestrator(ABC):
     """Starts one host agent per host. Called by the launcher's main thread.
 
-    Contract tests in `tests/contracts/test_orchestrators.py` run over every kind.
+    The suite `ORCHESTRATOR` of `zmqrl.testing` checks every kind.
     """
 
     Config: ClassVar[type[Any]] = NoKeys

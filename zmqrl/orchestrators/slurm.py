@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from zmqrl.config.hosts import LOCAL
@@ -23,9 +24,10 @@ from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators import slurm_commands
-from zmqrl.orchestrators.agents import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, PipedAgent, Warn
+from zmqrl.orchestrators.agents import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
+from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing, slurm
@@ -52,9 +54,12 @@ _ENDED_BY_SLURM = re.compile(r"\*\*\* ((?:STEP|JOB) .*?) \*\*\*")
 class SlurmAgent(PipedAgent):
     """One job step, by its name."""
 
-    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path, listing: Listing) -> None:
+    def __init__(
+        self, boot: Boot, warn: Warn, command: Sequence[str], log: Path, listing: Listing, reap: Callable[[], Ended]
+    ) -> None:
+        """`reap` ends what is left of the run on the node, by another job."""
         self.name = name_of(boot.plan.run_id, boot.host)
-        self._listing = listing
+        self._listing, self._reap = listing, reap
         self._log_start = log.stat().st_size if log.is_file() else 0
         super().__init__(boot, warn, command, log)
 
@@ -63,6 +68,14 @@ class SlurmAgent(PipedAgent):
 
     def cancel(self, names: Sequence[str]) -> None:
         slurm_commands.cancel(names)
+
+    def end(self) -> Ended:
+        """Slurm ends its processes. Without cgroups that does not include what an env started before a kill -9."""
+        ended = super().end()
+        if not self.is_booted or self.told.finished is not None or self.cut_off() is not None:
+            return ended
+        reaped = self._reap()
+        return Ended((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
         cause = slurm_commands.own_words(self._reported()) or f"srun ended with exit code {code} before the handshake"
@@ -146,7 +159,11 @@ class SlurmOrchestrator(PipedOrchestrator):
         boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
         command = agent_command(self.section(self.plan.config, boot.host), boot.plan.run_id)
         words = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
-        return SlurmAgent(boot, self.warn, words, self.log_of(boot.host), self._listing)
+        return SlurmAgent(boot, self.warn, words, self.log_of(boot.host), self._listing, partial(self._reap, boot.host))
+
+    def _reap(self, host: str) -> Ended:
+        shell = PipedShell(host, self.prefix(self.config, self.plan.config, host))
+        return ended_over(shell, self.section(self.plan.config, host), self.plan.run_id, host)
 
     def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
         if self._allocation is None:

@@ -2,7 +2,8 @@
 
 A transport may lose, repeat, reorder and delay messages. A worker keeps each segment until the broker has acknowledged
 it over control, and sends it again; the broker accepts each segment once and in order. A message that arrives changed
-is refused and counted (`segment_transports/seal.py`). The contract is in `tests/contracts/test_segment_transports.py`.
+is refused and counted (`segment_transports/seal.py`). The suite `SEGMENT_TRANSPORT` of
+`zmqrl.testing` checks every kind.
 """
 
 from __future__ import annotations

@@ -1,0 +1,25 @@
+"""The suite of `zmqrl.testing` over every kind of network, as every algorithm of the package makes it."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+
+import pytest
+
+from tests.contracts.suites import name_of
+from tests.contracts.test_algorithms import CASES
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.config.sections import NetworkSection
+from zmqrl.testing.network import NETWORK, Network, NetworkMaker
+
+
+@pytest.mark.parametrize("algorithm", CASES, ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}")
+@pytest.mark.parametrize("check", NETWORK, ids=name_of)
+def test_contract(check: Callable[[NetworkMaker], None], algorithm: Algorithm) -> None:
+    check(lambda: Network(algorithm.network(), algorithm.env.observation))
+
+
+def test_every_kind_is_among_them() -> None:
+    kinds = typing.get_args(typing.get_type_hints(NetworkSection)["kind"])
+    assert {case.network_section.kind for case in CASES} == set(kinds)

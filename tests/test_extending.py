@@ -1,0 +1,146 @@
+"""The examples of docs/extending.md and examples/: their tests pass, they run, and they import stable modules only."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import zmqrl.testing
+from tests.contracts.suites import name_of
+from tests.running import ROOT, environment
+
+pytestmark = pytest.mark.whole
+PAGE = ROOT / "docs" / "extending.md"
+BLOCK = re.compile(
+    r"^```(?:python|yaml)\n# (?P<name>[\w./]+\.(?:py|yaml))\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+)
+STABLE = re.compile(r"`(zmqrl(?:\.\w+)+)`")
+TEST_S, RUN_S = 110, 60
+
+
+def blocks() -> Mapping[str, str]:
+    """File name to content, of each block of the page whose first line names a file."""
+    return {block["name"]: block["text"] for block in BLOCK.finditer(PAGE.read_text())}
+
+
+BLOCKS = blocks()
+TESTS = sorted(name for name in BLOCKS if name.startswith("test_"))
+ORCHESTRATOR = "test_my_orchestrator.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the page and of examples/ in one directory, as a user has them."""
+    path = tmp_path_factory.mktemp("extending")
+    for example in (ROOT / "examples").iterdir():
+        if example.is_file():
+            shutil.copy(example, path)
+    for name, text in BLOCKS.items():
+        (path / name).write_text(text)
+    return path
+
+
+def command(folder: Path, *words: str, limit_s: float = RUN_S) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", *words]
+    return subprocess.run(
+        argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=limit_s, check=False
+    )
+
+
+def test_every_suite_is_on_the_page() -> None:
+    used = {name for test in TESTS for name in re.findall(r"zmqrl\.testing\.([A-Z_]+)\b", BLOCKS[test])} - {"KEEP"}
+    assert used == {name for name in zmqrl.testing.__all__ if isinstance(getattr(zmqrl.testing, name), tuple)}
+
+
+def check_tests(folder: Path, tests: str) -> None:
+    done = command(folder, "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", tests, limit_s=TEST_S)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", [name for name in TESTS if name != ORCHESTRATOR])
+def test_the_suites_pass_over_the_examples(folder: Path, name: str) -> None:
+    check_tests(folder, name)
+
+
+@pytest.mark.parametrize("check", zmqrl.testing.ORCHESTRATOR, ids=name_of)
+def test_the_suite_passes_over_the_orchestrator(folder: Path, check: Callable[[Any], None]) -> None:
+    """One by one: each starts real processes."""
+    check_tests(folder, f"{ORCHESTRATOR}::test_contract[{check.__name__}]")
+
+
+def test_a_run_with_all_of_them_and_its_resume(folder: Path, tmp_path: Path) -> None:
+    hosts = yaml.safe_load(BLOCKS["hosts.yaml"])
+    hosts["store"]["folder"] = str(tmp_path / "store")
+    hosts["segment_transport"]["path"] = str(tmp_path / "segments")
+    hosts["orchestrator"]["command"] = ["env", "ON={host}"]
+    paths = environment()["PYTHONPATH"]
+    hosts["hosts"]["node1"] |= {
+        "python": sys.executable,
+        "workdir": str(tmp_path / "node1"),
+        "env": {"PYTHONPATH": f"{folder}:{paths}"},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(hosts))
+    run_dir = str(tmp_path / "run")
+    for words in (("--run-dir", run_dir), ("--resume", run_dir, "--set", "run.total_env_steps=4000")):
+        done = command(folder, "zmqrl", "launch", "run.yaml", *words, "--plain")
+        assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(Path(run_dir, "summary.json").read_text())
+    assert summary["env_steps"] >= 4000
+    assert summary["ledger"]["balanced"]
+    (database,) = (tmp_path / "store").glob("*.sqlite")
+    assert database.stat().st_size > 0
+
+
+def test_a_wrong_key_of_an_example_is_named(folder: Path) -> None:
+    text = BLOCKS["hosts.yaml"].replace("folder: /data/checkpoints", "foldr: /data/checkpoints")
+    (folder / "wrong.yaml").write_text(text)
+    done = command(folder, "zmqrl", "launch", "wrong.yaml", "--dry-run")
+    assert done.returncode == 2
+    assert "wrong.yaml:4" in done.stderr and "'folder'" in done.stderr, done.stderr
+
+
+def imports(source: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of what is imported from zmqrl."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "zmqrl":
+            for alias in node.names:
+                yield node.module or "", alias.name
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "zmqrl")
+
+
+def stable_modules() -> set[str]:
+    table = PAGE.read_text().partition("**Stable modules.**")[2].partition("## ")[0]
+    return {"zmqrl", *STABLE.findall(table)}
+
+
+def examples() -> dict[str, str]:
+    own = {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    return {**own, **{name: text for name, text in BLOCKS.items() if name.endswith(".py")}}
+
+
+def test_examples_import_stable_modules_only() -> None:
+    stable, found = stable_modules(), []
+    for name, text in examples().items():
+        assert not re.search(r"zmqrl\.\S*\._", text), f"{name} uses a private module"
+        for module, imported in imports(text):
+            is_module = f"{module}.{imported}" in stable
+            if imported.startswith("_") or not (is_module or module in stable):
+                found.append(f"{name}: {module} {imported}")
+    assert not found, found
+
+
+def test_stable_modules_exist() -> None:
+    assert len(stable_modules()) > 20
+    assert [name for name in stable_modules() if importlib.util.find_spec(name) is None] == []

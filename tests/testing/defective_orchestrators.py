@@ -1,0 +1,110 @@
+"""Local orchestrators, each with one defect; the end of a test ends what they leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.messages.agent import Command, Exited, Stop
+from zmqrl.orchestrators.agents import Ended
+from zmqrl.orchestrators.base import HostEvent, Teardown
+from zmqrl.orchestrators.local import LocalOrchestrator
+
+LEFT_S = 20.0
+LEFT: list[subprocess.Popen[bytes]] = []
+"""Of this process."""
+
+
+def left(run_id: str) -> None:
+    """A process that outlives its starter for a while."""
+    code = f"import time; time.sleep({LEFT_S})"
+    LEFT.append(subprocess.Popen([sys.executable, "-c", code, run_id], start_new_session=True))
+
+
+class OtherConfig(LocalOrchestrator):
+    @dataclass
+    class Config:
+        pass
+
+
+class StartsEarly(LocalOrchestrator):
+    def __init__(self, config: Any, plan: RunPlan) -> None:
+        super().__init__(config, plan)
+        left(plan.run_id)
+
+
+class Waits(LocalOrchestrator):
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        super().deploy(boots)
+        time.sleep(2.5)
+
+
+class EndsLate(LocalOrchestrator):
+    """The first `undeploy` does nothing."""
+
+    is_first = True
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        self.is_first, first = False, self.is_first
+        return Teardown(ended=0) if first else super().undeploy(grace_s)
+
+
+class Unordered(LocalOrchestrator):
+    """The first event comes after the second."""
+
+    first: HostEvent | None = None
+
+    def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        found = list(super().monitor(timeout_s))
+        if found and self.first is None:
+            self.first = found.pop(0)
+            return []
+        if found and self.first not in self.seen:
+            found.insert(1, self.first)  # type: ignore[arg-type]
+        self.seen += found
+        return found
+
+    def __init__(self, config: Any, plan: RunPlan) -> None:
+        super().__init__(config, plan)
+        self.seen: list[HostEvent] = []
+
+
+class IgnoresStop(LocalOrchestrator):
+    def command(self, host: str | None, command: Command) -> None:
+        if not isinstance(command, Stop):
+            super().command(host, command)
+
+
+class Impatient(LocalOrchestrator):
+    def undeploy(self, grace_s: float) -> Teardown:
+        return super().undeploy(0.0)
+
+
+class Secretive(LocalOrchestrator):
+    def undeploy(self, grace_s: float) -> Teardown:
+        return replace(super().undeploy(grace_s), killed=())
+
+
+class Forgetful(LocalOrchestrator):
+    """Does not look for what a killed agent leaves."""
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        for agent in self.agents.values():
+            agent.end = lambda agent=agent: (agent.process.close(), Ended())[1]  # type: ignore[attr-defined,method-assign,misc]
+        return super().undeploy(grace_s)
+
+
+class Deaf(LocalOrchestrator):
+    def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        return [event for event in super().monitor(timeout_s) if not isinstance(event.event, Exited)]
+
+
+class LeavesOne(LocalOrchestrator):
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        super().deploy(boots)
+        left(next(iter(boots.values())).plan.run_id)

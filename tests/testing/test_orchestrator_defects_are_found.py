@@ -1,0 +1,72 @@
+"""Each check of the orchestrators' suite fails over an orchestrator with the defect that the check is about."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.testing import defective_orchestrators as defects
+from zmqrl.agent.ipc_folder import remove_left_folder
+from zmqrl.errors import ZmqrlError
+from zmqrl.testing import orchestrator
+from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+
+pytestmark = pytest.mark.whole
+CASES: dict[Callable[..., None], type[Any]] = {
+    orchestrator.config_is_a_frozen_dataclass: defects.OtherConfig,
+    orchestrator.construction_starts_nothing: defects.StartsEarly,
+    orchestrator.no_call_waits_for_a_host: defects.Waits,
+    orchestrator.an_early_end_leaves_nothing: defects.EndsLate,
+    orchestrator.events_come_in_order: defects.Unordered,
+    orchestrator.a_stop_command_ends_the_run: defects.IgnoresStop,
+    orchestrator.undeploy_ends_a_running_run: defects.Impatient,
+    orchestrator.undeploy_names_what_it_had_to_kill: defects.Secretive,
+    orchestrator.undeploy_verifies_after_an_agent_was_killed: defects.Forgetful,
+    orchestrator.a_killed_worker_is_started_again: defects.Deaf,
+    orchestrator.nothing_outlives_a_killed_launcher: defects.LeavesOne,
+}
+
+
+class Recording(Machines):
+    """Remembers what it was asked about, and ends it."""
+
+    def __init__(self) -> None:
+        self.words: set[str] = set()
+
+    def processes(self, words: Any) -> Any:
+        self.words |= set(words)
+        return super().processes(words)
+
+    def end(self) -> None:
+        for text in super().processes(self.words) if self.words else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(text.partition(":")[0]), signal.SIGKILL)
+        while defects.LEFT:
+            defects.LEFT.pop().wait()
+        for run_id in self.words:
+            remove_left_folder(run_id)
+
+
+@pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
+def test_of_an_orchestrator(check: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if check in (orchestrator.a_stop_command_ends_the_run, orchestrator.a_killed_worker_is_started_again):
+        monkeypatch.setattr(orchestrator, "START_S", 15.0)
+    monkeypatch.setattr(orchestrator, "GONE_S", 2.0)
+    kind, machines = f"{defects.__name__}:{CASES[check].__name__}", Recording()
+    hosts = Hosts(tmp_path, {"orchestrator": {"kind": kind}, "hosts": {"local": {"workers": 1}}}, machines)
+    try:
+        with pytest.raises((AssertionError, ZmqrlError)):
+            check(lambda: hosts)
+    finally:
+        machines.end()
+
+
+def test_every_check_has_a_defect_and_a_promise() -> None:
+    assert set(ORCHESTRATOR) - set(CASES) == {orchestrator.the_bits_are_those_of_one_machine}
+    assert all(check.__doc__ for check in ORCHESTRATOR)

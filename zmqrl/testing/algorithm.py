@@ -1,0 +1,273 @@
+"""What an algorithm promises. A maker returns a new instance, always with the same configuration and env."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from zmqrl.acting.base import noise_for
+from zmqrl.acting.load import make_policy
+from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
+from zmqrl.config.codec import to_json
+from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import SegmentMeta
+from zmqrl.replay.build import build_replay
+from zmqrl.replay.gather import gather
+from zmqrl.testing.expect import is_frozen_config
+from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
+
+SEED, SEGMENTS, UPDATES = 1, 4, 10
+LAUNCH_S = 60.0
+FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
+DISCRETE = SpaceSpec("discrete", (), "int64", 3)
+CONTINUOUS = SpaceSpec("box", (2,), "float32", 0, (-1.0, -1.0), (1.0, 1.0))
+VECTOR = SpaceSpec("box", (3,), "float32")
+PIXELS = SpaceSpec("box", (2, 8, 8), "uint8")
+"""Spaces for the env of a maker: `EnvSpec("toy", VECTOR, DISCRETE)`."""
+
+AlgorithmMaker: TypeAlias = Callable[[], Algorithm]
+"""For example `lambda: Mine(Mine.Config(), NetworkSection(hidden=(8,)), EnvSpec("toy", VECTOR, DISCRETE), 16, 2)`."""
+Learner: TypeAlias = OnPolicyLearner | OffPolicyLearner
+
+
+def config_is_a_frozen_dataclass(make: AlgorithmMaker) -> None:
+    """The keys of the section `algorithm` are validated against `Config`; the learner rebuilds it from JSON."""
+    from pydantic import TypeAdapter
+
+    algorithm = make()
+    config = type(algorithm).Config
+    is_frozen_config(config)
+    text = json.dumps(to_json(algorithm.config))
+    assert TypeAdapter(config).validate_json(text, strict=True) == algorithm.config, f"not the same from JSON: {text}"
+
+
+def modes_are_named(make: AlgorithmMaker) -> None:
+    """`modes` names the modes that the algorithm allows; the launcher refuses the others."""
+    modes = type(make()).modes
+    assert modes, "modes is empty"
+    assert modes <= set(MODES), f"unknown modes: {sorted(modes - set(MODES))}"
+
+
+def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
+    """`batch_segments` is the size of an on-policy batch in async; None off-policy. `n_step` is at least 1."""
+    algorithm = make()
+    if "async" in algorithm.modes or not algorithm.on_policy:
+        assert (algorithm.batch_segments is not None) == algorithm.on_policy
+    assert algorithm.n_step >= 1
+
+
+def two_instances_agree(make: AlgorithmMaker) -> None:
+    """The launcher and the learner each make an instance: network, acting and statistics are the same."""
+    one, other = make(), make()
+    assert one.network() == other.network()
+    assert one.acting() == other.acting()
+    _same(one.statistics(), other.statistics(), "statistics")
+
+
+def acting_is_of_the_network(make: AlgorithmMaker) -> None:
+    """Workers act with the published arrays alone: every named layer and array of `acting` is among them."""
+    algorithm = make()
+    acting, weights = algorithm.acting(), _weights(algorithm)
+    shapes = parameter_shapes(algorithm.network())
+    for layer in acting.layers:
+        if layer.name:
+            own = [name for name in shapes if name.startswith(f"{layer.name}.")]
+            assert own, f"layer {layer.name!r} of acting() has no tensor in network()"
+    missing = set(acting.arrays) - set(weights)
+    assert not missing, f"arrays that acting() needs are not published: {sorted(missing)}"
+    assert ({"obs_mean", "obs_scale"} <= set(weights)) == acting.normalise_obs
+    assert (acting.action, acting.observation) == (algorithm.env.action, algorithm.env.observation)
+
+
+def extras_are_columns_of_their_own(make: AlgorithmMaker) -> None:
+    """An extra column is `[T, N, ...]` and has no name of the fixed columns."""
+    algorithm = make()
+    for extra in algorithm.acting().extras:
+        assert extra.name not in FIXED_COLUMNS, f"the extra {extra.name!r} would replace a fixed column"
+        assert extra.shape[:2] == (algorithm.segment_steps, algorithm.num_envs), f"{extra.name}: {extra.shape}"
+
+
+def workers_act_with_version_0(make: AlgorithmMaker) -> None:
+    """A policy made of `acting` returns finite actions of the space, and repeats them bit for bit."""
+    algorithm = make()
+    one, other = _acted(algorithm, SEED), _acted(algorithm, SEED)
+    _same(one, other, "actions")
+    assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
+    if algorithm.env.action.kind == "discrete":
+        assert (one["action"] >= 0).all() and (one["action"] < algorithm.env.action.n).all()
+    policy = make_policy(algorithm.acting())
+    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
+    greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
+    assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
+
+
+def schedules_are_finite(make: AlgorithmMaker) -> None:
+    """`schedule` and `learning_rate` are finite numbers over the whole run."""
+    algorithm = make()
+    for env_steps in (0, 1, 5_000, 10_000, 20_000):
+        progress = dataclasses.replace(_progress(), env_steps=env_steps)
+        schedule_of(algorithm, progress)
+        rate = algorithm.learning_rate(progress)
+        assert rate is None or (math.isfinite(rate) and rate >= 0), f"learning_rate at {env_steps}: {rate}"
+
+
+def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
+    """Before the first batch `weights` returns version 0 bit for bit; `network_names` are those of `network`."""
+    algorithm = make()
+    learner, weights = algorithm.learner(_weights(algorithm), "cpu"), _weights(algorithm)
+    kind = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
+    assert isinstance(learner, kind), f"on_policy is {algorithm.on_policy}, and the learner is {type(learner).__name__}"
+    assert set(learner.network_names()) == set(parameter_shapes(algorithm.network()))
+    _same(learner.weights(), weights, "weights")
+    for name, array in learner.weights().items():
+        assert array.flags.c_contiguous, f"{name} is not C-contiguous"
+        assert array.dtype == weights[name].dtype, f"{name} is {array.dtype}, given was {weights[name].dtype}"
+
+
+def published_weights_are_copies(make: AlgorithmMaker) -> None:
+    """Training does not change arrays that `weights` returned before."""
+    algorithm = make()
+    learner = algorithm.learner(_weights(algorithm), "cpu")
+    before = learner.weights()
+    frozen = {name: array.copy() for name, array in before.items()}
+    _train(algorithm, learner, range(2))
+    _same(before, frozen, "weights published before the training")
+
+
+def training_changes_the_network(make: AlgorithmMaker) -> None:
+    """Two batches change tensors of the network; weights and metrics stay finite, and updates are counted."""
+    algorithm = make()
+    learner = algorithm.learner(_weights(algorithm), "cpu")
+    before = learner.weights()
+    updates, metrics = _train(algorithm, learner, range(2))
+    after = learner.weights()
+    assert updates >= 1
+    assert any(not np.array_equal(before[name], after[name]) for name in learner.network_names())
+    assert all(np.isfinite(after[name]).all() for name in learner.network_names()), "weights are not finite"
+    bad = {name: value for name, value in metrics.items() if not math.isfinite(float(value))}
+    assert not bad, f"metrics are not finite: {bad}"
+
+
+def training_is_deterministic(make: AlgorithmMaker) -> None:
+    """Two learners with the same batches have the same bits, also from weights in another order, as of a file."""
+    algorithm = make()
+    weights = _weights(algorithm)
+    learners = [algorithm.learner(weights, "cpu"), make().learner(dict(reversed(weights.items())), "cpu")]
+    for learner in learners:
+        _train(algorithm, learner, range(2))
+    _same(learners[0].weights(), learners[1].weights(), "weights of two learners")
+
+
+def a_restored_learner_continues_bit_for_bit(make: AlgorithmMaker) -> None:
+    """`load_state` of `weights` and `state` in a new learner: the next batches lead to the same bits."""
+    algorithm = make()
+    straight, resumed = (make().learner(_weights(algorithm), "cpu") for _ in range(2))
+    _train(algorithm, straight, range(2))
+    saved = {name: np.ascontiguousarray(array) for name, array in straight.state().items()}
+    resumed.load_state(straight.weights(), dict(reversed(saved.items())))
+    for learner in (straight, resumed):
+        _train(algorithm, learner, range(2, 4))
+    _same(straight.weights(), resumed.weights(), "weights after a resume")
+    _same(straight.state(), resumed.state(), "state after a resume")
+
+
+def it_is_made_without_torch(make: AlgorithmMaker) -> None:
+    """The launcher imports the module of the algorithm, and has no torch: import torch in the learner alone."""
+    module = type(make()).__module__
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {module}; print('torch' in sys.modules)"
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=LAUNCH_S).strip()
+    assert said == "False", f"import {module} imports torch"
+
+
+def _weights(algorithm: Algorithm) -> dict[str, Array]:
+    """Version 0."""
+    return {**initial_weights(algorithm.network(), SEED), **algorithm.statistics()}
+
+
+def _progress(rounds: int = 0) -> Progress:
+    return Progress(SEED, 100 * rounds, UPDATES * rounds, 10_000, version=Version(0, rounds))
+
+
+def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[int, ...]) -> Array:
+    space = algorithm.env.observation
+    drawn = rng.normal(size=(*lead, *space.shape)) * 40 + 100
+    return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
+
+
+def _acted(algorithm: Algorithm, seed: int) -> dict[str, Array]:
+    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy."""
+    rng, steps, envs = stream(seed, "testing"), algorithm.segment_steps, algorithm.num_envs
+    acting, lead = algorithm.acting(), (SEGMENTS, steps, envs)
+    policy = make_policy(acting)
+    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
+    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
+    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
+    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in acting.extras}
+    size = 0 if algorithm.env.action.kind == "discrete" else math.prod(algorithm.env.action.shape)
+    for segment in range(SEGMENTS):
+        noise = noise_for(rng, steps, envs, size)
+        filled = {name: column[segment] for name, column in extras.items()}
+        for t in range(steps):
+            action[segment, t] = policy.act(obs[segment, t], noise, t, filled)
+    ended = rng.random(lead) < 0.1
+    valid = np.ones(lead, dtype=bool)
+    for t in range(1, steps):
+        valid[:, t] = ~ended[:, t - 1]
+        ended[:, t] &= valid[:, t]
+    truncated = ended & (rng.random(lead) < 0.3)
+    reward = np.where(valid, rng.normal(size=lead), 0.0).astype(np.float32)
+    fixed = (obs, action, reward, ended & ~truncated, truncated, valid)
+    return {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
+
+
+def _train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tuple[int, dict[str, Any]]:
+    """Rounds of training: updates that were done, and the metrics of the last round."""
+    updates, metrics = 0, {}
+    for seed in seeds:
+        slots = _acted(algorithm, SEED + seed)
+        refs = [SlotRef(slot, 1) for slot in range(SEGMENTS)]
+        rows = slots["valid"].sum(axis=(1, 2))
+        metas = [SegmentMeta(SegmentId(v, 0, seed), Version(0, seed), int(rows[v])) for v in range(SEGMENTS)]
+        batch, progress = gather(slots, refs, metas), _progress(seed)
+        if isinstance(learner, OnPolicyLearner):
+            result = learner.learn(batch, progress)
+        else:
+            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.prioritised)
+            for ref, meta in zip(refs, metas, strict=True):
+                replay.add(ref, meta)
+            learner.observe(batch)
+            result = learner.update(replay, UPDATES, progress)
+        updates, metrics = updates + result.updates, dict(result.metrics)
+    return updates, metrics
+
+
+def _same(one: Weights, other: Weights, what: str) -> None:
+    assert one.keys() == other.keys(), f"{what}: other names: {sorted(one.keys() ^ other.keys())}"
+    differing = [name for name in one if one[name].tobytes() != other[name].tobytes()]
+    assert not differing, f"{what}: other bits: {differing}"
+
+
+ALGORITHM = (
+    config_is_a_frozen_dataclass,
+    modes_are_named,
+    batches_are_announced_by_on_policy_algorithms_only,
+    two_instances_agree,
+    acting_is_of_the_network,
+    extras_are_columns_of_their_own,
+    workers_act_with_version_0,
+    schedules_are_finite,
+    the_learner_publishes_what_it_was_given,
+    published_weights_are_copies,
+    training_changes_the_network,
+    training_is_deterministic,
+    a_restored_learner_continues_bit_for_bit,
+    it_is_made_without_torch,
+)

@@ -1,0 +1,237 @@
+"""What an env promises. A maker returns the `env` section of a configuration, which names the env."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import numpy as np
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.base import EnvSlotState, VectorEnv
+from zmqrl.envs.factory import make_vector_env
+from zmqrl.envs.make import Env, make_single, probe
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import SegmentMeta
+from zmqrl.types import Array, EnvSpec, Mode, SegmentId, Version
+from zmqrl.workers.episodes import EnvRecord
+
+SEED = 5
+STEPS = 40
+ENDS, MOST_STEPS = 3, 20_000
+MODES: tuple[Mode, ...] = ("sync", "async")
+"""Both vector forms: env by env, and in async gymnasium's native one where the env has it."""
+
+EnvMaker: TypeAlias = Callable[[], EnvSection]
+"""For example `lambda: EnvSection(id="my_module:MyEnv", max_episode_steps=200, kwargs={"size": 3})`."""
+Row: TypeAlias = tuple[Array, ...]
+"""obs, reward, terminated, truncated."""
+
+
+def spaces_are_supported(make: EnvMaker) -> None:
+    """Observations are a Box, actions are Discrete or a Box of floats. ConfigError names the wrapper that helps."""
+    spec = probe(make())
+    assert spec.observation.kind == "box", spec.observation
+    assert spec.action.kind in ("discrete", "box"), spec.action
+
+
+def shapes_and_dtypes_are_those_of_the_spaces(make: EnvMaker) -> None:
+    """A vector env returns `obs [N, ...]`, `reward [N]` float64, and both flags `[N]` bool."""
+    section = make()
+    for mode in MODES:
+        with _vector(section, mode) as env:
+            shape, flags = (section.num_envs, *env.spec.observation.shape), (section.num_envs,)
+            (first,), *rows = _play(env, STEPS)
+            assert first.shape == shape
+            for obs, reward, terminated, truncated in rows:
+                assert obs.shape == shape
+                assert reward.dtype == np.float64
+                assert terminated.dtype == truncated.dtype == bool
+                assert reward.shape == terminated.shape == truncated.shape == flags
+
+
+def every_action_of_the_space_is_accepted(make: EnvMaker) -> None:
+    """The policy may choose any action: each discrete one, and both ends of a bounded Box."""
+    section = make()
+    action = probe(section).action
+    if action.kind == "discrete":
+        extremes = [np.full(section.num_envs, n, np.int64) for n in range(action.n)]
+    else:
+        sides = [side for side in (action.low, action.high) if side]
+        extremes = [
+            np.tile(np.reshape(side, action.shape), (section.num_envs, *(1 for _ in action.shape))) for side in sides
+        ]
+    for chosen in extremes:
+        with _vector(section) as env:
+            env.start()
+            env.step(chosen.astype(action.dtype))
+
+
+def the_row_after_an_end_is_a_reset(make: EnvMaker) -> None:
+    """NEXT_STEP autoreset: the step after an end resets, with reward 0 and both flags false."""
+    section = make()
+    for mode in MODES:
+        with _vector(section, mode) as env:
+            ends = 0
+            ended: Array = np.zeros(section.num_envs, bool)
+            for _, reward, terminated, truncated in list(_play(env, MOST_STEPS, ENDS))[1:]:
+                assert not reward[ended].any(), "a reset has a reward"
+                assert not (terminated | truncated)[ended].any(), "a reset ends an episode"
+                ended = terminated | truncated
+                ends += int(ended.sum())
+            assert ends >= ENDS, f"{ends} episodes ended within {MOST_STEPS} steps: set max_episode_steps in the maker"
+
+
+def the_same_seed_gives_the_same_bits(make: EnvMaker) -> None:
+    """Two envs with the same seeds and actions return the same bits, in any process: what resume and restart rely on.
+
+    An env for which this does not hold trains with `env.recovery: restart_episode`; its runs are not reproducible.
+    """
+    section = make()
+    for mode in MODES:
+        one, other = (_trace(section, mode) for _ in range(2))
+        _same(one, other, "two envs with the same seed differ")
+
+
+def a_reset_forgets_the_past(make: EnvMaker) -> None:
+    """`reset(seed=...)` gives the same episode in a used env as in a new one."""
+    section = make()
+    rng, spec = stream(SEED, "past"), probe(section)
+    actions = [_actions(spec, 1, rng)[0] for _ in range(STEPS)]
+    with _single(make) as used, _single(make) as new:
+        _episode(used, spec, 1, actions)
+        for one, other in zip(_episode(used, spec, 2, actions), _episode(new, spec, 2, actions), strict=True):
+            assert one.tobytes() == other.tobytes(), "an episode depends on the episode before it"
+
+
+def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
+    """A worker that takes over repeats the actions of running episodes, and continues where its predecessor was."""
+    section = make()
+    record = EnvRecord(section.num_envs, True)
+    with _vector(section) as env, _vector(section) as successor:
+        rows = list(_play(env, STEPS))
+        actions = _chosen(env, STEPS)
+        half = STEPS // 2
+        for t in range(half):
+            columns = {"action": actions[t], "terminated": rows[t + 1][2], "truncated": rows[t + 1][3]}
+            meta = SegmentMeta(SegmentId(0, 0, t), Version(0, 0), section.num_envs)
+            record.advance(meta, {name: column[None] for name, column in columns.items()})
+        again: list[Row] = [(np.array(successor.start(record.states())),)]
+        again += [tuple(np.array(part) for part in successor.step(chosen)) for chosen in actions[half:]]
+        _same([rows[half][:1], *rows[half + 1 :]], again, "repeated actions led to another state")
+
+
+def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
+    """Of an env with `get_state` and `set_state`: a successor in the saved state continues as the predecessor."""
+    section = make()
+    if probe(section).state is None:
+        return
+    with _vector(section) as env, _vector(section) as successor:
+        rows, actions = list(_play(env, 1)), _chosen(env, STEPS)
+        saved = [
+            EnvSlotState(
+                state=state, obs=rows[-1][0][slot], elapsed=1, resetting=bool((rows[-1][2] | rows[-1][3])[slot])
+            )
+            for slot, state in enumerate(np.array(env.states()))
+        ]
+        successor.start(tuple(saved))
+        for chosen in actions[1:]:
+            _same([_step(env, chosen)], [_step(successor, chosen)], "an env in a saved state differs")
+
+
+def it_closes_twice(make: EnvMaker) -> None:
+    """`close` of a vector env may be called again."""
+    for mode in MODES:
+        with _vector(make(), mode) as env:
+            env.start()
+            env.close()
+
+
+@contextmanager
+def _vector(section: EnvSection, mode: Mode = "sync") -> Iterator[VectorEnv]:
+    env = make_vector_env(section, probe(section), mode, SEED, 0)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+@contextmanager
+def _single(make: EnvMaker) -> Iterator[Env]:
+    env = make_single(make())
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _actions(spec: EnvSpec, count: int, rng: np.random.Generator) -> Array:
+    action = spec.action
+    if action.kind == "discrete":
+        return rng.integers(0, action.n, count)
+    if not action.low:
+        return rng.normal(size=(count, *action.shape)).astype(action.dtype)
+    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
+    return rng.uniform(low, high, (count, *action.shape)).astype(action.dtype)
+
+
+def _chosen(env: VectorEnv, steps: int) -> list[Array]:
+    """The actions of `_play`."""
+    rng = stream(SEED, "testing")
+    return [_actions(env.spec, env.num_envs, rng) for _ in range(steps)]
+
+
+def _step(env: VectorEnv, actions: Array) -> Row:
+    return tuple(np.array(part) for part in env.step(actions))
+
+
+def _play(env: VectorEnv, steps: int, ends: int | None = None) -> Iterator[Row]:
+    """The first observation, then a row per step, until `ends` episodes have ended and a step after that."""
+    yield (np.array(env.start()),)
+    rng, left = stream(SEED, "testing"), ends
+    for _ in range(steps):
+        last = left is not None and left <= 0
+        row = _step(env, _actions(env.spec, env.num_envs, rng))
+        yield row
+        if last:
+            return
+        if left is not None:
+            left -= int((row[2] | row[3]).sum())
+
+
+def _trace(section: EnvSection, mode: Mode) -> list[Row]:
+    with _vector(section, mode) as env:
+        return list(_play(env, STEPS))
+
+
+def _episode(env: Env, spec: EnvSpec, seed: int, actions: list[Array]) -> list[Array]:
+    """Observations of one episode from its reset."""
+    seen = [np.asarray(env.reset(seed=seed)[0]).copy()]
+    for action in actions:
+        chosen = spec.action.for_env(np.asarray(action))
+        obs, _, terminated, truncated, _ = env.step(int(chosen) if spec.action.kind == "discrete" else chosen)
+        seen.append(np.asarray(obs).copy())
+        if terminated or truncated:
+            break
+    return seen
+
+
+def _same(ones: list[Row], others: list[Row], text: str) -> None:
+    for step, (one, other) in enumerate(zip(ones, others, strict=True)):
+        for part, (a, b) in enumerate(zip(one, other, strict=True)):
+            name = ("obs", "reward", "terminated", "truncated")[part]
+            assert a.tobytes() == b.tobytes(), f"{text}: {name} at step {step}: {a} and {b}"
+
+
+ENV = (
+    spaces_are_supported,
+    shapes_and_dtypes_are_those_of_the_spaces,
+    every_action_of_the_space_is_accepted,
+    the_row_after_an_end_is_a_reset,
+    the_same_seed_gives_the_same_bits,
+    a_reset_forgets_the_past,
+    a_successor_continues_with_the_same_bits,
+    a_saved_state_continues_with_the_same_bits,
+    it_closes_twice,
+)

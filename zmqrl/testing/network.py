@@ -1,0 +1,147 @@
+"""What a network promises. A maker returns its plain data, and the space of its observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from zmqrl.acting.base import ActingNoise
+from zmqrl.acting.heads import Head
+from zmqrl.acting.load import make_policy
+from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
+from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.random_streams import stream
+from zmqrl.types import Array, SpaceSpec
+
+SEED, ROWS = 1, 6
+TOLERANCE = 1e-4
+"""Between runtimes, relative: their sums have different orders."""
+CONVOLUTION = ("conv",)
+
+
+class OutputsHead(Head):
+    """Actions are the outputs of the network."""
+
+    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+        del noise, t, extras
+        return outputs
+
+    def act_greedily(self, outputs: Array) -> Array:
+        return outputs
+
+
+class Network(NamedTuple):
+    """A network, and what goes in."""
+
+    spec: NetworkSpec
+    observation: SpaceSpec
+
+
+NetworkMaker: TypeAlias = Callable[[], Network]
+
+
+def names_are_unique(make: NetworkMaker) -> None:
+    """Each tower, tensor and free parameter has a name of its own: checkpoints hold tensors by name."""
+    spec = make().spec
+    towers = [name for name, _ in spec.towers]
+    assert len(set(towers)) == len(towers), f"towers: {towers}"
+    layers = {id(layer): layer for _, tower in spec.towers for layer in tower if layer.name}.values()
+    by_name: dict[str, LayerSpec] = {}
+    for layer in layers:
+        assert by_name.setdefault(layer.name, layer) == layer, f"two layers are named {layer.name!r}"
+    free = [name for name, _, _ in spec.parameters]
+    assert len(set(free)) == len(free), f"parameters: {free}"
+    tensors = parameter_shapes(NetworkSpec(spec.towers))
+    assert not set(free) & set(tensors), f"names of tensors: {sorted(set(free) & set(tensors))}"
+
+
+def every_tower_has_a_tensor(make: NetworkMaker) -> None:
+    """A layer with weights has a name; a tower without one cannot be trained."""
+    for name, layers in make().spec.towers:
+        unnamed = [layer.kind for layer in layers if layer.kind in ("linear", "conv", "dueling") and not layer.name]
+        assert not unnamed, f"tower {name!r}: layers without a name: {unnamed}"
+        assert any(layer.name for layer in layers), f"tower {name!r} has no weights"
+
+
+def version_0_is_a_function_of_the_seed(make: NetworkMaker) -> None:
+    """The first weights are float32, finite, C-contiguous, and the same bits for a seed in every process."""
+    spec = make().spec
+    one, again = initial_weights(spec, SEED), initial_weights(make().spec, SEED)
+    assert {name: array.shape for name, array in one.items()} == parameter_shapes(spec)
+    for name, array in one.items():
+        assert array.dtype == np.float32, f"{name} is {array.dtype}"
+        assert np.isfinite(array).all(), f"{name} is not finite"
+        assert array.flags.c_contiguous, name
+        assert array.tobytes() == again[name].tobytes(), f"{name}: two calls differ"
+
+
+def layers_fit_each_other(make: NetworkMaker) -> None:
+    """Each tower maps a batch of observations to `[rows, outputs]`, finite."""
+    network = make()
+    for name, layers in network.spec.towers:
+        out = _outputs(layers, network, "torch")
+        width = [layer.outputs for layer in layers if layer.name][-1]
+        assert out.shape == (ROWS, width), f"tower {name!r}: {out.shape}, its last layer has {width} outputs"
+        assert np.isfinite(out).all(), f"tower {name!r} is not finite"
+
+
+def both_runtimes_agree(make: NetworkMaker) -> None:
+    """Workers that act with numpy compute what torch computes, up to rounding. Towers with convolutions need torch."""
+    network = make()
+    for name, layers in network.spec.towers:
+        if any(layer.kind in CONVOLUTION for layer in layers):
+            continue
+        one, other = _outputs(layers, network, "numpy"), _outputs(layers, network, "torch")
+        scale = max(1.0, float(np.abs(other).max()))
+        assert np.abs(one - other).max() <= TOLERANCE * scale, f"tower {name!r}: numpy and torch differ"
+
+
+def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
+    """`Tower`, with which built-in learners train, has the outputs of acting; every tensor receives a gradient."""
+    import torch
+
+    from zmqrl.networks.flat import FlatParameters
+    from zmqrl.networks.module import Tower
+
+    network = make()
+    flat = FlatParameters(parameter_shapes(network.spec))
+    flat.load(initial_weights(network.spec, SEED))
+    obs = torch.from_numpy(_observations(network.observation).astype(np.float32))
+    for name, layers in network.spec.towers:
+        flat.flat_grad.zero_()
+        tower = Tower(layers, flat)
+        out = tower.forward(obs)
+        acted = _outputs(layers, network, "torch")
+        scale = max(1.0, float(np.abs(acted).max()))
+        assert np.abs(out.numpy() - acted).max() <= TOLERANCE * scale, f"tower {name!r}: learner and acting differ"
+        tower.backward(torch.rand(out.shape, generator=torch.Generator().manual_seed(SEED)))
+        own = [tensor for layer in layers if layer.name for tensor in flat.grads if tensor.startswith(f"{layer.name}.")]
+        still = [tensor for tensor in own if not flat.grads[tensor].any()]
+        assert not still, f"tower {name!r}: no gradient: {still}"
+
+
+def _observations(space: SpaceSpec) -> Array:
+    drawn = stream(SEED, "testing network").normal(size=(ROWS, *space.shape))
+    return (drawn * 40 + 100).clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
+
+
+def _outputs(layers: tuple[LayerSpec, ...], network: Network, runtime: Literal["numpy", "torch"]) -> Array:
+    """What the head of a policy with these layers receives."""
+    head = f"{__name__}:{OutputsHead.__name__}"
+    action = SpaceSpec("box", (1,), "float32")
+    spec = ActingSpec(layers, head, action, network.observation, runtime=runtime)
+    policy = make_policy(spec)
+    policy.load(initial_weights(network.spec, SEED), {})
+    return np.array(policy.act_greedily(_observations(network.observation)))
+
+
+NETWORK = (
+    names_are_unique,
+    every_tower_has_a_tensor,
+    version_0_is_a_function_of_the_seed,
+    layers_fit_each_other,
+    both_runtimes_agree,
+    the_learner_computes_what_workers_act_with,
+)

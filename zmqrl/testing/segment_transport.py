@@ -1,0 +1,134 @@
+"""What a `SegmentTransport` promises. A maker gives both ends of a run, until the end of `with`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
+from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.testing.expect import is_frozen_config
+from zmqrl.types import EnvSpec, SpaceSpec
+
+WAIT_S = 10.0
+TURN_S = 0.2
+MARGIN_S = 1.0
+
+
+class Ends(NamedTuple):
+    """A worker's transport and the broker's, of one run."""
+
+    sender: SegmentTransport
+    receiver: SegmentTransport
+
+
+TransportMaker: TypeAlias = Callable[[RunPlan], AbstractContextManager[Ends]]
+"""Both ends of a run; they are closed at the end of the context."""
+
+
+def transport_maker(kind: type[SegmentTransport], config: Any) -> TransportMaker:
+    """The maker of a kind whose ends need nothing but configuration and plan."""
+
+    @contextmanager
+    def make(plan: RunPlan) -> Iterator[Ends]:
+        ends = Ends(kind(config, plan), kind(config, plan))
+        try:
+            yield ends
+        finally:
+            for end in ends:
+                end.close()
+
+    return make
+
+
+def plan_of(run_id: str) -> RunPlan:
+    """A run, of which a transport needs the id."""
+    space = SpaceSpec("discrete", (), "int64", 2)
+    env = EnvSpec("none", space, space)
+    return RunPlan(run_id, "", 0.0, Config(), env, {}, (), True, 4, 4, {"local": 1}, 4, "")
+
+
+def config_is_a_frozen_dataclass(make: TransportMaker) -> None:
+    """The keys of hosts.yaml are validated against `Config`, and no process changes them."""
+    with make(plan_of("config")) as ends:
+        is_frozen_config(type(ends.receiver).Config)
+
+
+def whole_messages_arrive(make: TransportMaker) -> None:
+    """The same frames in the same order, whatever their number, type and size."""
+    sent: list[list[Any]] = [
+        [b"one frame"],
+        [bytes([number]) * (1 + 37 * number) for number in range(12)],
+        [b"header", np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.ones((4, 2), bool), memoryview(b"\0\xff")],
+        [b"large", np.random.Generator(np.random.Philox(1)).integers(0, 255, 3_000_000).astype(np.uint8)],
+    ]
+    with make(plan_of("whole")) as ends:
+        for message in sent:
+            _send(ends, message)
+        found = _received(ends, len(sent))
+    assert sorted(found) == sorted([bytes(frame) for frame in message] for message in sent)
+
+
+def many_messages_arrive(make: TransportMaker) -> None:
+    """More than one call of `receive` returns."""
+    with make(plan_of("many")) as ends:
+        for number in range(500):
+            _send(ends, [number.to_bytes(4, "big"), b"x" * 2000])
+        found = _received(ends, 500)
+    assert sorted(int.from_bytes(message[0], "big") for message in found) == list(range(500))
+
+
+def waiting_ends_in_time(make: TransportMaker) -> None:
+    """Without messages after `timeout_s`; with one as soon as it is there."""
+    with make(plan_of("wait")) as ends:
+        _send(ends, [b"first"])
+        _received(ends, 1)
+        begun = time.monotonic()
+        assert list(ends.receiver.receive(TURN_S)) == []
+        assert time.monotonic() - begun < TURN_S + MARGIN_S
+        sending = threading.Timer(TURN_S, lambda: ends.sender.send([b"second"]))
+        sending.start()
+        begun = time.monotonic()
+        assert [[bytes(f) for f in frames] for frames in ends.receiver.receive(WAIT_S)] == [[b"second"]]
+        assert time.monotonic() - begun < TURN_S + MARGIN_S
+        sending.join()
+
+
+def runs_are_kept_apart(make: TransportMaker) -> None:
+    """Two runs over one carrier."""
+    with make(plan_of("a")) as first, make(plan_of("b")) as second:
+        _send(first, [b"of a"])
+        _send(second, [b"of b"])
+        assert (_received(first, 1), _received(second, 1)) == ([[b"of a"]], [[b"of b"]])
+        assert list(first.receiver.receive(TURN_S)) == []
+
+
+SEGMENT_TRANSPORT = (
+    config_is_a_frozen_dataclass,
+    whole_messages_arrive,
+    many_messages_arrive,
+    waiting_ends_in_time,
+    runs_are_kept_apart,
+)
+
+
+def _send(ends: Ends, message: Sequence[Any]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not ends.sender.send(message):
+        assert time.monotonic() < until, f"not taken within {WAIT_S:g} s"
+        ends.receiver.receive(0.0)
+
+
+def _received(ends: Ends, count: int) -> list[list[bytes]]:
+    found: list[list[bytes]] = []
+    until = time.monotonic() + WAIT_S
+    while len(found) < count:
+        assert time.monotonic() < until, f"{len(found)} of {count} messages within {WAIT_S:g} s"
+        found += [[bytes(frame) for frame in frames] for frames in ends.receiver.receive(TURN_S)]
+    return found
