@@ -14,9 +14,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from zmqrl.logs.standard_output import lossy
+
+if TYPE_CHECKING:
+    from zmqrl.config.plan import Keys
 
 MODULES: Mapping[str, str] = {
     "zmqrl.agent": "zmqrl.agent.process",
@@ -40,11 +44,14 @@ def die_with_parent() -> None:
         die_with(int(named))
 
 
-def introduce_agent() -> None:
-    """A remote launcher sends no command before the handshake shows the version of this agent."""
+def introduce_agent() -> Keys:
+    """A remote launcher sends no command before the handshake shows the version of this agent, and its public key."""
     from zmqrl.orchestrators.introduction import introduction
+    from zmqrl.wire.sockets import make_keys
 
-    os.write(STDOUT, introduction().encode())
+    keys = make_keys()
+    os.write(STDOUT, introduction(keys.public).encode())
+    return keys
 
 
 def read_line(fd: int) -> bytes:
@@ -89,13 +96,14 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
+    keys = None
     if role == AGENT:
         from zmqrl.supervision.own_session import lead_session
 
         code = lead_session()
         if code is not None:
             return code
-        introduce_agent()
+        keys = introduce_agent()
     line = read_line(STDIN)
     if not line:
         return 1
@@ -105,7 +113,8 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         from zmqrl.config.codec import from_json
         from zmqrl.config.plan import Boot
 
-        return int(importlib.import_module(modules[role]).main(from_json(Boot, boot)))
+        own = from_json(Boot, boot)
+        return int(importlib.import_module(modules[role]).main(replace(own, keys=keys) if keys else own))
     except Exception as error:
         traceback.print_exc()
         report_fault(role, boot, error)

@@ -156,6 +156,24 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that travel with the version, such as `epsilon`."""
 
 
+class HostKey(NamedTuple):
+    """Whose public key it is: a host's, in one life of its agent."""
+
+    host: Name
+    incarnation: Count
+    """How many agents the host has had in this run, this one included."""
+
+
+class AllowList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may participate from other hosts. Absolute: of several lists the one with the highest serial counts."""
+
+    serial: Count = 0
+    hosts: Mapping[Name, HostKey] = msgspec.field(default_factory=dict)
+    """By public CURVE key (Z85 text)."""
+    tokens: Mapping[Name, Name | None] = msgspec.field(default_factory=dict)
+    """By the sha256 of a one-time token: the host that it admits; None: it was used."""
+
+
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
 DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
 """Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is

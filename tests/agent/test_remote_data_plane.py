@@ -15,15 +15,17 @@ import zmq
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.store_token import write_token
+from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version
+from zmqrl.wire.sockets import make_keys
 
 WAIT_S = 5.0
 
@@ -85,7 +87,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         plan = replace(stand_in_plan(tmp_path / "far"), store_path=str(store), run_id="r")
         plane = RemoteDataPlane(plan, "b", None)
         planes.append(plane)
-        asking = threading.Thread(target=lambda: plane.join(Join(["127.0.0.1"], broker.ports, token)))
+        asking = threading.Thread(target=lambda: plane.join(Join(["127.0.0.1"], broker.ports, token, None, None)))
         asking.start()
         until = time.monotonic() + WAIT_S
         while asking.is_alive() and time.monotonic() < until:
@@ -99,6 +101,20 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
 
     yield join
     for plane in planes:
+        plane.close()
+
+
+def test_workers_have_the_keys_of_their_host_and_nobody_else_has(broker: Broker, tmp_path: Path) -> None:
+    keys, server = make_keys(), make_keys().public
+    plane = RemoteDataPlane(stand_in_plan(tmp_path / "far"), "b", keys)
+    try:
+        with pytest.raises(DeadlineExceeded):
+            plane.join(Join([], broker.ports, None, server, None))
+        plane.endpoints = Endpoints()
+        boots = {role: plane.boot_of(role, Boot(role, 0, 0, "b", stand_in_plan(tmp_path))) for role in ("worker", "x")}
+        assert boots["worker"].keys == replace(keys, server=server)
+        assert boots["x"].keys is None
+    finally:
         plane.close()
 
 

@@ -15,15 +15,17 @@ import zmq
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.shared_data_plane import SharedDataPlane
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
-from zmqrl.types import ColumnSpec, Notice, Version
+from zmqrl.types import AllowList, ColumnSpec, HostKey, Notice, Version
+from zmqrl.wire.sockets import make_keys
 
 WAIT_MS = 5000
+KEYS = make_keys()
 
 
 class Broker:
@@ -68,7 +70,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
-    held = SharedDataPlane(plan, folder.endpoints(), "local")
+    held = SharedDataPlane(plan, folder.endpoints(), KEYS)
     held.report(HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1]))
     assert broker.control.poll(WAIT_MS)
     yield held
@@ -101,6 +103,26 @@ def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane
     assert take(plane) is None, "known already"
     broker.control.send_multipart([sender, pack(bus.CurrentNotice(broker.save(3)))])
     assert take(plane) is None, "older"
+
+
+def test_every_new_broker_has_the_newest_list_and_the_key_and_nobody_else_has(
+    plan: RunPlan, plane: SharedDataPlane, broker: Broker
+) -> None:
+    first, second = AllowList(1, {"k": HostKey("b", 1)}), AllowList(2, {}, {"digest": "c"})
+    for allowed, newest in ((first, first), (second, second), (first, second)):
+        plane.allow(allowed)
+        boot = plane.boot_of("broker", Boot("broker", 0, 0, "local", plan))
+        assert (boot.keys, boot.allowed, boot.endpoints) == (KEYS, newest, plane.endpoints)
+    for role in ("learner", "worker", "evaluator"):
+        boot = plane.boot_of(role, Boot(role, 0, 0, "local", plan))
+        assert (boot.keys, boot.allowed) == (None, AllowList())
+    plane.report(HostReport("local", {}, [], [], []))
+    received = []
+    while len(received) < 6:
+        assert broker.control.poll(WAIT_MS)
+        received.append(unpack(broker.control.recv_multipart()[-1]))
+    lists = [message.allowed for message in received if isinstance(message, bus.Allow)]
+    assert lists == [first, second, second, second], "also with each report: it may be lost"
 
 
 def test_descriptors_by_role(plane: SharedDataPlane) -> None:

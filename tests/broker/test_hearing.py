@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
@@ -19,19 +20,23 @@ from zmqrl.broker.doors import Doors
 from zmqrl.broker.hearing import CLAIM_S, Hearing
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
-from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import WireError
-from zmqrl.logs.events import EventPipe
+from zmqrl.logs.events import EventPipe as EventWriter
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, pack_descriptors, unpack
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Notice, SegmentId, SegmentMeta, SlotRef, Version
-from zmqrl.wire.sockets import connect
+from zmqrl.types import AllowList, HostKey, Notice, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.wire.admission import digest_of
+from zmqrl.wire.sockets import connect, make_keys
 
 WAIT_S = 5.0
 LAST = b"last"
-SERVER, FAR = (tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2))
+SERVER = make_keys()
+FAR, STRANGER = (replace(make_keys(), server=SERVER.public) for _ in range(2))
+HOSTS = {FAR.public: HostKey("far", 1)}
+TOKEN = "one"
 NOTICE = Notice(Version(0, 4), "key", 3, "sha", 5)
 
 
@@ -43,17 +48,20 @@ class Ear:
         self.arena = arena or Arena.private(self.plan)
         self.state = BrokerState(self.plan, self.arena)
         ends = {name: f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")}
-        keys = Keys(SERVER[0], server_secret=SERVER[1], allowed={FAR[0]: "far"})
-        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), keys if curve else None)
+        allowed = AllowList(1, HOSTS, {digest_of(TOKEN): "new"})
+        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), SERVER if curve else None, allowed)
         desk = WeightsDesk(None)
         self.answers = Answers(self.doors, self.state, desk, Counter())
         digest = self.arena.layout.digest
-        self.hearing = Hearing(self.plan, digest, self.state, self.answers, desk, EventPipe(None), True)
+        self.events = EventPipe()
+        parts = (self.state, self.answers, desk, EventWriter(self.events.write_fd))
+        self.hearing = Hearing(self.plan, digest, self.doors, *parts)
         self._ids: dict[zmq.Socket[Any], bytes] = {}
         self._context: zmq.Context[Any] = zmq.Context()
         self.near = connect(self._context, zmq.DEALER, ends["control"])
-        far, far_keys = Endpoints.tcp("127.0.0.1", self.doors.ports), Keys(SERVER[0], *FAR) if curve else None
+        far, far_keys = Endpoints.tcp("127.0.0.1", self.doors.ports), FAR if curve else None
         self.far = connect(self._context, zmq.DEALER, far.control, far_keys)
+        self.strangers = [connect(self._context, zmq.DEALER, far.control, STRANGER) for _ in range(2)] if curve else []
         self.pusher = connect(self._context, zmq.PUSH, ends["segments"])
         self.far_pusher = connect(self._context, zmq.PUSH, far.segments, far_keys)
 
@@ -88,6 +96,7 @@ class Ear:
     def close(self) -> None:
         self._context.destroy(linger=0)
         self.doors.close()
+        self.events.close()
 
 
 @pytest.fixture
@@ -121,6 +130,88 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(e
     ear.state.handle(ev.HostIs({}, (1,), "far"))
     assert ear.hear(ear.far, agent("far", [1])) is None
     assert ear.told(ear.far) == ["farewell"]
+
+
+def allow(serial: int, hosts: dict[str, HostKey], tokens: dict[str, str | None] | None = None) -> bytes:
+    return pack(bus.Allow(AllowList(serial, hosts, tokens or {})))
+
+
+def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its_workers_are_removed(ear: Ear) -> None:
+    ear.state.handle(ear.hear(ear.far, agent("far", [1])))
+    assert ear.told(ear.far) == ["welcome"]
+    assert ear.hear(ear.near, allow(2, {})) is None
+    assert ear.hearing.removed() == [ev.HostIs({}, [1], "far")]
+    assert ear.hearing.removed() == []
+    for message in (agent("far", [1]), pack(bus.Goodbye(1, 0)), pack(bus.Fetch(Version(0, 0)))):
+        with pytest.raises(WireError, match="unknown key"):
+            ear.hear(ear.far, message)
+    assert ear.told(ear.far) == ["farewell"], "its agent is to end"
+    assert [(e["event"], e.get("serial")) for e in ear.events.read(0)] == [("host_here", None), ("listening", 2)]
+
+
+def test_segments_of_a_withdrawn_key_are_refused_on_their_live_connection(ear: Ear) -> None:
+    meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
+    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
+    words = bus.SegmentWords.of(meta)
+    segment = (pack(bus.Segment(ear.arena.layout.digest, 1, 2, SlotRef(3, 4), words)), *columns)
+    assert isinstance(ear.hear(ear.far_pusher, *segment), ev.Delivered)
+    ear.hear(ear.near, allow(2, {}))
+    with pytest.raises(WireError, match="unknown key"):
+        ear.hear(ear.far_pusher, *segment)
+
+
+def test_the_newest_list_counts_whatever_the_order(ear: Ear) -> None:
+    ear.hear(ear.near, allow(5, HOSTS))
+    assert ear.hear(ear.near, allow(4, {})) is None
+    assert ear.hear(ear.near, allow(5, {})) is None
+    assert ear.hearing.removed() == []
+    assert ear.hear(ear.far, agent("far", [1])) == ev.HostIs({}, [], "far", [1])
+
+
+def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(ear: Ear) -> None:
+    ear.hear(ear.far, agent("far", [1]))
+    ear.hear(ear.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
+    assert ear.hearing.removed() == [ev.HostIs({}, [1], "far")]
+    with pytest.raises(WireError, match="unknown key"):
+        ear.hear(ear.far, agent("far", [1]))
+
+
+@pytest.mark.parametrize("curve", [True, False], ids=["with keys", "without"])
+def test_no_other_host_changes_the_list(tmp_path: Path, curve: bool) -> None:
+    ear = Ear(tmp_path, curve=curve)
+    try:
+        with pytest.raises(WireError, match="not from there: allow"):
+            ear.hear(ear.far, allow(9, {STRANGER.public: HostKey("far", 9)}))
+    finally:
+        ear.close()
+
+
+def test_a_token_admits_one_key_once_the_launcher_has_listed_it(ear: Ear) -> None:
+    one, other = ear.strangers
+    with pytest.raises(WireError, match="unknown key"):
+        ear.hear(one, agent("new", [7]))
+    assert ear.told(one) == ["farewell"]
+    assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
+    digest, public = digest_of(TOKEN), STRANGER.public
+    assert ear.events.read(0) == [{"event": "enrolled", "token": digest, "public": public}]
+    assert ear.told(one) == [], "the launcher decides"
+    ear.hear(ear.near, allow(2, {**HOSTS, public: HostKey("new", 1)}, {digest: None}))
+    assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
+    assert ear.told(one) == ["welcome"]
+    assert ear.hear(one, agent("new", [7])) == ev.HostIs({}, [], "new", [7])
+    ear.hear(ear.near, allow(3, HOSTS, {digest: None}))
+    with pytest.raises(WireError, match="token: the token was used before"):
+        ear.hear(other, pack(bus.Enrol(TOKEN)))
+    assert ear.told(other) == ["farewell"]
+
+
+def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> None:
+    stranger, _ = ear.strangers
+    with pytest.raises(WireError, match="token: the token is not one of this run"):
+        ear.hear(stranger, pack(bus.Enrol("another")))
+    assert ear.told(stranger) == ["farewell"]
+    with pytest.raises(WireError, match="not from there"):
+        ear.hear(ear.near, pack(bus.Enrol(TOKEN)))
 
 
 @pytest.mark.parametrize(("frames", "reason"), [

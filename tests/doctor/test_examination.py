@@ -30,10 +30,10 @@ from zmqrl.messages.doctor import (
 )
 
 ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
-REACH = Reach((), (), "server", "public", "secret")
+REACH = Reach((), (), "")
 HELLO = Hello("n", "rl", "py", {})
 STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
-LISTENING = Listening((1, 2, 3), ("10.0.0.5",))
+LISTENING = Listening((1, 2, 3), ("10.0.0.5",), "server")
 LEARNER = Question(ASKED, None, False)
 WORKER = Question(ASKED, REACH, True)
 NOW = 1000.0
@@ -79,7 +79,7 @@ def test_a_host_waits_until_the_learners_host_listens() -> None:
     assert exam.handle("node07", Examined(), NOW) == []
     assert exam.is_idle("node07")
     ((host, order),) = with_learner(exam)
-    assert host == "node07" and order == edited(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3))
+    assert host == "node07" and order == edited(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3), server="server")
     assert not exam.is_idle("node07") and exam.is_idle("gpu1")
 
 
@@ -205,7 +205,7 @@ def test_a_store_that_cannot_be_written_and_a_port_that_is_taken_are_not_tried()
     begin(exam, "node07")
     begin(exam, "gpu1")
     exam.handle("gpu1", Folders(STORE.workdir, edited(STORE.store or STORE.workdir, error="full")), NOW)
-    exam.handle("gpu1", Listening((), (), "taken"), NOW)
+    exam.handle("gpu1", Listening((), (), "", "taken"), NOW)
     exam.handle("gpu1", Examined(), NOW)
     assert kinds(exam.handle("node07", Examined(), NOW)) == [("node07", Finish)]
 

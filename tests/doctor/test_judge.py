@@ -56,7 +56,8 @@ SOUND = Measurement(
     StoreFacts(True, 0.01, None),
     EnvFacts("done", None, "float32 [4] -> discrete 2", 1e5, True, None, "d1", ""),
 )
-LEARNER = replace(SOUND, host="gpu1", reached=None, store=None, listening=Listening((1, 2, 3), ("10.0.0.5",)))
+LISTENS = Listening((1, 2, 3), ("10.0.0.5",), "server")
+LEARNER = replace(SOUND, host="gpu1", reached=None, store=None, listening=LISTENS)
 NEEDS = Needs(
     hosts={
         "gpu1": HostNeed(True, 0, False, False, "~/py", "ssh gpu1"),
@@ -224,7 +225,7 @@ def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch
         LEARNER,
         machine=Machine(8, 0.1, 900_000_000, False),
         folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
-        listening=Listening((), (), "port 47100: Address already in use by pid 5 (redis) of anna"),
+        listening=Listening((), (), "", "port 47100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),
     )
     found = {fault.check: fault for fault in judge(changed, replace(NEEDS, device="cuda:0")) if fault.grave}

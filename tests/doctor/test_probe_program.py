@@ -33,8 +33,6 @@ from zmqrl.messages.doctor import (
     Finish,
     Folders,
     Hello,
-    Listen,
-    Reach,
     order_line,
     read_word,
     word_line,
@@ -260,9 +258,3 @@ def test_large_integers_of_an_env_reach_it() -> None:
     asked = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
     facts = env_of("", asked)
     assert "more" in (facts.error or "")
-
-
-def test_no_secret_is_shown() -> None:
-    keys = {"server_public": "sp", "public": "p"}
-    shown = repr(Reach(("a",), (1,), secret="hidden", **keys)) + repr(Listen((0,), "sp", "hidden"))
-    assert "hidden" not in shown and "'sp'" in shown

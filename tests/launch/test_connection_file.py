@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from zmqrl.config.plan import Boot, Keys
+from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.launch.connection_file import read_connection_file, write_connection_file
 from zmqrl.messages.agent import Join
 
-JOIN = Join(["10.0.0.1"], (1, 2, 3), None)
+JOIN = Join(["10.0.0.1"], (1, 2, 3), None, "server", "token")
 Change = Callable[[dict[str, Any]], object]
 
 
 def written(folder: Path) -> tuple[Path, Boot]:
-    boot = Boot(
-        "agent", 0, 0, "far", stand_in_plan(folder / "run"), keys=Keys("server", "public", "secret"), streams_logs=True
-    )
+    boot = Boot("agent", 0, 0, "far", stand_in_plan(folder / "run"), streams_logs=True)
     return write_connection_file(folder / "private" / "run", boot, JOIN), boot
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +16,19 @@ from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
 from zmqrl.launch.boots import boots
+from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.host_links import HostLinks
+from zmqrl.launch.host_table import LEAVE_S
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import Command, Gone, Hold, Join, Lease
+from zmqrl.messages.agent import Allow, Command, Hold, Join, Lease
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.types import AllowList, HostKey
+from zmqrl.wire.admission import digest_of
 
 LISTENING = {"addresses": ["10.0.0.1"], "ports": (1, 2, 3), "token": "t"}
+JOIN = Join(["10.0.0.1"], (1, 2, 3), "t", "server", None)
 
 
 class Notebook(Orchestrator):
@@ -69,6 +76,15 @@ class Links:
         self.state.handle(event)
         self.links.take(event)
 
+    def listen(self) -> None:
+        """The broker reports that it follows the newest allow-list."""
+        self.tell("local", "listening", **LISTENING, serial=self.allowed().serial)
+
+    def allowed(self) -> AllowList:
+        """The newest that the learner's host was sent."""
+        sent = [command for host, command in self.orchestrator.commands(Allow) if host == "local"]
+        return sent[-1].allowed if sent else AllowList()
+
     def serve(self, run_dir: Path, text: str, now: float) -> str:
         folder = run_dir / FOLDER
         folder.mkdir(exist_ok=True)
@@ -82,25 +98,25 @@ def links(tmp_path: Path) -> Links:
     return Links(plan_of(tmp_path))
 
 
-def test_each_host_is_told_its_own_keys_and_only_the_learners_host_listens(tmp_path: Path) -> None:
+def test_each_host_has_its_workers_and_only_the_learners_host_listens(tmp_path: Path) -> None:
     made = boots(plan_of(tmp_path))
     assert list(made) == ["local", "b"], "c holds nothing"
     local, b = made["local"], made["b"]
     assert (local.workers, b.workers) == ((0,), (1, 2))
     assert (local.streams_logs, b.streams_logs) == (False, True)
     assert (local.neighbours, b.neighbours) == ("ignored", "refused")
-    assert local.keys is not None and b.keys is not None
-    assert b.keys.server_secret == "" and b.keys.secret and not b.keys.allowed
-    assert local.keys.allowed == {b.keys.public: "b"} and local.keys.server_secret
+    assert (local.keys, b.keys) == (None, None), "keys are made where they are used"
     assert local.listen is not None and b.listen is None
     assert b.plan.run_dir == f"runs/{b.plan.run_id}/b"
-    assert b.keys.secret not in repr(b) and local.keys.server_secret not in repr(local)
 
 
-def test_one_host_needs_neither_keys_nor_ports(tmp_path: Path) -> None:
+def test_one_host_needs_neither_ports_nor_a_list(tmp_path: Path) -> None:
     plan = replace(plan_of(tmp_path), workers={"local": 1})
     (local,) = boots(plan).values()
-    assert (local.keys, local.listen) == (None, None)
+    assert local.listen is None
+    links = Links(plan)
+    links.tell("local", "agent", public="server")
+    assert links.orchestrator.commands(Allow) == []
 
 
 def test_ports_and_tunnels(tmp_path: Path) -> None:
@@ -108,38 +124,41 @@ def test_ports_and_tunnels(tmp_path: Path) -> None:
     listen = boots(plan_of(tmp_path, hosts=hosts, learner=LearnerSection(port=7000)))["local"].listen
     assert listen is not None
     assert (listen.address, listen.ports) == ("127.0.0.1", (7000, 7001, 7002))
-    assert boots(plan_of(tmp_path, security=SecuritySection(curve="off")))["b"].keys is None
 
 
 @pytest.mark.parametrize("first", ["agent", "broker"])
-def test_both_orders_lead_to_one_join(links: Links, first: str) -> None:
-    said = [lambda: links.tell("b", "agent"), lambda: links.tell("local", "listening", **LISTENING)]
-    for tell in said if first == "agent" else reversed(said):
-        assert links.orchestrator.commands(Join) == []
-        tell()
-    join = Join(["10.0.0.1"], (1, 2, 3), "t")
-    assert links.orchestrator.commands(Join) == [("b", join)]
+def test_a_host_joins_once_the_broker_knows_its_key(links: Links, first: str) -> None:
+    links.tell("local", "agent", public="server")
+    if first == "broker":
+        links.listen()
+    links.tell("b", "agent", public="key")
+    assert links.allowed() == AllowList(1, {"key": HostKey("b", 1)})
+    links.tell("local", "listening", **LISTENING, serial=0)
+    assert links.orchestrator.commands(Join) == [], "its broker follows the list before"
+    links.listen()
+    assert links.orchestrator.commands(Join) == [("b", JOIN)]
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.5, store=False)
     assert (links.state.hosts["b"].state, links.state.hosts["b"].sees_store) == ("ready", False)
-    links.tell("local", "listening", **LISTENING)
+    links.listen()
     assert len(links.orchestrator.commands(Join)) == 1, "the broker was started again; b is in already"
 
 
 def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
     links = Links(plan_of(tmp_path, learner=LearnerSection(address="gpu.lab")))
-    links.tell("local", "listening", **LISTENING)
-    links.tell("b", "agent")
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    links.listen()
     ((_, join),) = links.orchestrator.commands(Join)
     assert isinstance(join, Join) and join.addresses == ["gpu.lab"]
 
 
 def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
-    links.tell("b", "agent")
-    for index in (1, 2):
-        links.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
+    links.tell("b", "agent", public="key")
+    assert links.orchestrator.commands(Allow) == [], "nobody is there to take it"
+    links.tell("local", "agent", public="server")
+    assert links.allowed() == AllowList(1, {"key": HostKey("b", 1)})
     links.tell("b", "agent_exit", code=None, introduced=True)
-    gone = Gone("b", [1, 2])
-    assert links.orchestrator.commands(Gone) == [("local", gone)]
+    assert links.allowed() == AllowList(2)
     assert links.state.hosts["b"].state == "lost"
     (problem,) = links.state.problems
     assert "the host agent exited (exit unknown)" in str(problem)
@@ -154,6 +173,7 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
 def test_a_lost_host_is_told_once_and_with_its_cause(
     links: Links, event: str, data: dict[str, Any], state: str, words: tuple[str, ...]
 ) -> None:
+    links.tell("b", "agent", public="key")
     links.tell("b", event, **data)
     links.tell("local", "host_lost", host="b")
     links.tell("b", "agent_exit", code=0, introduced=True)
@@ -163,17 +183,188 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
         assert word in str(problem)
 
 
-def test_a_host_that_ended_in_order_is_lost_only_when_the_broker_misses_it(links: Links) -> None:
+@pytest.mark.parametrize("ending", [False, True], ids=["the run continues", "the run ends"])
+def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path: Path, ending: bool) -> None:
     """At the end of a run the broker ends the other hosts, which may be known before the learner's last event."""
+    links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
     links.tell("b", "agent")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
+    links.links.renew(100.0)
+    links.links.renew(100.0 + LEAVE_S - 0.1)
     left, problems = links.state.hosts["b"].state, list(links.state.problems)
     assert (left, problems, links.links.nobody()) == ("leaving", [], None)
+    links.state.hosts.ending = ending
+    links.links.renew(100.0 + LEAVE_S + 1.0)
+    found = links.state.hosts["b"].state, [problem.cause for problem in links.state.problems], links.links.nobody()
+    cause = "the host agent exited (exit code 0)"
+    assert found == (("leaving", [], None) if ending else ("lost", [cause], f"no usable host left\nb: {cause}"))
+
+
+def test_a_host_that_has_just_ended_in_order_is_connected_to_again(links: Links, tmp_path: Path) -> None:
+    links.tell("b", "agent", public="key")
+    links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
+    assert links.orchestrator.commands(Hold) == [], "nobody would read it"
+
+
+def test_the_end_of_a_former_agent_is_not_that_of_its_successor(links: Links, tmp_path: Path) -> None:
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
     links.tell("local", "host_lost", host="b")
-    (problem,) = links.state.problems
-    assert links.state.hosts["b"].state == "lost"
-    assert "the broker received no message from it for limits.host_lease_s" in str(problem)
+    assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
+    assert links.orchestrator.deployed[-1]["b"].workers == (3, 4), "the broker has removed 1 and 2"
+    links.tell("b", "lease_lost", source="broker")
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert (links.state.hosts["b"].state, len(links.state.problems)) == ("connecting", 1)
+    links.tell("b", "agent", public="other")
+    assert links.allowed().hosts == {"other": HostKey("b", 2)}
+
+
+def test_a_host_that_is_connected_to_again_has_another_key(links: Links, tmp_path: Path) -> None:
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
+    assert links.allowed().hosts == {}, "connecting: the former key stays out"
+    links.tell("b", "agent", public="other")
+    assert links.allowed() == AllowList(3, {"other": HostKey("b", 2)})
+
+
+def test_at_the_end_of_the_run_nobody_is_taken_off_the_list(links: Links) -> None:
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    links.state.hosts.ending = True
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert links.allowed().hosts == {"key": HostKey("b", 1)}
+
+
+@pytest.fixture
+def manual(tmp_path: Path) -> Links:
+    hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2, manual=True)}
+    links = Links(replace(plan_of(tmp_path, hosts=hosts), workers={"local": 1, "b": 2}))
+    links.tell("local", "agent", public="server")
+    return links
+
+
+def invitation(tmp_path: Path) -> tuple[Boot, Join]:
+    return read_connection_file(tmp_path / "private" / "b.connect")
+
+
+def test_a_connection_file_has_a_token_of_which_the_list_has_the_digest_and_no_key_of_the_host(
+    manual: Links, tmp_path: Path
+) -> None:
+    manual.listen()
+    boot, join = invitation(tmp_path)
+    assert (boot.host, boot.workers, boot.keys, join.server) == ("b", (1, 2), None, "server")
+    assert join.enrolment is not None and len(base64.urlsafe_b64decode(join.enrolment + "=")) == 32
+    assert manual.allowed() == AllowList(1, {}, {hashlib.sha256(join.enrolment.encode()).hexdigest(): "b"})
+    manual.listen()
+    assert invitation(tmp_path) == (boot, join), "the broker was started again; the file may be on its way"
+
+
+def test_a_token_admits_the_first_key_that_is_shown_with_it(manual: Links, tmp_path: Path) -> None:
+    manual.listen()
+    token = digest_of(str(invitation(tmp_path)[1].enrolment))
+    manual.tell("local", "enrolled", role="broker", index=0, token="unknown", public="stranger")
+    assert manual.allowed().hosts == {}
+    for key in ("key", "key", "another"):
+        manual.tell("local", "enrolled", role="broker", index=0, token=token, public=key)
+        assert manual.allowed() == AllowList(2, {"key": HostKey("b", 1)}, {token: None})
+    assert not (tmp_path / "private" / "b.connect").exists()
+    manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
+    assert manual.state.hosts["b"].state == "ready"
+
+
+@pytest.mark.parametrize(("event", "more", "state"), [
+    ("host_lost", {}, "lost"),
+    ("host_here", {"workers": []}, "drained"),
+], ids=["lost", "left"])  # fmt: skip
+def test_a_host_that_joined_by_a_file_and_left_needs_another_file(
+    manual: Links, tmp_path: Path, event: str, more: dict[str, Any], state: str
+) -> None:
+    manual.listen()
+    first = str(invitation(tmp_path)[1].enrolment)
+    manual.tell("local", "enrolled", role="broker", index=0, token=digest_of(first), public="key")
+    manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
+    manual.tell("local", event, role="broker", index=0, host="b", **more)
+    assert manual.state.hosts["b"].state == state
+    assert manual.allowed().hosts == {}
+    assert "once it joins with its new connection file" in manual.serve(tmp_path, '{"scale": {"b": 1}}', 1.0)
+    boot, join = invitation(tmp_path)
+    assert boot.workers == (3,), "the broker has removed the workers of before"
+    second = str(join.enrolment)
+    assert manual.allowed().tokens == {digest_of(first): None, digest_of(second): "b"}
+    assert len(manual.orchestrator.deployed) == 1, "nothing is started over SSH"
+    manual.tell("local", "enrolled", role="broker", index=0, token=digest_of(second), public="other")
+    assert manual.allowed().hosts == {"other": HostKey("b", 2)}
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["not used", "used without a join"])
+def test_a_host_that_has_not_joined_is_given_another_file(manual: Links, tmp_path: Path, shown: bool) -> None:
+    manual.listen()
+    first = digest_of(str(invitation(tmp_path)[1].enrolment))
+    if shown:
+        manual.tell("local", "enrolled", role="broker", index=0, token=first, public="key")
+        assert manual.state.hosts["b"].state == "joining"
+    assert "once it joins with its new connection file" in manual.serve(tmp_path, '{"scale": {"b": 1}}', 1.0)
+    boot, join = invitation(tmp_path)
+    second = digest_of(str(join.enrolment))
+    assert boot.workers == ((3,) if shown else (1,))
+    assert (manual.allowed().hosts, manual.allowed().tokens[second]) == ({}, "b")
+    assert manual.allowed().tokens.get(first) is None and manual.orchestrator.commands(Hold) == []
+    manual.tell("local", "enrolled", role="broker", index=0, token=second, public="other")
+    assert list(manual.allowed().hosts) == ["other"]
+
+
+def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Links, tmp_path: Path) -> None:
+    manual.listen()
+    token = digest_of(str(invitation(tmp_path)[1].enrolment))
+    manual.tell("local", "enrolled", role="broker", index=0, token=token, public="key")
+    manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
+    assert "`zmqrl drain b` ends its part" in manual.serve(tmp_path, '{"scale": {"local": 2, "b": 3}}', 1.0)
+    assert (manual.state.hosts["b"].state, manual.orchestrator.commands(Hold)) == ("ready", [])
+    assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
+    assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
+    assert {manual.state.workers[index].state for index in (1, 2)} == {"ended"}
+    manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
+    assert manual.allowed().hosts == {}, "a report of before"
+    assert "new connection file" in manual.serve(tmp_path, '{"scale": {"b": 1}}', 5.0)
+    assert invitation(tmp_path)[0].workers == (3,)
+
+
+def test_a_host_that_is_not_invited_any_more_is_not_let_in(manual: Links, tmp_path: Path) -> None:
+    manual.listen()
+    token = digest_of(str(invitation(tmp_path)[1].enrolment))
+    assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
+    assert not (tmp_path / "private" / "b.connect").exists()
+    manual.tell("local", "enrolled", role="broker", index=0, token=token, public="key")
+    assert (manual.allowed().hosts, manual.allowed().tokens) == ({}, {})
+
+
+def test_a_connection_file_that_cannot_be_written_is_written_by_the_next_scale(manual: Links, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("in the way")
+    manual.listen()
+    (problem,) = manual.state.problems
+    assert manual.state.hosts["b"].state == "failed"
+    assert "the connection file cannot be written" in str(problem) and "zmqrl scale b=N" in str(problem)
+    assert "cannot be written" in manual.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
+    (tmp_path / "private").unlink()
+    assert "new connection file" in manual.serve(tmp_path, '{"scale": {"b": 2}}', 3.0)
+    assert invitation(tmp_path)[0].workers == (1, 2)
+
+
+def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
+    hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2, manual=True)}
+    plan = plan_of(tmp_path, hosts=hosts, security=SecuritySection(curve="off"))
+    links = Links(replace(plan, workers={"local": 1, "b": 2}))
+    links.tell("local", "agent", public="server")
+    links.listen()
+    join = invitation(tmp_path)[1]
+    assert (join.server, join.enrolment) == (None, None)
+    links.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
+    assert "has no key to withdraw: press Ctrl-C there" in links.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
 
 
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
@@ -190,6 +381,7 @@ def test_leases_are_renewed_about_every_second(links: Links) -> None:
 
 
 def test_requests_are_served(links: Links, tmp_path: Path) -> None:
+    links.tell("b", "agent", public="key")
     assert "local: 2 workers" in links.serve(tmp_path, '{"scale": {"local": 2}}', 1.0)
     assert links.orchestrator.commands(Hold) == [("local", Hold([0, 3]))]
     assert "unknown host 'x'" in links.serve(tmp_path, '{"scale": {"x": 2}}', 3.0)

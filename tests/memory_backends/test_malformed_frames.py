@@ -35,7 +35,7 @@ ORDERS: dict[str, Any] = {
 }
 RECORD = pack(bus.Record(spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]]))
 BOOKS = pack(bus.Books(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
-GARBAGE = [b"", b"\xc1", b"x" * 5000, pack(bus.Farewell()), b"\x91" * 3000, pack(bus.Orders(**ORDERS))[:40]]
+GARBAGE = [b"", b"\xc1", b"x" * 5000, pack(bus.Farewell("over")), b"\x91" * 3000, pack(bus.Orders(**ORDERS))[:40]]
 
 
 class HandBroker:

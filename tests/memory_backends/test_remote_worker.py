@@ -33,6 +33,22 @@ def test_segments_arrive_whole(bus: FarBus) -> None:
     assert (ledger.stored, ledger.balanced) == (8 * ROWS, True)
 
 
+def test_a_carrier_that_takes_nothing_is_tried_once_for_all_segments(
+    bus: FarBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, sink = bus.source(), bus.far_sink()
+    ready(sink)
+    tried: list[object] = []
+    with monkeypatch.context() as away:
+        away.setattr(sink._sender, "send", lambda frames: tried.append(frames))
+        write(sink, 0)
+        write(sink, 1)
+        tried.clear()
+        sink._push(sorted(sink._sealed))
+        assert len(tried) == 1
+    assert take(source, 2, sink) == [0, 1]
+
+
 def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> None:
     source, sink = bus.source(), bus.far_sink()
     ready(sink)

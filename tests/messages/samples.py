@@ -11,10 +11,11 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.types import Ledger, Notice, SlotRef, Version
+from zmqrl.types import AllowList, HostKey, Ledger, Notice, SlotRef, Version
 
 NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
+ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None})
 BUS: list[bus.Message] = [
     bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)]),
     bus.Orders(0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.Order(0, 1, 2, None), bus.Order(1, 1, 2, 4)], True),
@@ -26,7 +27,9 @@ BUS: list[bus.Message] = [
     bus.Welcome(1),
     bus.Fetch(Version(0, 4)),
     bus.Weights(NOTICE, 1),
-    bus.Farewell(),
+    bus.Farewell("c"),
+    bus.Enrol("token"),
+    bus.Allow(ALLOWED),
     bus.LearnerReport(5, 6),
     bus.Announce(NOTICE, [3, 4]),
     bus.Books(1, [bus.BookRequest(0, 1, 2, 8)], Version(0, 3)),
@@ -44,8 +47,9 @@ CHILD: list[agent.ChildEvent] = [
     agent.Ready(),
     agent.Left(),
     agent.NewVersion(NOTICE),
-    agent.Listening((1, 2, 3)),
+    agent.Listening((1, 2, 3), 4),
     agent.Refused({"size": 2}),
+    agent.Enrolled("digest", "key"),
     agent.HostHere("local", [0]),
     agent.HostLost("local"),
     agent.WorkerState("worker", 0, 1, "lost"),
@@ -68,7 +72,7 @@ OF_PROCESSES: list[agent.Report] = [
 ]
 AGENT: list[agent.AgentEvent] = [
     *(agent.ProcessReport("worker", 0, report) for report in OF_PROCESSES),
-    agent.BrokerAddresses((1, 2, 3), ["10.0.0.1"], None),
+    agent.BrokerAddresses((1, 2, 3), ["10.0.0.1"], None, 4),
     agent.Refused({"size": 2}),
     agent.Fault("e", {}, []),
     agent.RunFailed("c"),
@@ -86,14 +90,14 @@ LAUNCHER: list[Struct] = [
     agent.HostUnusable("c", "m"),
     agent.LinesRefused({"not JSON": 1}),
 ]
-JOIN = agent.Join(["a"], (1, 2, 3), None)
+JOIN = agent.Join(["a"], (1, 2, 3), None, "server", "token")
 COMMANDS: list[agent.Command] = [
     agent.Stop(),
     agent.Kill(),
     agent.Lease(),
     JOIN,
     agent.Hold([0, 1]),
-    agent.Gone("b", [2]),
+    agent.Allow(ALLOWED),
 ]
 EVALUATE = agent.Evaluate(NOTICE, final=False)
 REAPED = agent.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
@@ -104,11 +108,11 @@ FILES: list[Struct] = [
     files.RunRecord("r", 3, 4, "h", 1.5, "cartpole-ppo", None, "lineage", 2),
 ]
 
-LISTEN = doctor.Listen((0, 0, 0), "public", "secret", {"key": "b"})
+LISTEN = doctor.Listen((0, 0, 0))
 ORDERS: list[doctor.Order] = [
     doctor.Echo(),
     doctor.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
-    doctor.Reach(("a",), (1, 2, 3), "server", "public", "secret"),
+    doctor.Reach(("a",), (1, 2, 3), "server"),
     doctor.Watch("p", 2, "n", "t", 3.0),
     doctor.Write("p", "n", "t"),
     doctor.Forget("p", "n"),
@@ -122,7 +126,7 @@ WORDS: list[doctor.Word] = [
     doctor.Folders(doctor.Folder("w", "/", 5, None), doctor.Folder("s", "/", 5, "e")),
     doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
     doctor.Curve(True, 100.5),
-    doctor.Listening((1, 2, 3), ("a",)),
+    doctor.Listening((1, 2, 3), ("a",), "server"),
     doctor.Examined(),
     doctor.Reached((doctor.Answer("a", {"1": None, "2": "refused"}, 1.5),)),
     doctor.Watching(None),

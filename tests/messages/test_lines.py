@@ -207,12 +207,12 @@ def test_a_large_line_that_is_refused_takes_no_multiple_of_its_size() -> None:
 
 @pytest.mark.parametrize("line", [
     '{"command": "join"}',
-    '{"command": "join", "addresses": "a", "ports": [1, 2, 3], "token": null}',
-    '{"command": "join", "addresses": [], "ports": [1, 2], "token": null}',
-    '{"command": "join", "addresses": [], "ports": [1, 2, 65536], "token": null}',
+    '{"command": "join", "addresses": "a", "ports": [1, 2, 3], "token": null, "server": null, "enrolment": null}',
+    '{"command": "join", "addresses": [], "ports": [1, 2], "token": null, "server": null, "enrolment": null}',
+    '{"command": "join", "addresses": [], "ports": [1, 2, 65536], "token": null, "server": null, "enrolment": null}',
     '{"command": "hold", "workers": 7}',
     '{"command": "hold", "workers": [-1]}',
-    '{"command": "gone", "host": "b"}',
+    '{"command": "allow", "allowed": {"serial": 1, "hosts": {"key": "b"}}}',
     '{"command": "stop", "now": true}',
     '{"command": "dance"}',
 ])  # fmt: skip

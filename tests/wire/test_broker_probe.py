@@ -6,28 +6,32 @@ import socket as plain
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 
 from zmqrl.broker.doors import Doors
-from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
+from zmqrl.messages.agent import Join
 from zmqrl.messages.frames import pack, unpack
+from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.probe import first_answering
+from zmqrl.wire.sockets import make_keys
 
 WAIT_S = 5.0
 
 
-def pair() -> tuple[str, str]:
-    public, secret = zmq.curve_keypair()
-    return public.decode(), secret.decode()
+SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
+FAR = replace(B, server=SERVER.public)
+ALLOWED = AllowList(1, {B.public: HostKey("b", 1)})
 
 
-SERVER, B, STRANGER = pair(), pair(), pair()
-FAR = Keys(SERVER[0], *B)
+def join_at(*addresses: str, port: int) -> Join:
+    return Join(list(addresses), (1, 2, port), None, SERVER.public, None)
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def serve() -> None:
         names = ("segments", "descriptors", "notices", "control")
         ends = Endpoints(**{name: f"ipc://{tmp_path}/{name}" for name in names})
-        doors = Doors(ends, Listen("127.0.0.1"), Keys(SERVER[0], server_secret=SERVER[1], allowed={B[0]: "b"}))
+        doors = Doors(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
         found.append(doors.ports[2])
         bound.set()
         poller = zmq.Poller()
@@ -64,7 +68,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 def test_the_right_one_of_several_answers(port: int) -> None:
     with plain.create_server(("127.0.0.3", port)):  # takes connections, and never says a word
-        reached = first_answering(("127.0.0.2", "127.0.0.3", "127.0.0.1"), (1, 2, port), "b", FAR, WAIT_S)
+        reached = first_answering(join_at("127.0.0.2", "127.0.0.3", "127.0.0.1", port=port), "b", FAR, WAIT_S)
     assert reached.address == "127.0.0.1"
     assert 0 < reached.milliseconds < WAIT_S * 1000
 
@@ -72,7 +76,7 @@ def test_the_right_one_of_several_answers(port: int) -> None:
 def test_none_answers_and_each_is_named(port: int) -> None:
     begun = time.monotonic()
     with plain.create_server(("127.0.0.3", port)), pytest.raises(DeadlineExceeded) as failed:
-        first_answering(("127.0.0.2", "127.0.0.3"), (1, 2, port), "b", FAR, 0.5)
+        first_answering(join_at("127.0.0.2", "127.0.0.3", port=port), "b", FAR, 0.5)
     assert time.monotonic() - begun < WAIT_S
     said = str(failed.value)
     assert f"port {port}" in said
@@ -82,9 +86,9 @@ def test_none_answers_and_each_is_named(port: int) -> None:
 
 def test_a_broker_that_does_not_know_our_key_is_none(port: int) -> None:
     with pytest.raises(DeadlineExceeded, match="the key was rejected"):
-        first_answering(("127.0.0.1",), (1, 2, port), "b", Keys(SERVER[0], *STRANGER), 0.5)
+        first_answering(join_at("127.0.0.1", port=port), "b", replace(STRANGER, server=SERVER.public), 0.5)
 
 
 def test_no_address_at_all() -> None:
     with pytest.raises(DeadlineExceeded, match="no address"):
-        first_answering((), (1, 2, 3), "b", None, 0.05)
+        first_answering(join_at(port=3), "b", None, 0.05)

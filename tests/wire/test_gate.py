@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket as plain
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,20 @@ import zmq
 
 from zmqrl.broker.doors import Doors
 from zmqrl.config.plan import Endpoints, Keys, Listen
-from zmqrl.errors import ConfigError
-from zmqrl.wire.gate import UNNAMED, user_of
-from zmqrl.wire.sockets import connect
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.types import AllowList, HostKey
+from zmqrl.wire.gate import UNNAMED
+from zmqrl.wire.sockets import HANDSHAKE_MS, connect, make_keys
 
 WAIT_S = 5.0
 LOOPBACK = Listen("127.0.0.1")
 
 
-def pair() -> tuple[str, str]:
-    public, secret = zmq.curve_keypair()
-    return public.decode(), secret.decode()
-
-
-SERVER, B, STRANGER = pair(), pair(), pair()
-KEYS = Keys(SERVER[0], server_secret=SERVER[1], allowed={B[0]: "b"})
+SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
+FAR = replace(B, server=SERVER.public)
+ALLOWED = AllowList(1, {B.public: HostKey("b", 1)})
+WITHDRAWN = AllowList(2)
+TOKENS = AllowList(1, {B.public: HostKey("b", 1)}, {"0" * 64: "c"})
 
 
 def endpoints(folder: Path) -> Endpoints:
@@ -37,7 +37,7 @@ def endpoints(folder: Path) -> Endpoints:
 
 @pytest.fixture
 def doors(tmp_path: Path) -> Iterator[Doors]:
-    held = Doors(endpoints(tmp_path), LOOPBACK, KEYS)
+    held = Doors(endpoints(tmp_path), LOOPBACK, SERVER, ALLOWED)
     yield held
     held.close()
 
@@ -47,25 +47,25 @@ Dial = Callable[..., zmq.Socket[Any]]
 
 @pytest.fixture
 def dial() -> Iterator[Dial]:
-    """`dial(endpoint, keys)`: a DEALER, closed at the end."""
+    """`dial(endpoint, keys)`: a DEALER, or another kind; closed at the end."""
     context: zmq.Context[Any] = zmq.Context()
     held: list[zmq.Socket[Any]] = []
 
-    def dialled(endpoint: str, keys: Keys | None = None) -> zmq.Socket[Any]:
-        held.append(connect(context, zmq.DEALER, endpoint, keys))
+    def dialled(endpoint: str, keys: Keys | None = None, kind: int = zmq.DEALER) -> zmq.Socket[Any]:
+        held.append(connect(context, kind, endpoint, keys))
         return held[-1]
 
     yield dialled
     context.destroy(linger=0)
 
 
-def turn(doors: Doors, until: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
+def turn(doors: Doors, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+    deadline = time.monotonic() + wait_s
     poller = zmq.Poller()
     for source in (*doors.guards, doors.control):
         poller.register(source, zmq.POLLIN)
     while not (found := until()):
-        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {doors.guard()}"
+        assert time.monotonic() < deadline, f"not within {wait_s} s: {doors.guard()}"
         poller.poll(20)
         doors.guard()
     return found
@@ -75,7 +75,7 @@ def heard(doors: Doors) -> tuple[str | None, bytes] | None:
     if not doors.control.poll(0):
         return None
     frames = doors.control.recv_multipart(copy=False)
-    return user_of(frames[-1]), frames[-1].bytes
+    return doors.host_of(frames[-1]), frames[-1].bytes
 
 
 def tcp(doors: Doors) -> str:
@@ -83,7 +83,7 @@ def tcp(doors: Doors) -> str:
 
 
 def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(doors: Doors, dial: Dial, tmp_path: Path) -> None:
-    dial(tcp(doors), Keys(SERVER[0], *B)).send(b"far")
+    dial(tcp(doors), FAR).send(b"far")
     assert turn(doors, lambda: heard(doors)) == ("b", b"far")
     dial(f"ipc://{tmp_path}/control").send(b"near")
     assert turn(doors, lambda: heard(doors)) == (None, b"near")
@@ -91,8 +91,8 @@ def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(doors: Doo
 
 
 @pytest.mark.parametrize(("keys", "reason"), [
-    (Keys(SERVER[0], *STRANGER), "unknown key"),
-    (Keys(STRANGER[0], *B), "handshake"),
+    (replace(STRANGER, server=SERVER.public), "unknown key"),
+    (replace(B, server=STRANGER.public), "handshake"),
     (None, "handshake"),
 ], ids=["a stranger's key", "another server's key", "no key"])  # fmt: skip
 def test_others_are_refused_and_counted(doors: Doors, dial: Dial, tmp_path: Path, keys: Any, reason: str) -> None:
@@ -104,12 +104,53 @@ def test_others_are_refused_and_counted(doors: Doors, dial: Dial, tmp_path: Path
     assert heard(doors) is None, "the stranger was never heard"
 
 
+def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(doors: Doors, dial: Dial) -> None:
+    far = dial(tcp(doors), FAR)
+    far.send(b"one")
+    assert turn(doors, lambda: heard(doors)) == ("b", b"one")
+    assert doors.admission.replace(WITHDRAWN) == ["b"]
+    far.send(b"two")
+    with pytest.raises(WireError, match="unknown key"):
+        turn(doors, lambda: heard(doors))
+    dial(tcp(doors), FAR).send(b"three")
+    turn(doors, lambda: doors.guard()["unknown key"])
+    assert heard(doors) is None, "and its key opens no further connection"
+
+
+def test_a_key_that_is_allowed_later_gets_in_with_the_same_socket(tmp_path: Path, dial: Dial) -> None:
+    doors = Doors(endpoints(tmp_path), LOOPBACK, SERVER)
+    try:
+        dial(tcp(doors), FAR).send(b"early")
+        turn(doors, lambda: doors.guard()["unknown key"])
+        assert doors.admission.replace(ALLOWED) == []
+        assert turn(doors, lambda: heard(doors), HANDSHAKE_MS / 1000 + WAIT_S) == ("b", b"early")
+    finally:
+        doors.close()
+
+
+def test_with_tokens_unknown_keys_reach_control_alone_and_are_no_host(tmp_path: Path, dial: Dial) -> None:
+    doors = Doors(endpoints(tmp_path), LOOPBACK, SERVER, TOKENS)
+    try:
+        keys = replace(STRANGER, server=SERVER.public)
+        dial(tcp(doors), keys).send(b"stranger")
+        with pytest.raises(WireError, match="unknown key"):
+            turn(doors, lambda: heard(doors))
+        assert not doors.guard()
+        segments, notices, _ = doors.ports
+        dial(f"tcp://127.0.0.1:{segments}", keys, zmq.PUSH)
+        assert turn(doors, lambda: doors.guard()) == {"unknown key": 1}
+        dial(f"tcp://127.0.0.1:{notices}", keys, zmq.SUB)
+        turn(doors, lambda: doors.guard()["unknown key"] == 2)
+    finally:
+        doors.close()
+
+
 def test_noise_is_closed_on_and_nothing_else_happens(doors: Doors, dial: Dial) -> None:
     with plain.create_connection(("127.0.0.1", doors.ports[2]), WAIT_S) as noise:
         noise.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
         noise.setblocking(False)
         turn(doors, lambda: is_closed(noise))
-    dial(tcp(doors), Keys(SERVER[0], *B)).send(b"far")
+    dial(tcp(doors), FAR).send(b"far")
     assert turn(doors, lambda: heard(doors)) == ("b", b"far")
 
 
@@ -133,7 +174,7 @@ def test_a_taken_port_names_its_setting(tmp_path: Path) -> None:
     with plain.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(ConfigError, match=f"learner.port, port {port} of 127.0.0.1") as refused:
-            Doors(endpoints(tmp_path), Listen("127.0.0.1", (0, port, 0)), KEYS)
+            Doors(endpoints(tmp_path), Listen("127.0.0.1", (0, port, 0)), SERVER)
     assert refused.value.exit_code == 2
 
 

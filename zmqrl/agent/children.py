@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
-from zmqrl.config.plan import Boot, Keys
+from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.tail import tail_of
 from zmqrl.messages.agent import ChildEvent, Evaluate, Fault
@@ -167,13 +167,6 @@ def _opened(log: Path) -> BinaryIO:
         return Path(os.devnull).open("ab")
 
 
-def _keys_of(role: str, boot: Boot) -> Keys | None:
-    """No process has a key that it does not need."""
-    if boot.keys is None or role == "broker":
-        return boot.keys
-    return Keys(boot.keys.server_public, boot.keys.public, boot.keys.secret) if role == "worker" else None
-
-
 class Nursery:
     """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
 
@@ -186,7 +179,7 @@ class Nursery:
     def start(self, boot: Boot, place: Place, spawn: int, shared: Mapping[str, int]) -> Child:
         """Start one process with the `shared` descriptors and their own pipes.
 
-        `boot` is what all processes of the host share; role, index, spawn and fds are filled in here.
+        `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
 
         Raises:
             OSError: It cannot be started.
@@ -212,7 +205,7 @@ class Nursery:
             os.close(events_write)
             if wake_read is not None:
                 os.close(wake_read)
-        own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds, keys=_keys_of(place.role, boot))
+        own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds)
         self._write_boot(process, own)
         return self._child(place, spawn, process, events_read, wake_write, (log, log_start))
 

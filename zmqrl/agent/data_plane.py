@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from zmqrl.config.plan import Endpoints
+from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
-from zmqrl.types import Ledger, Notice
+from zmqrl.types import AllowList, Ledger, Notice
 from zmqrl.wire.probe import Reached
 
 
@@ -28,9 +29,9 @@ class DataPlane(ABC):
     """Whether versions are read from the store; else they are requested from the broker."""
 
     @property
-    def farewell(self) -> bool:
-        """Whether the broker has reported that the run is over."""
-        return False
+    def farewell(self) -> str | None:
+        """Why this host's part ends, once the broker has reported that it does."""
+        return None
 
     @property
     def heard(self) -> int | None:
@@ -55,6 +56,12 @@ class DataPlane(ABC):
     def take_notice(self) -> Notice | None:
         """Read the link and fetch a new version; None when there is none. StoreError when it cannot be fetched."""
 
+    def boot_of(self, role: str, boot: Boot) -> Boot:
+        """`boot` with what a process of `role` needs to reach the broker. The endpoints are known by then."""
+        assert self.endpoints is not None, "processes start after the broker's endpoints are known"
+        del role
+        return replace(boot, endpoints=self.endpoints)
+
     @abstractmethod
     def fds_of(self, role: str) -> Mapping[str, int]:
         """The shared descriptors that a process of `role` inherits."""
@@ -63,8 +70,8 @@ class DataPlane(ABC):
     def report(self, report: HostReport) -> None:
         """Report to the broker the live processes and the workers assigned to this host."""
 
-    def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        """Notify the broker that another host's agent has ended, and its workers with it."""
+    def allow(self, allowed: AllowList) -> None:
+        """Who may participate from other hosts, from now on."""
         return
 
     @abstractmethod

@@ -153,7 +153,10 @@ class HostAgent:
         except StoreError as error:
             LOG.warning("weights not fetched, retrying at the next notice: %s", error)
             return
-        if self._data_plane.farewell:
+        cause = self._data_plane.farewell
+        if cause is not None:
+            if not self._processes.ending:
+                LOG.warning("the broker ends this host's part of the run: %s", cause)
             self._processes.end(Manner.CLEAN)
         if notice is not None:
             self._processes.tell(notice)
@@ -170,8 +173,8 @@ class HostAgent:
                     self._join(command)
                 case agent.Hold() if not self._processes.ending:
                     self._processes.hold(tuple(command.workers))
-                case agent.Gone():
-                    self._data_plane.host_gone(command.host, command.workers)
+                case agent.Allow():
+                    self._data_plane.allow(command.allowed)
         if self._commands.ended:
             self._processes.end(Manner.HURRIED)
 

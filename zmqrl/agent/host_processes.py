@@ -171,8 +171,7 @@ class HostProcesses:
     # one process
 
     def _start(self, place: Place, spawn: int) -> None:
-        assert self._data_plane.endpoints is not None, "processes start after the broker's endpoints are known"
-        boot = replace(self._boot, endpoints=self._data_plane.endpoints)
+        boot = self._data_plane.boot_of(place.role, self._boot)
         child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
         self._children[place] = child
         self._events.started(child)
@@ -195,16 +194,17 @@ class HostProcesses:
                 self._data_plane.current = event.notice
                 self._tell_evaluator(event.notice)
             elif isinstance(event, agent.Listening):
-                self._listening(event.ports)
+                self._listening(event)
             else:
                 self._note(child, event)
                 self._events.said(child, event)
 
-    def _listening(self, ports: tuple[int, int, int]) -> None:
+    def _listening(self, event: agent.Listening) -> None:
         if self._boot.listen is not None:
             # a broker that is started again has to be where everybody looks for it
-            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, ports))
-            self._events.listening(agent.BrokerAddresses(ports, own_addresses(), self._data_plane.token))
+            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, event.ports))
+            addresses, token = own_addresses(), self._data_plane.token
+            self._events.listening(agent.BrokerAddresses(event.ports, addresses, token, event.serial))
 
     def _note(self, child: Child, event: agent.Report) -> None:
         match event:

@@ -6,12 +6,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.fetching import Fetching
 from zmqrl.agent.weights_relay import WeightsRelay
-from zmqrl.config.plan import Endpoints, Keys, RunPlan
+from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.messages.agent import Join
@@ -30,6 +31,7 @@ class RemoteDataPlane(DataPlane):
     """Knows nothing of the broker until `join`."""
 
     def __init__(self, plan: RunPlan, host: str, keys: Keys | None) -> None:
+        """`keys`: this host's pair."""
         self._plan, self._host, self._keys = plan, host, keys
         self._link: AgentLink | None = None
         self._relay = WeightsRelay(None)
@@ -41,8 +43,8 @@ class RemoteDataPlane(DataPlane):
         return () if self._link is None else self._link.sockets
 
     @property
-    def farewell(self) -> bool:
-        return self._link is not None and self._link.farewell
+    def farewell(self) -> str | None:
+        return None if self._link is None else self._link.farewell
 
     @property
     def heard(self) -> int | None:
@@ -53,7 +55,8 @@ class RemoteDataPlane(DataPlane):
         return Counter() if self._link is None else self._link.refused
 
     def join(self, join: Join) -> Reached | None:
-        reached = first_answering(join.addresses, join.ports, self._host, self._keys, PROBE_S)
+        self._keys = replace(self._keys, server=join.server) if self._keys and join.server else None
+        reached = first_answering(join, self._host, self._keys, PROBE_S)
         self.endpoints = Endpoints.tcp(reached.address, join.ports)
         self._link = AgentLink(self.endpoints, self._keys)
         store = make_store(self._plan)
@@ -100,6 +103,9 @@ class RemoteDataPlane(DataPlane):
         version = self._fetching.due(link.broker, time.monotonic())
         if version is not None:
             link.fetch(version)
+
+    def boot_of(self, role: str, boot: Boot) -> Boot:
+        return replace(super().boot_of(role, boot), keys=self._keys if role == "worker" else None)
 
     def fds_of(self, role: str) -> Mapping[str, int]:
         return {"weights": self._relay.fd} if role == "worker" else {}

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.weights_relay import WeightsRelay
-from zmqrl.config.plan import Endpoints, RunPlan
+from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.bus import HostReport
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Ledger, Notice
+from zmqrl.types import AllowList, Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
 
 
 class SharedDataPlane(DataPlane):
     """Made by the agent before it starts anything: the descriptors are inherited."""
 
-    def __init__(self, plan: RunPlan, endpoints: Endpoints, host: str, shared: bool = False) -> None:
-        """`shared`: with other hosts. ArenaTooLarge when the arena does not fit; nothing is left open then."""
-        self.endpoints = endpoints
+    def __init__(self, plan: RunPlan, endpoints: Endpoints, keys: Keys | None = None, shared: bool = False) -> None:
+        """Nothing is left open after an error.
+
+        Args:
+            plan: The run.
+            endpoints: On this host.
+            keys: This host's pair, which the broker shows to other hosts. None: the broker listens on loopback only.
+            shared: Other hosts participate.
+
+        Raises:
+            ArenaTooLarge: The arena does not fit.
+        """
+        self.endpoints, self._keys = endpoints, keys
+        self._allowed = AllowList()
         self._store, self._run_id = make_store(plan), plan.run_id
         self.token = self._store.leave_token(plan.run_id) if shared and is_shared(plan.config.store) else None
         self._arena = Arena.create(plan)
@@ -50,11 +62,19 @@ class SharedDataPlane(DataPlane):
             fds["weights"] = self._relay.fd
         return fds
 
+    def boot_of(self, role: str, boot: Boot) -> Boot:
+        """Every new broker has the list from the start."""
+        boot = super().boot_of(role, boot)
+        return replace(boot, keys=self._keys, allowed=self._allowed) if role == "broker" else boot
+
     def report(self, report: HostReport) -> None:
         self._link.report(report)
+        if self._allowed.serial:
+            self._link.allow(self._allowed)
 
-    def host_gone(self, host: str, workers: Sequence[int]) -> None:
-        self._link.report(HostReport(host, {}, [], list(workers), []))
+    def allow(self, allowed: AllowList) -> None:
+        self._allowed = max(self._allowed, allowed, key=lambda known: known.serial)
+        self._link.allow(self._allowed)
 
     def ledger(self) -> Ledger | None:
         return self._arena.ledger()

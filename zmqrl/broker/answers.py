@@ -64,14 +64,14 @@ class Answers:
         if self._state.notice is not None:
             self._to(peer, frames.pack(bus.CurrentNotice(self._state.notice)))
 
-    def farewell(self, peer: bytes) -> None:
+    def farewell(self, peer: bytes, cause: str) -> None:
         """To an agent, at once: its workers are to end."""
-        self._to(peer, frames.pack(bus.Farewell()))
+        self._to(peer, frames.pack(bus.Farewell(cause)))
 
     def end_remote(self) -> None:
         """The run ends for the other hosts."""
         for peer in self._agents.values():
-            self.farewell(peer)
+            self.farewell(peer, "the run is over")
         self._owed.update(self._state.end_remote())
 
     def act(self, actions: Iterable[ev.Action]) -> None:

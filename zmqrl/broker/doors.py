@@ -13,6 +13,8 @@ import zmq
 
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import ConfigError
+from zmqrl.types import AllowList
+from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
 from zmqrl.wire.private_folder import make_private
 from zmqrl.wire.sockets import bind
@@ -21,10 +23,18 @@ from zmqrl.wire.sockets import bind
 class Doors:
     """Made, used and closed by the broker's main thread."""
 
-    def __init__(self, endpoints: Endpoints, listen: Listen | None, keys: Keys | None) -> None:
-        """ConfigError when a port is taken, or would be open to everybody."""
+    def __init__(
+        self, endpoints: Endpoints, listen: Listen | None, keys: Keys | None, allowed: AllowList | None = None
+    ) -> None:
+        """`keys`: the broker's pair. `allowed`: the hosts that may connect.
+
+        Raises:
+            ConfigError: A port is taken, or would be open to everybody.
+        """
         self._context: zmq.Context[Any] = zmq.Context()
-        self._gate = Gate(self._context, keys if listen is not None else None)
+        self.admission = Admission(allowed)
+        """Who may connect, and whose messages count."""
+        self._gate = Gate(self._context, keys if listen is not None else None, self.admission)
         for endpoint in (endpoints.segments, endpoints.descriptors, endpoints.notices, endpoints.control):
             _make_way(endpoint)
         self.segments = bind(self._context, zmq.PULL, endpoints.segments)
@@ -49,15 +59,15 @@ class Doors:
                 self.ports = (
                     self._open(self.segments, listen, segments),
                     self._open(self.notices, listen, notices),
-                    self._open(self.control, listen, control),
+                    self._open(self.control, listen, control, enrolment=True),
                 )
             except BaseException:
                 self.close()
                 raise
 
-    def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
+    def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int, enrolment: bool = False) -> int:
         try:
-            return self._gate.open_tcp(socket, listen, port)
+            return self._gate.open_tcp(socket, listen, port, enrolment)
         except zmq.ZMQError as error:
             where = f"port {port} of {listen.address}"
             raise ConfigError(f"cannot bind learner.port, {where}: {error}; set another port, or auto") from error
@@ -81,6 +91,14 @@ class Doors:
         """Answer authentication requests; rejections so far, by reason."""
         self._gate.serve()
         return self._gate.refused
+
+    def host_of(self, frame: zmq.Frame) -> str | None:
+        """`Gate.host_of`; None where no other host participates. WireError for a key that is not on the list."""
+        return None if self.ports is None else self._gate.host_of(frame)
+
+    def key_of(self, frame: zmq.Frame) -> str | None:
+        """The public key of the connection that a message came from; None without encryption."""
+        return None if self.ports is None else self._gate.key_of(frame)
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""

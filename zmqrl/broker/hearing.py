@@ -9,6 +9,7 @@ import zmq
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
+from zmqrl.broker.doors import Doors
 from zmqrl.broker.hosts import Hosts
 from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.broker.senders import Senders
@@ -20,8 +21,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent, bus
 from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
 from zmqrl.segment_transports.seal import Opening
-from zmqrl.types import Version
-from zmqrl.wire.gate import user_of
+from zmqrl.types import AllowList, Version
 
 CLAIM_S = 3.0
 """How long at least a new broker waits for the workers of other hosts to come back before it moves their vector envs.
@@ -37,34 +37,36 @@ class Hearing:
         self,
         plan: RunPlan,
         layout: int,
+        doors: Doors,
         state: BrokerState,
         answers: Answers,
         desk: WeightsDesk,
         events: EventPipe,
-        guarded: bool,
         clock: Callable[[], float] = time.monotonic,
         opening: Opening | None = None,
     ) -> None:
-        """`layout`: the arena's digest. `guarded`: other hosts participate, and messages may bear the gate's user.
+        """`layout`: the arena's digest. `doors`: who sent a message. `clock`: seconds, by which silence is judged.
 
-        `clock`: seconds, by which silence is judged. `opening`: of segments that another carrier than the bus brings.
+        `opening`: of segments that another carrier than the bus brings.
         """
-        self._opening = opening
-        self._clock = clock
-        self._columns, self._layout, self._guarded = plan.columns, layout, guarded
+        self._clock, self._doors, self._opening = clock, doors, opening
+        self._columns, self._layout = plan.columns, layout
         self._senders = Senders(plan)
         self._state, self._answers, self._desk, self._events = state, answers, desk, events
         limits = plan.config.limits
         self._liveness = Liveness(limits)
         self._hosts = Hosts(plan.config.learner.host, limits.host_lease_s)
+        for key in doors.admission.hosts:
+            self._hosts.expect(key.host, clock())
         self._claims_until: float | None = None
-        if guarded and state.incarnation > 1:
+        self._removed: list[ev.Event] = []
+        if doors.ports is not None and state.incarnation > 1:
             state.await_claims()
             self._claims_until = clock() + max(CLAIM_S, limits.lost_after_s)
 
     def pushed(self, frames: Sequence[zmq.Frame]) -> ev.Event | None:
         """Descriptors, or a whole segment; None when its worker is not known yet. WireError when it is refused."""
-        user = self._user_of(frames[0])
+        user = self._doors.host_of(frames[0])
         if len(frames) > 1:
             return self._delivered(frames, user)
         if user is not None:
@@ -80,9 +82,6 @@ class Hearing:
             raise WireError("segment", "a seal without a segment")
         return self._delivered(frames[1:], host)
 
-    def _user_of(self, frame: zmq.Frame) -> str | None:
-        return user_of(frame) if self._guarded else None
-
     def _delivered(self, frames: Sequence[zmq.Frame], user: str | None) -> ev.Delivered | None:
         message = unpack(frames[0].bytes)
         if not isinstance(message, bus.Segment) or message.layout != self._layout:
@@ -97,7 +96,10 @@ class Hearing:
         if len(frames) != 2:
             raise WireError("frames", f"{len(frames)} frames on control")
         peer, message = frames[0].bytes, unpack(frames[1].bytes)
-        user = self._user_of(frames[1])
+        if isinstance(message, bus.Enrol):
+            self._enrol(peer, self._doors.key_of(frames[1]), message.token)
+            return None
+        user = self._admitted(peer, frames[1], message)
         if not self._senders.admit(user, message):
             return None
         match message:
@@ -119,6 +121,8 @@ class Hearing:
                 self._answers.want(message.index, message.spawn, message.records)
             case bus.Fetch():
                 self._fetch(peer, message.version)
+            case bus.Allow():
+                self._allow(message.allowed)
             case bus.Announce():
                 repeated = self._knows(message.notice.version)
                 self._answers.learner_at(peer, bool(self._state.requests) or repeated)
@@ -135,6 +139,55 @@ class Hearing:
             raise WireError("member", str(member))
         self._liveness.hear(Beat(member, beat.spawn, beat.progress), self._clock())
 
+    def _admitted(self, peer: bytes, frame: zmq.Frame, message: bus.Message) -> str | None:
+        """The sender's host. An agent without a valid key is refused as everyone is, and learns that it is to end."""
+        try:
+            return self._doors.host_of(frame)
+        except WireError as error:
+            if isinstance(message, bus.HostReport):
+                self._answers.farewell(peer, str(error))
+            raise
+
+    def _enrol(self, peer: bytes, public: str | None, token: str) -> None:
+        """Of a host whose key may not be on the list yet. Only the launcher adds it: the host repeats its request."""
+        if public is None:
+            raise WireError("not from there", "enrol without a key")
+        admission = self._doors.admission
+        try:
+            if admission.knows(public):
+                self._answers.welcome(peer)
+            else:
+                self._events.send(agent.Enrolled(admission.enrol(token), public))
+        except WireError as error:
+            self._answers.farewell(peer, str(error))
+            raise
+
+    def _allow(self, allowed: AllowList) -> None:
+        """Hosts that left the list have ended, or were cut off: their workers are removed, as after a lease."""
+        before = self._doors.admission.hosts
+        if not self._doors.admission.replace(allowed):
+            return
+        after = self._doors.admission.hosts
+        for key in sorted(before - after):
+            self._hosts.forget(key.host)
+            self._removed.append(self._gone(key.host))
+        for key in sorted(after - before):
+            self._hosts.expect(key.host, self._clock())
+        self.report_listening()
+
+    def _gone(self, host: str) -> ev.HostGone:
+        return ev.HostGone(host, self._senders.held_by(host))
+
+    def removed(self) -> list[ev.Event]:
+        """Hosts that the allow-list has lost since the last call."""
+        removed, self._removed = self._removed, []
+        return removed
+
+    def report_listening(self) -> None:
+        """Where other hosts reach this broker, and which allow-list it follows."""
+        if self._doors.ports is not None:
+            self._events.send(agent.Listening(self._doors.ports, self._doors.admission.serial))
+
     def _fetch(self, peer: bytes, version: Version) -> None:
         """Only what has been announced can be on its way."""
         if self._state.notice is None or version > self._state.notice.version:
@@ -144,7 +197,7 @@ class Hearing:
     def _agent(self, peer: bytes, report: bus.HostReport, user: str | None) -> ev.HostIs | None:
         """Always answered: it is how an agent knows that this broker lives."""
         if user is not None and self._state.gave_up(report.workers):
-            self._answers.farewell(peer)  # it was silent for too long: others have its vector envs
+            self._answers.farewell(peer, "the host was silent for too long: other workers have its vector envs")
             return None
         for index, spawn in report.alive.items():
             if self._state.may_be(index):
@@ -153,10 +206,10 @@ class Hearing:
         if report.workers:
             if user is not None:
                 self._answers.agent_at(report.host, peer)
-            if self._hosts.hear(report.host, report.workers, self._clock()):
+            if self._hosts.hear(report.host, self._clock()):
                 self._events.send(agent.HostHere(report.host, report.workers))
-        else:
-            self._hosts.forget(report.host)
+        elif self._hosts.leave(report.host):
+            self._events.send(agent.HostHere(report.host, []))
         self._answers.welcome(peer)
         return ev.HostIs(report.alive, report.given_up, report.host, report.workers)
 
@@ -179,9 +232,9 @@ class Hearing:
             self._events.send(agent.WorkerState(role, index, judged.spawn, judged.state))
             if role == "worker" and judged.state == "lost":
                 found.append(ev.Silent(index, judged.spawn))
-        for host, workers in self._hosts.lost(now):
+        for host in self._hosts.lost(now):
             self._events.send(agent.HostLost(host))
-            found.append(ev.HostIs({}, workers, host))
+            found.append(self._gone(host))
         if self._claims_until is not None and now >= self._claims_until:
             self._claims_until = None
             found.append(ev.WaitedEnough())

@@ -27,9 +27,9 @@ class Hosts:
         self._hosts[host] = _Host(now, tuple(workers))
         return not known
 
-    def forget(self, host: str) -> None:
-        """It has ended."""
-        self._hosts.pop(host, None)
+    def forget(self, host: str) -> bool:
+        """It has ended. True when it was there."""
+        return self._hosts.pop(host, None) is not None
 
     def lost(self, now: float) -> list[tuple[str, tuple[int, ...]]]:
         """Hosts whose lease has run out since the last call, and the workers they held: their processes have ended."""

@@ -51,11 +51,11 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _carried(boot: Boot) -> tuple[Carried | None, Opening | None]:
-    """Where the run's segments come from, unless it is the bus."""
-    if boot.plan.config.segment_transport.kind == BUS:
+def _carried(boot: Boot, doors: Doors) -> tuple[Carried | None, Opening | None]:
+    """Where segments of other hosts come from, unless it is the bus."""
+    if doors.ports is None or boot.plan.config.segment_transport.kind == BUS:
         return None, None
-    return Carried(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys)
+    return Carried(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys, doors.admission)
 
 
 class Broker:
@@ -64,20 +64,19 @@ class Broker:
     def __init__(self, boot: Boot, arena: Arena) -> None:
         self._arena, self._state = arena, BrokerState(boot.plan, arena)
         self._events = EventPipe(boot.fds.get("events"))
-        self._doors = Doors(boot.endpoints, boot.listen, boot.keys)
+        self._doors = Doors(boot.endpoints, boot.listen, boot.keys, boot.allowed)
         self._desk = WeightsDesk(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
         self._refused: Counter[str] = Counter()
         self._told_refused = 0
         self._answers = Answers(self._doors, self._state, self._desk, self._refused)
-        digest, guarded = arena.layout.digest, self._doors.ports is not None
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
         self._clock = ActiveClock(self._heartbeat_s)
         parts = (self._state, self._answers, self._desk, self._events)
         self._bus = ZmqTransport(NO_KEYS, boot.plan)
         self._bus.use(self._doors.segments)
-        self._carried, opening = _carried(boot) if guarded else (None, None)
+        self._carried, opening = _carried(boot, self._doors)
         self._told_away: str | None = None
-        self._hearing = Hearing(boot.plan, digest, *parts, guarded, self._clock.now, opening)
+        self._hearing = Hearing(boot.plan, arena.layout.digest, self._doors, *parts, self._clock.now, opening)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
         for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
@@ -93,8 +92,7 @@ class Broker:
 
     def run(self) -> None:
         """One round after the other: drain everything, decide, answer each peer once."""
-        if self._doors.ports is not None:
-            self._events.send(agent.Listening(self._doors.ports))
+        self._hearing.report_listening()
         self._events.send(agent.Ready())
         while not self._stopping:
             ready = self._poller.poll(FETCH_POLL_MS if self._desk.waiting else POLL_MS)
@@ -136,6 +134,7 @@ class Broker:
         if self._carried is not None:
             self._take(self._carried.receive(MOST_MESSAGES), self._hearing.carried, incoming)
         self._take(drain_frames(self._doors.control, MOST_MESSAGES), self._hearing.said, incoming)
+        incoming += self._hearing.removed()
         if now >= self._judge_at:
             self._judge_at = now + self._heartbeat_s
             incoming += self._hearing.silence(now)

@@ -18,7 +18,7 @@ class Senders:
         self._host_of = {index: host for host, held in worker_indexes(plan.workers).items() for index in held}
 
     def admit(self, user: str | None, message: bus.Message) -> bool:
-        """Whether the message counts; `user` is the sender's host as the gate knows it (`gate.user_of`).
+        """Whether the message counts; `user` is the sender's host (`Gate.host_of`).
 
         Returns:
             False for a worker that no agent has named yet. Its messages are repeated, and its agent's may be later
@@ -45,6 +45,10 @@ class Senders:
         """An agent that was admitted holds these workers."""
         for index in workers:
             self._host_of.setdefault(index, host)
+
+    def held_by(self, host: str) -> list[int]:
+        """Every worker that the host has ever held: no other host ever holds one of them."""
+        return [index for index, holder in self._host_of.items() if holder == host]
 
     def _check_agent(self, user: str, report: bus.HostReport) -> None:
         host = report.host

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from zmqrl.config.sections import Config
-from zmqrl.types import ColumnSpec, EnvSpec
+from zmqrl.types import AllowList, ColumnSpec, EnvSpec
 
 INITIAL = "initial.safetensors"
 """In the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
@@ -98,16 +98,12 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Keys:
-    """CURVE keys as Z85 text, made for one run. Each process receives those that it needs, on its stdin."""
+    """A host's CURVE pair as Z85 text. Its agent makes it, and the secret half stays on that host."""
 
-    server_public: str
-    public: str = ""
-    """This host's own pair; the learner's host needs none."""
-    secret: str = field(default="", repr=False)
-    server_secret: str = field(default="", repr=False)
-    """The learner's host alone has it, and the broker."""
-    allowed: Mapping[str, str] = field(default_factory=dict)
-    """Public key to host: who may come in. The broker's."""
+    public: str
+    secret: str = field(repr=False)
+    server: str = ""
+    """The broker's public key: of a process that connects to it from another host."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,9 @@ class Boot:
     workers: tuple[int, ...] = ()
     """The agent's: indexes of the workers that it holds."""
     keys: Keys | None = None
-    """None: every endpoint is ipc."""
+    """Added on the host itself: the launcher sends none. None: this process has no encrypted connection."""
+    allowed: AllowList = field(default_factory=AllowList)
+    """The broker's: who may participate from other hosts."""
     listen: Listen | None = None
     streams_logs: bool = False
     """The agent's: the launcher sees no file of this host, so logs are sent, and the run folder goes with the run."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import zmq
 
-from zmqrl.config.plan import Keys
 from zmqrl.messages.doctor import Curve
-from zmqrl.wire.sockets import connect, make_socket
+from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket
 
 TEST_S = 0.2
 MESSAGE_BYTES = 1 << 20
@@ -31,13 +31,11 @@ def measure_curve(test_s: float = TEST_S) -> Curve:
 
 
 def _mb_per_s(context: zmq.Context[Any], test_s: float) -> float | None:
-    server_public, server_secret = (key.decode() for key in zmq.curve_keypair())
-    public, secret = (key.decode() for key in zmq.curve_keypair())
+    server = make_keys()
     puller = make_socket(context, zmq.PULL)
-    puller.curve_server = True
-    puller.curve_secretkey = server_secret.encode()
-    port = puller.bind_to_random_port("tcp://127.0.0.1")
-    pusher = connect(context, zmq.PUSH, f"tcp://127.0.0.1:{port}", Keys(server_public, public, secret))
+    port = bind_tcp(puller, "127.0.0.1", 0, server)
+    keys = replace(make_keys(), server=server.public)
+    pusher = connect(context, zmq.PUSH, f"tcp://127.0.0.1:{port}", keys)
     payload = bytes(MESSAGE_BYTES)
     for _ in range(AHEAD):
         pusher.send(payload, copy=False)

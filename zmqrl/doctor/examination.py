@@ -49,7 +49,7 @@ class Question:
 
     examine: Examine
     reach: Reach | None
-    """Addresses and ports are those that the learner's host reports, unless `addresses` are given."""
+    """Key, ports and addresses are those that the learner's host reports, unless `addresses` are given."""
     watches: bool
     """It looks into the store for what the learner's host writes."""
 
@@ -162,8 +162,8 @@ class Examination:
         asked, listening = self._questions[host].reach, self._of_learner().listening
         if asked is None or listening is None or listening.error is not None or self._is_over_learner():
             return self._watch(host)
-        addresses = asked.addresses or listening.addresses
-        return [(host, structs.replace(asked, addresses=addresses, ports=asked.ports or listening.ports))]
+        addresses, ports = asked.addresses or listening.addresses, asked.ports or listening.ports
+        return [(host, structs.replace(asked, addresses=addresses, ports=ports, server=listening.server))]
 
     def _of_learner(self) -> Measurement:
         return self.measurements.get(self._learner, Measurement(self._learner))

@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import zmq
-
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
@@ -31,12 +29,10 @@ def examined_hosts(config: Config) -> dict[str, HostSection]:
 def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str, Question]:
     """`code`: the user's own modules, packed; they are sent to hosts other than this one."""
     hosts, learner = examined_hosts(config), config.learner.host
-    server_public, server_secret = _key_pair()
-    keys = {name: _key_pair() for name in hosts if _reaches(config, name, hosts[name])}
-    allowed = {public: name for name, (public, _) in keys.items()}
+    reaching = {name for name, host in hosts.items() if _reaches(config, name, host)}
     asked = {}
     for name, host in hosts.items():
-        listen = Listen(_ports(config), server_public, server_secret, allowed) if name == learner and keys else None
+        listen = Listen(_ports(config)) if name == learner and reaching else None
         examine = Examine(
             workdir=str(Path.cwd()) if name == LOCAL else str(host.workdir),
             store=shared_directory(config.store) or (_run_folder(name, host) if name == learner else None),
@@ -48,13 +44,13 @@ def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str,
             code=None if name == LOCAL else code,
         )
         watches = shared_directory(config.store) is not None and name != learner and host.workers != 0
-        asked[name] = Question(examine, _reach(config, server_public, keys.get(name)), watches)
+        asked[name] = Question(examine, _reach(config) if name in reaching else None, watches)
     return asked
 
 
-def _reach(config: Config, server_public: str, keys: tuple[str, str] | None) -> Reach | None:
-    addresses = (config.learner.address,) if config.learner.address else ()
-    return None if keys is None else Reach(addresses, (), server_public, *keys)
+def _reach(config: Config) -> Reach:
+    """Ports and key are those that the learner's host reports."""
+    return Reach((config.learner.address,) if config.learner.address else (), (), "")
 
 
 def _reaches(config: Config, name: str, host: HostSection) -> bool:
@@ -69,8 +65,3 @@ def _ports(config: Config) -> tuple[int, ...]:
 def _run_folder(name: str, host: HostSection) -> str:
     """Above the checkpoints of a run without `store.path`."""
     return str(Path.cwd() / "runs") if name == LOCAL else f"{host.workdir}/runs"
-
-
-def _key_pair() -> tuple[str, str]:
-    public, secret = zmq.curve_keypair()
-    return public.decode(), secret.decode()

@@ -1,4 +1,7 @@
-"""Whether a worker's host reaches the ports of the learner's host: tried as the run would, with keys of the check."""
+"""Whether a worker's host reaches the ports of the learner's host: tried as the run would, encrypted.
+
+Each probe makes its own key pair. Who knows the public key of the probe that listens gets an answer.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import zmq
 
 from zmqrl.agent.addresses import own_addresses
-from zmqrl.config.plan import Keys
-from zmqrl.config.plan import Listen as Bind
 from zmqrl.messages.doctor import Answer, Listen, Listening, Reach, Reached
-from zmqrl.wire.gate import Gate
-from zmqrl.wire.sockets import connect, make_socket
+from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket
 
 TCP_S = 2.0
 OTHERS_S = 0.3
@@ -27,7 +28,7 @@ POLL_MS = 200
 
 
 class Door:
-    """The learner's host for the time of the check: answers every message on its ports, to those with a key.
+    """The learner's host for the time of the check: answers every message on its ports to those who know its key.
 
     Owns a thread; the sockets are made, used and closed in it.
     """
@@ -50,32 +51,28 @@ class Door:
 
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
-        keys = Keys(self._order.server_public, server_secret=self._order.server_secret, allowed=self._order.allowed)
-        gate = Gate(context, keys)
         doors = [make_socket(context, zmq.ROUTER) for _ in self._order.ports]
         try:
-            self._said.set_result(self._open(gate, doors))
-            self._answer(gate, doors)
+            self._said.set_result(self._open(doors))
+            self._answer(doors)
         finally:
-            gate.close()
             context.destroy(linger=0)
 
-    def _open(self, gate: Gate, doors: Sequence[zmq.Socket[Any]]) -> Listening:
-        bound = []
+    def _open(self, doors: Sequence[zmq.Socket[Any]]) -> Listening:
+        bound, keys = [], make_keys()
         for door, port in zip(doors, self._order.ports, strict=True):
             try:
-                bound.append(gate.open_tcp(door, Bind(), port))
+                bound.append(bind_tcp(door, "*", port, keys))
             except zmq.ZMQError as error:
-                return Listening((), (), f"port {port}: {os.strerror(error.errno or 0)}{_user_of(port)}")
-        return Listening(tuple(bound), tuple(own_addresses()))
+                return Listening((), (), "", f"port {port}: {os.strerror(error.errno or 0)}{_user_of(port)}")
+        return Listening(tuple(bound), tuple(own_addresses()), keys.public)
 
-    def _answer(self, gate: Gate, doors: Sequence[zmq.Socket[Any]]) -> None:
+    def _answer(self, doors: Sequence[zmq.Socket[Any]]) -> None:
         poller = zmq.Poller()
-        for ready in (*gate.sockets, *doors):
+        for ready in doors:
             poller.register(ready, zmq.POLLIN)
         while not self._stop.is_set():
             found = dict(poller.poll(POLL_MS))
-            gate.serve()
             for door in doors:
                 if door in found:
                     door.send_multipart(door.recv_multipart())
@@ -120,7 +117,7 @@ def _knock(order: Reach, places: Sequence[Place]) -> dict[Place, float]:
     """Seconds of the least round trip by place, for those that answer."""
     context: zmq.Context[Any] = zmq.Context()
     poller, place_of = zmq.Poller(), {}
-    keys = Keys(order.server_public, order.public, order.secret)
+    keys = replace(make_keys(), server=order.server)
     try:
         for address, port in places:
             knocking = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)

@@ -1,7 +1,8 @@
-"""The file by which a host that SSH cannot reach joins a run: where the broker is, and the host's keys."""
+"""The file by which a host that SSH cannot reach joins a run: where the broker is, and a token that admits one host."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -16,25 +17,32 @@ FORMAT = 2
 
 
 def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
-    """`<folder>/<host>.connect`, readable by its owner alone: it holds a key. Returns the path.
+    """`<folder>/<host>.connect`, readable by its owner alone: it holds a token. Returns the path.
 
     The folder and the one that it is in are made when they are not there, private both.
     """
     for path in (folder.parent, folder):
         path.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{boot.host}.connect"
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    path, part = folder / f"{boot.host}.connect", folder / f".{boot.host}.connect"
+    part.unlink(missing_ok=True)
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(to_json(ConnectionFile(FORMAT, boot, join)), file)
+    os.replace(part, path)  # whole or not at all: its user may be waiting for it
     return path
+
+
+def remove_connection_file(folder: Path, host: str) -> None:
+    """Its token was used: the file admits no further host."""
+    with contextlib.suppress(OSError):
+        (folder / f"{host}.connect").unlink()
 
 
 def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} contains a key and is readable by other users: chmod 600 {path}")
+            raise ConfigError(f"{path} contains a token and is readable by other users: chmod 600 {path}")
         data = json.loads(path.read_text())
         if data["format"] != FORMAT:
             raise ConfigError(

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.boots import boots
-from zmqrl.launch.connection_file import write_connection_file
+from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
+from zmqrl.launch.invitations import Invitations
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
@@ -18,6 +21,7 @@ from zmqrl.launch.scaling import Scaling
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
+from zmqrl.types import AllowList
 
 LEASE_EVERY_S = 1.0
 LOG_LIMIT_BYTES = 20_000_000
@@ -36,6 +40,11 @@ class HostLinks:
         self._requests = Requests(Path(plan.run_dir))
         self._boots: Mapping[str, Boot] = {}
         self._manual: Set[str] = set()
+        self._uninvited: set[str] = set()
+        """Hosts that a connection file is to be written for."""
+        self._invitations = Invitations()
+        self._allowed = AllowList()
+        """As the learner's host has it."""
         self._lease_at = 0.0
         self._refused: Counter[str] = Counter()
         """Request files, by reason."""
@@ -44,6 +53,7 @@ class HostLinks:
         """Begin to start every host's agent."""
         self._boots, sections = boots(self._plan), self._plan.config.hosts
         self._manual = {host for host in self._boots if host in sections and sections[host].manual}
+        self._uninvited = set(self._manual)
         self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
 
     def renew(self, now: float) -> None:
@@ -60,7 +70,7 @@ class HostLinks:
                     self._serve(path, request)
 
     def take(self, event: HostEvent) -> None:
-        """Each host receives the broker's address once both are ready; the broker is notified of lost hosts at once.
+        """Each host receives the broker's address once the broker knows its key; lost hosts lose theirs at once.
 
         Raises:
             OSError: Of a `log` event alone: it could not be kept.
@@ -69,16 +79,34 @@ class HostLinks:
         if isinstance(event.event, agent.LogText):
             self._keep(event.event)
         elif event.host == self._learner_host:
-            if isinstance(event.event, agent.BrokerAddresses):
-                self._invite()
-                for host in [row.host for row in state.hosts if row.state == "joining"]:
-                    self._join(host)
-        elif isinstance(event.event, agent.Handshake) and state.hosts.listening is not None:
-            self._join(event.host)
+            self._take_of_learners_host(event.event)
         elif isinstance(event.event, agent.AgentExited) and not state.hosts.ending:
-            gone = [worker.index for worker in state.workers.values() if worker.host == event.host]
             self._scaling.forget(event.host)
-            self._orchestrator.command(self._learner_host, agent.Gone(event.host, gone))
+        self._allow()
+
+    def _take_of_learners_host(self, event: agent.Event) -> None:
+        hosts = self._state.hosts
+        match event:
+            case agent.BrokerAddresses():
+                self._invite()
+                if event.serial == self._allowed.serial:
+                    for host in [row.host for row in hosts if row.state == "joining"]:
+                        self._join(host)
+            case agent.Enrolled():
+                admitted = self._invitations.accept(event.token)
+                if admitted is not None:
+                    hosts.enrol(admitted, event.public)
+                    remove_connection_file(self._private, admitted)
+            case agent.HostLost() | agent.HostHere() if event.host in self._manual and hosts[event.host].is_gone:
+                self._scaling.forget(event.host)  # of other hosts the end of the connection shows it
+
+    def _allow(self) -> None:
+        """Send the allow-list when it has changed; at the end of the run every agent leaves in its own time."""
+        hosts, tokens = self._state.hosts.keys, self._invitations.tokens
+        is_known = (hosts, tokens) == (self._allowed.hosts, self._allowed.tokens)
+        if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
+            self._allowed = AllowList(self._allowed.serial + 1, hosts, tokens)
+            self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
     def nobody(self) -> str | None:
         """Why the run cannot start or continue without further hosts; None while it can."""
@@ -92,17 +120,23 @@ class HostLinks:
         return "\n".join(["no usable host left", *missing])
 
     def _invite(self) -> None:
-        """Write the connection files of hosts that are not reached by SSH."""
-        for boot in [self._boots[host] for host in sorted(self._manual)]:
+        """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
+        invited, self._uninvited = sorted(self._uninvited), set()
+        for host in invited:
+            indexes = self._scaling.held(host)
+            boot, join = replace(self._boots[host], workers=indexes), self._join_command(host)
+            if join.server is not None:
+                join = structs.replace(join, enrolment=self._invitations.token_for(host))
             try:
-                path = write_connection_file(self._private, boot, self._join_command(boot.host))
+                path = write_connection_file(self._private, boot, join)
             except OSError as error:
                 cause = f"the connection file cannot be written: {error}"
                 self._state.note(Problem(boot.host, cause, "the run continues without this host"))
                 continue
             self._state.invite(
                 boot.host,
-                f"copy {path} to that host (it contains a key), and run there: zmqrl worker --connect {path.name}",
+                f"copy {path} to that host (its token admits one host, once), and run there: "
+                f"zmqrl worker --connect {path.name}",
             )
 
     def _join(self, host: str) -> None:
@@ -113,7 +147,9 @@ class HostLinks:
         assert listening is not None, "a host joins after the broker has started"
         found = [named] if named else listening.addresses
         addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
-        return agent.Join(addresses, (segments, notices, control), listening.token)
+        is_encrypted = self._plan.config.security.curve != "off"
+        server = self._state.hosts.learner.public if is_encrypted else None
+        return agent.Join(addresses, (segments, notices, control), listening.token, server, None)
 
     def _serve(self, path: Path, request: ScaleRequest) -> None:
         """All of it or nothing."""
@@ -136,6 +172,11 @@ class HostLinks:
         if not workers:
             return f"{host}: not part of this run"
         row.state = "connecting"
+        if host in self._manual:
+            self._uninvited.add(host)
+            self._invite()
+            self._allow()
+            return f"{host}: {workers} workers, once it joins with its new connection file"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
         return f"{host}: reconnecting, {workers} workers"
 

@@ -10,6 +10,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
+from zmqrl.types import HostKey
 
 
 @dataclass
@@ -34,6 +35,10 @@ class HostRow:
     pss_mb: float | None = None
     heard_at: float | None = None
     """Unix time of its last event."""
+    public: str = ""
+    """The public key of its agent; an agent that is started again has another."""
+    incarnation: int = 0
+    """How many agents it has had."""
 
     @property
     def is_gone(self) -> bool:
@@ -82,17 +87,31 @@ class HostTable:
         return [row for row in self if row.state in ("failed", "lost")]
 
     @property
+    def keys(self) -> dict[str, HostKey]:
+        """Public key to host: of the other hosts that participate now."""
+        return {
+            row.public: HostKey(row.host, row.incarnation)
+            for row in self
+            if row is not self.learner and row.state in ("joining", "ready") and row.public
+        }
+
+    @property
     def can_go_on(self) -> bool:
         """Whether any host with workers is ready or may join."""
         return any(row.workers and not row.is_gone for row in self)
 
     def greet(self, host: str, workers: int) -> HostRow | None:
-        """A host that SSH does not reach has joined; None when it is another."""
+        """A host that SSH does not reach has joined, or left (no workers); None when it is another."""
         row = self._rows.get(host)
         if row is None or host not in self._manual:
             return None
-        row.state, row.workers = "ready", workers
+        left = "ended" if self.ending else "drained"
+        row.state, row.workers = ("ready" if workers else left), workers
         return row
+
+    def enrol(self, host: str, public: str) -> None:
+        """A host that SSH does not reach has shown its token; its agent has this key."""
+        self._introduce(self._rows[host], "joining", public)
 
     def expect(self, host: str, workers: int) -> HostRow:
         """It is to hold so many workers from now on."""
@@ -122,7 +141,10 @@ class HostTable:
 
     @_take.register
     def _on_agent(self, message: agent.Handshake, row: HostRow, event: HostEvent) -> None:
-        row.state = "ready" if row is self.learner else "joining"
+        self._introduce(row, "ready" if row is self.learner else "joining", message.public)
+
+    def _introduce(self, row: HostRow, state: str, public: str) -> None:
+        row.state, row.public, row.incarnation = state, public, row.incarnation + 1
 
     @_take.register
     def _on_listening(self, message: agent.BrokerAddresses, row: HostRow, event: HostEvent) -> None:

@@ -315,6 +315,9 @@ class RunState:
         row = self.hosts.greet(message.host, len(message.workers))
         if row is None:
             return
+        for worker in [worker for worker in self.workers.values() if worker.host == row.host and row.is_gone]:
+            worker.state = "ended"
+            self.ready.discard(("worker", worker.index))
         for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from zmqrl.messages.fields import Index, Number, Ports, Text
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
+from zmqrl.types import AllowList, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
@@ -58,14 +58,16 @@ class NewVersion(_Event, frozen=True, tag="notice"):
 
 
 class Listening(_Event, frozen=True, tag="listening"):
-    """The tcp ports of the broker: segments, notices, control.
+    """The tcp ports of the broker: segments, notices, control; and the allow-list that it follows.
 
-    Broker to its agent: at its start, where other hosts participate.
+    Broker to its agent: where other hosts participate, at its start and when the allow-list has changed.
 
     Wrong ports keep other hosts from joining: each reports `unreachable`.
     """
 
     ports: Ports
+    serial: Count
+    """Of the allow-list."""
 
 
 class Refused(_Event, frozen=True, tag="refused"):
@@ -79,10 +81,23 @@ class Refused(_Event, frozen=True, tag="refused"):
     counts: dict[Name, Count]
 
 
-class HostHere(_Event, frozen=True, tag="host_here"):
-    """The agent of another host has reported to the broker.
+class Enrolled(_Event, frozen=True, tag="enrolled"):
+    """A host that joins by a connection file has shown its token over a connection with this public key.
 
-    Broker to its agent, and on to the launcher: at the first report of a host, and when its workers change.
+    Broker to its agent, and on to the launcher: repeatedly, until the key is on the allow-list.
+
+    One whose token was used is ignored.
+    """
+
+    token: Name
+    """The sha256 of it."""
+    public: Name
+
+
+class HostHere(_Event, frozen=True, tag="host_here"):
+    """The agent of another host has reported to the broker; without workers it has left.
+
+    Broker to its agent, and on to the launcher: at the first report of a host, and at its last.
 
     One for a host that the launcher reaches over SSH changes nothing: that host's own events count.
     """
@@ -315,6 +330,7 @@ ChildEvent: TypeAlias = (
     | NewVersion
     | Listening
     | Refused
+    | Enrolled
     | HostHere
     | HostLost
     | WorkerState
@@ -332,6 +348,7 @@ Report: TypeAlias = (
     Ready
     | Left
     | Refused
+    | Enrolled
     | HostHere
     | HostLost
     | WorkerState
@@ -371,14 +388,16 @@ class ProcessReport(_Event, frozen=True, tag="process"):
 class BrokerAddresses(_Event, frozen=True, tag="listening"):
     """Where other hosts reach the broker, and the token that they look for in the store.
 
-    Agent to launcher: when the broker has reported its ports.
+    Agent to launcher: when the broker has reported its ports, and the allow-list that it follows.
 
-    Wrong addresses keep other hosts from joining: each reports `unreachable`.
+    Wrong addresses keep other hosts from joining: each reports `unreachable`. With an old serial no host joins.
     """
 
     ports: Ports
     addresses: list[Name]
     token: Name | None
+    serial: Count
+    """Of the allow-list."""
 
 
 class RunFailed(_Event, frozen=True, tag="failed"):
@@ -527,6 +546,8 @@ class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
     node: Name = ""
     user: Name = ""
     cores: Count = 0
+    public: Name = ""
+    """The public half of the CURVE pair that the agent has made."""
 
 
 class AgentExited(_Event, frozen=True, tag="agent_exit"):
@@ -605,7 +626,8 @@ class Lease(_Command, frozen=True, tag="lease"):
 class Join(_Command, frozen=True, tag="join"):
     """Where the broker is. The host starts its processes.
 
-    Launcher to the agent of another host: once both the broker and the agent are there.
+    Launcher to the agent of another host: once the agent is there, and the broker knows its key. For a host that
+    joins by a connection file it is in that file.
 
     A second one is ignored; wrong addresses are answered with `unreachable`.
     """
@@ -615,6 +637,10 @@ class Join(_Command, frozen=True, tag="join"):
     ports: Ports
     token: Name | None
     """What is to be seen in the store; None: it is not looked for."""
+    server: Name | None
+    """The broker's public key; None: `security.curve` is `off`."""
+    enrolment: Name | None
+    """One-time token of a host whose key the launcher does not know; None: it knows it."""
 
 
 class Hold(_Command, frozen=True, tag="hold"):
@@ -628,19 +654,19 @@ class Hold(_Command, frozen=True, tag="hold"):
     workers: list[Index]
 
 
-class Gone(_Command, frozen=True, tag="gone"):
-    """The agent of another host has ended, and its workers with it.
+class Allow(_Command, frozen=True, tag="allow"):
+    """Who may participate from other hosts. A host that is no longer in it has ended or is cut off.
 
-    Launcher to the agent of the learner's host: when a connection ended.
+    Launcher to the agent of the learner's host, which sends it on to the broker and gives it to every new one: when
+    a host joins, or is lost.
 
-    A wrong one has the broker remove live workers: their segments are refused, and they are requested to end.
+    Absolute: the highest serial counts. A wrong one keeps a host out, or has the broker remove live workers.
     """
 
-    host: Name
-    workers: list[Index]
+    allowed: AllowList
 
 
-Command: TypeAlias = Stop | Kill | Lease | Join | Hold | Gone
+Command: TypeAlias = Stop | Kill | Lease | Join | Hold | Allow
 
 
 class Evaluate(Struct, frozen=True, forbid_unknown_fields=True, tag_field="command", tag="evaluate"):

@@ -12,7 +12,18 @@ from typing import Annotated, NamedTuple, TypeAlias, get_args
 from msgspec import Meta, Struct
 
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, JudgedRole, Name, Notice, SegmentId, SegmentMeta, SlotRef, Version, VersionNumber
+from zmqrl.types import (
+    AllowList,
+    Count,
+    JudgedRole,
+    Name,
+    Notice,
+    SegmentId,
+    SegmentMeta,
+    SlotRef,
+    Version,
+    VersionNumber,
+)
 
 MOST_PARTS = 4096
 Serial: TypeAlias = Annotated[int, Meta(ge=-1, lt=1 << 62)]
@@ -270,12 +281,39 @@ class Weights(_BusMessage, frozen=True, tag="weights"):
 
 
 class Farewell(_BusMessage, frozen=True, tag="farewell"):
-    """The run is over, or this host's workers were removed.
+    """The run is over, this host's workers were removed, or its enrolment is refused.
 
-    Broker to the host agent of another host: once, or in answer to `agent`.
+    Broker to the host agent of another host: once, or in answer to `agent` or `enrol`.
 
     The agent ends its processes.
     """
+
+    cause: Name
+
+
+class Enrol(_BusMessage, frozen=True, tag="enrol"):
+    """The key of this connection is that of the host to which the one-time token was given.
+
+    Agent of a host that joins by a connection file to broker: repeatedly, until it is answered with `welcome`, once
+    the key is on the allow-list, or with `farewell`.
+
+    A token that is unknown, or was used by another key, is refused (`token`); before the key is on the list, any
+    other message of this connection is refused too (`unknown key`).
+    """
+
+    token: Name
+
+
+class Allow(_BusMessage, frozen=True, tag="allow"):
+    """Who may participate from other hosts.
+
+    Agent of the learner's host to broker: when the launcher changes it, and with each `agent`.
+
+    Absolute: one whose serial is not higher is ignored. Keys that are no longer in it are refused from the next
+    message on, and the workers of their hosts are removed. From another host it is refused (`not from there`).
+    """
+
+    allowed: AllowList
 
 
 class LearnerReport(_BusMessage, frozen=True, tag="learner"):
@@ -370,6 +408,8 @@ Message: TypeAlias = (
     | Fetch
     | Weights
     | Farewell
+    | Enrol
+    | Allow
     | LearnerReport
     | Announce
     | Books

@@ -20,16 +20,10 @@ from zmqrl.types import Count, Finite, Mode, Name
 
 MARK = "ZMQRL-PROBE"
 """Begins every line of a probe; what else comes along (a shell's greeting) is noise."""
-SECRETS = ("server_secret", "secret")
 
 
 class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag=True):
     """Unknown fields are refused."""
-
-    def __repr__(self) -> str:
-        """No secret is shown."""
-        fields = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in SECRETS]
-        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 class Echo(_Order, frozen=True):
@@ -42,7 +36,7 @@ class Echo(_Order, frozen=True):
 
 
 class Listen(_Order, frozen=True):
-    """Be the learner's host for the time of the check. Keys are Z85 text.
+    """Be the learner's host for the time of the check, with a key pair of its own.
 
     Doctor to the probe of the learner's host: within `Examine`.
 
@@ -51,10 +45,6 @@ class Listen(_Order, frozen=True):
 
     ports: tuple[Port, ...]
     """0: any free one."""
-    server_public: Name
-    server_secret: Name
-    allowed: Mapping[Name, Name] = msgspec.field(default_factory=dict)
-    """Public key to host."""
 
 
 class Examine(_Order, frozen=True):
@@ -90,9 +80,8 @@ class Reach(_Order, frozen=True):
 
     addresses: tuple[Name, ...]
     ports: tuple[Port, ...]
-    server_public: Name
-    public: Name
-    secret: Name
+    server: Name
+    """The public key of the probe that listens there."""
     limit_s: Finite = 3.0
 
 
@@ -276,6 +265,8 @@ class Listening(_Word, frozen=True):
 
     ports: tuple[Port, ...]
     addresses: tuple[Name, ...]
+    server: Name
+    """The public key of the probe."""
     error: Text | None = None
 
 

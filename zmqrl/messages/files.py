@@ -52,12 +52,13 @@ class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class ConnectionFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """By which a host that SSH cannot reach joins a run: where the broker is, and the host's keys. Mode 0600.
+    """By which a host that SSH cannot reach joins a run: where the broker is, and a one-time token. Mode 0600.
 
     Launcher to the agent of such a host: in the run's private folder, once the broker is there; its user copies it
-    there for `zmqrl worker --connect`.
+    there for `zmqrl worker --connect`. Removed when the host has joined.
 
-    Another format, unknown fields or a file that others can read: exit code 2, and nothing is started.
+    Another format, unknown fields or a file that others can read: exit code 2, and nothing is started. A token that
+    was used: exit code 2, and the run is not affected.
     """
 
     format: Count

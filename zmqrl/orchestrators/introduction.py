@@ -22,8 +22,8 @@ PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 
-def introduction() -> str:
-    """The agent's first line, with its end."""
+def introduction(public: str = "") -> str:
+    """The agent's first line, with its end. `public`: of its CURVE pair; none where only the host is asked about."""
     me = identify(os.getpid())
     said = Handshake(
         versions=versions(),
@@ -33,6 +33,7 @@ def introduction() -> str:
         node=socket.gethostname(),
         user=_user(),
         cores=physical_cores(Path("/sys/devices/system/cpu")),
+        public=public,
     )
     return SENTINEL + line_of(said).decode()
 

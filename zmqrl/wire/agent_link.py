@@ -12,7 +12,7 @@ import zmq
 from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import WireError
 from zmqrl.messages import bus, frames
-from zmqrl.types import Notice, Version
+from zmqrl.types import AllowList, Notice, Version
 from zmqrl.wire.sockets import connect, drain_multipart, send
 
 
@@ -36,8 +36,8 @@ class AgentLink:
         """What came alongside notices; the reader takes it away."""
         self.refused: Counter[str] = Counter()
         """Messages that are none of a broker's, by reason."""
-        self.farewell = False
-        """The run is over."""
+        self.farewell: str | None = None
+        """Why this host's part of the run is over, once it is."""
         self._welcomed_by: int | None = None
         self.broker: int | None = None
         """Incarnation of the broker that answered last and knows of a version."""
@@ -68,7 +68,7 @@ class AgentLink:
                 case bus.Weights() if len(parts) == 1 + message.parts:
                     self.fetched.append(Fetched(message.notice, b"".join(parts[1:])))
                 case bus.Farewell():
-                    self.farewell = True
+                    self.farewell = message.cause
                 case _:
                     self.refused["frames" if isinstance(message, bus.Weights) else "kind"] += 1
         return found
@@ -76,6 +76,10 @@ class AgentLink:
     def report(self, report: bus.HostReport) -> None:
         """Of this host, or of one without a connection: the latter only counts from the broker's host."""
         send(self._control, frames.pack(report))
+
+    def allow(self, allowed: AllowList) -> None:
+        """Who may participate from other hosts: of the learner's host alone."""
+        send(self._control, frames.pack(bus.Allow(allowed)))
 
     def fetch(self, version: Version) -> None:
         """Request `version` or a newer one; it will be in `fetched`."""

@@ -1,6 +1,7 @@
 """Who may come in over tcp: CURVE on the broker's sockets, the ZAP answer, and a count of everyone refused.
 
-Endpoints of this host (ipc, in a private folder) are bound before `guard` and stay without.
+The user id of a connection is its public key. Whose key that is, and whether it still counts, is looked up for each
+message. Endpoints of this host (ipc, in a private folder) are bound before `open_tcp` and stay without encryption.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ from zmq.utils import z85
 
 from zmqrl.config.plan import Keys, Listen
 from zmqrl.errors import ConfigError
+from zmqrl.wire.admission import UNKNOWN_KEY, Admission
+from zmqrl.wire.sockets import bind_tcp
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 LOOPBACK = "127.0.0.1"
 UNNAMED = ""
-"""The user of a message that came over tcp without a key."""
+"""The host of a message that came over tcp without a key (`security.curve: off`)."""
 IPC_ADDRESS = "localhost:"
 """Begins the address of an ipc peer (then uid, gid, pid); that of a tcp peer is an IP address."""
 ZAP_FRAMES = 7
 """version, request, domain, address, identity, mechanism, key."""
-DOMAIN = b"zmqrl"
+DOMAIN, ENROLMENT = b"zmqrl", b"zmqrl-enrolment"
+"""ZAP domains: of sockets for known keys only, and of the socket that also takes enrolments."""
+NOT_NOW = b"300"
+"""ZAP status (RFC 27): the peer tries again after its handshake timeout. After 400 it would never connect again."""
 REFUSALS: Mapping[int, str] = {
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "no handshake",
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "wrong handshake",
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "unknown key",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): UNKNOWN_KEY,
 }
 MOST_EVENTS = 1000
 
@@ -35,9 +41,9 @@ MOST_EVENTS = 1000
 class Gate:
     """Made before anything is bound; owned by the thread that polls its `sockets`."""
 
-    def __init__(self, context: zmq.Context[Any], keys: Keys | None) -> None:
+    def __init__(self, context: zmq.Context[Any], keys: Keys | None, admission: Admission) -> None:
         """Without `keys` nothing but ipc and loopback can be bound, and only failed handshakes are counted."""
-        self._keys = keys
+        self._keys, self._admission = keys, admission
         self._zap: zmq.Socket[Any] | None = None
         if keys is not None:
             self._zap = context.socket(zmq.REP)
@@ -54,24 +60,44 @@ class Gate:
         """Count the handshakes that fail on `socket`."""
         self._monitors.append(socket.get_monitor_socket(sum(REFUSALS)))
 
-    def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int) -> int:
+    def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int, enrolment: bool = False) -> int:
         """Bind `socket` to tcp, encrypted; returns the port.
 
-        ConfigError when other hosts could connect and no keys are set; zmq.ZMQError when the port is taken.
+        Args:
+            socket: Bound to ipc already.
+            listen: The address.
+            port: 0: any free one.
+            enrolment: Hosts whose keys are not known yet may connect too, while the run has tokens for such hosts.
+
+        Raises:
+            ConfigError: Other hosts could connect without a key.
+            zmq.ZMQError: The port is taken.
         """
         if self._keys is not None:
-            socket.curve_server = True
-            socket.curve_secretkey = self._keys.server_secret.encode()
-            socket.zap_domain = DOMAIN
+            socket.zap_domain = ENROLMENT if enrolment else DOMAIN
         elif listen.address != LOOPBACK:
             raise ConfigError(
                 f"cannot listen on tcp://{listen.address}:{port or '*'}: no keys: any peer could connect; "
-                f"start the run with zmqrl launch, which creates a key for each host, or listen on {LOOPBACK} only"
+                f"start the run with zmqrl launch, whose host agents have keys, or listen on {LOOPBACK} only"
             )
-        socket.bind(f"tcp://{listen.address}:{port or '*'}")
-        bound = socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes), "libzmq returns bytes"
-        return int(bound.rstrip(b"\0").rpartition(b":")[2])
+        return bind_tcp(socket, listen.address, port, self._keys)
+
+    def key_of(self, frame: zmq.Frame) -> str | None:
+        """The public key of the connection that a message came from; None without encryption."""
+        return _property(frame, "User-Id") or None
+
+    def host_of(self, frame: zmq.Frame) -> str | None:
+        """The host that a message came from.
+
+        Returns:
+            None for the broker's own host (ipc). `UNNAMED` for a sender over tcp without encryption.
+
+        Raises:
+            WireError: The key of the connection is not on the allow-list, or no longer.
+        """
+        if _property(frame, "Peer-Address").startswith(IPC_ADDRESS):
+            return None
+        return UNNAMED if self._keys is None else self._admission.host_of(_property(frame, "User-Id"))
 
     def serve(self) -> None:
         """Answer authentication requests, count rejections; never blocks."""
@@ -86,11 +112,12 @@ class Gate:
             self._count(monitor)
 
     def _judged(self, request: Sequence[bytes]) -> list[bytes]:
-        """A ZAP reply (RFC 27): 200 and the host's name as user id, or 400."""
-        host = None
-        if len(request) == ZAP_FRAMES and request[5] == b"CURVE" and self._keys is not None:
-            host = self._keys.allowed.get(z85.encode(request[6]).decode())
-        verdict = [b"400", b"unknown key", b"", b""] if host is None else [b"200", b"", host.encode(), b""]
+        """A ZAP reply (RFC 27): 200 and the public key as user id, or that it is unknown."""
+        verdict = [NOT_NOW, UNKNOWN_KEY.encode(), b"", b""]
+        if len(request) == ZAP_FRAMES and request[5] == b"CURVE":
+            public = z85.encode(request[6])
+            if self._admission.may_connect(public.decode(), to_enrol=request[2] == ENROLMENT):
+                verdict = [b"200", b"", public, b""]
         return [*request[:2], *verdict]
 
     def _count(self, monitor: zmq.Socket[Any]) -> None:
@@ -106,16 +133,6 @@ class Gate:
         """Close what the context does not know of."""
         for socket in self.sockets:
             socket.close(0)
-
-
-def user_of(frame: zmq.Frame) -> str | None:
-    """The host that a message came from, as the gate knows it.
-
-    None for the broker's own host (ipc). `UNNAMED` for a sender over tcp without a key (`security.curve: off`).
-    """
-    if _property(frame, "Peer-Address").startswith(IPC_ADDRESS):
-        return None
-    return _property(frame, "User-Id")
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

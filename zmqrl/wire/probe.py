@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
 from zmqrl.config.plan import Endpoints, Keys
-from zmqrl.errors import DeadlineExceeded
+from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages import bus, frames
+from zmqrl.messages.agent import Join
 from zmqrl.wire.sockets import connect, send
 
 TCP_S = 2.0
+ENROL_S = 0.3
+"""Between two requests of a host that shows its token."""
 
 
 @dataclass(frozen=True)
@@ -26,28 +28,43 @@ class Reached:
     milliseconds: float
 
 
-def first_answering(
-    addresses: Sequence[str], ports: Sequence[int], host: str, keys: Keys | None, deadline_s: float
-) -> Reached:
-    """Probe for a broker at every address, on its control port.
+def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float) -> Reached:
+    """Probe for a broker at every address, on its control port; a host with a token enrols its key there.
 
     Raises:
         DeadlineExceeded: None answered; the message states what each did.
+        ConfigError: The broker refuses the token.
     """
     context: zmq.Context[Any] = zmq.Context()
     poller, asked, begun = zmq.Poller(), {}, time.monotonic()
+    port, until = join.ports[-1], begun + deadline_s
+    report = bus.HostReport(host, {}, [], [], [])
+    request = frames.pack(report if join.enrolment is None else bus.Enrol(join.enrolment))
     try:
-        for address in addresses:
-            control = connect(context, zmq.DEALER, Endpoints.tcp(address, ports).control, keys)
-            send(control, frames.pack(bus.HostReport(host, {}, [], [], [])))
+        for address in join.addresses:
+            control = connect(context, zmq.DEALER, Endpoints.tcp(address, join.ports).control, keys)
+            send(control, request)
             poller.register(control, zmq.POLLIN)
             asked[control] = address
-        for control, _ in poller.poll(int(deadline_s * 1000)):
-            return Reached(asked[control], (time.monotonic() - begun) * 1000)
+        while (left_s := until - time.monotonic()) > 0:
+            for control, _ in poller.poll(int(1000 * (left_s if join.enrolment is None else min(left_s, ENROL_S)))):
+                _check_admitted(control.recv_multipart()[0])
+                return Reached(asked[control], (time.monotonic() - begun) * 1000)
+            for control in asked if join.enrolment is not None else ():
+                send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
         context.destroy(linger=0)
-    tried = "; ".join(f"{address}: {_tcp(address, ports[-1])}" for address in addresses) or "no address"
-    raise DeadlineExceeded(f"port {ports[-1]} of the learner's host does not answer within {deadline_s:g} s ({tried})")
+    tried = "; ".join(f"{address}: {_tcp(address, port)}" for address in join.addresses) or "no address"
+    raise DeadlineExceeded(f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried})")
+
+
+def _check_admitted(frame: bytes) -> None:
+    try:
+        message = frames.unpack(frame)
+    except WireError:
+        return  # it has our key, and the agent's link counts what it does not understand
+    if isinstance(message, bus.Farewell):
+        raise ConfigError(f"the run does not admit this host: {message.cause}")
 
 
 def _tcp(address: str, port: int) -> str:

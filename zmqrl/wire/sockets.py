@@ -47,13 +47,19 @@ def make_socket(context: zmq.Context[Any], kind: int) -> zmq.Socket[Any]:
     return socket
 
 
+def make_keys() -> Keys:
+    """A new CURVE pair, for this host in this run."""
+    public, secret = zmq.curve_keypair()
+    return Keys(public.decode(), secret.decode())
+
+
 def connect(context: zmq.Context[Any], kind: int, endpoint: str, keys: Keys | None = None) -> zmq.Socket[Any]:
     """A connecting end; with `keys` it is encrypted, and only that server is spoken to."""
     socket = make_socket(context, kind)
     if endpoint.startswith("ipc:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_IPC_MS)
     if keys is not None and endpoint.startswith("tcp:"):
-        socket.curve_serverkey = keys.server_public.encode()
+        socket.curve_serverkey = keys.server.encode()
         socket.curve_publickey = keys.public.encode()
         socket.curve_secretkey = keys.secret.encode()
     socket.connect(endpoint)
@@ -65,6 +71,17 @@ def bind(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]
     socket = make_socket(context, kind)
     socket.bind(endpoint)
     return socket
+
+
+def bind_tcp(socket: zmq.Socket[Any], address: str, port: int, keys: Keys | None) -> int:
+    """Bind `socket` to tcp as well, encrypted with `keys`; port 0 is any free one. Returns the port."""
+    if keys is not None:
+        socket.curve_server = True
+        socket.curve_secretkey = keys.secret.encode()
+    socket.bind(f"tcp://{address}:{port or '*'}")
+    bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(bound, bytes), "libzmq returns bytes"
+    return int(bound.rstrip(b"\0").rpartition(b":")[2])
 
 
 def drain(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[bytes]:

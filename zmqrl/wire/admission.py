@@ -1,0 +1,62 @@
+"""Who may participate from other hosts: the newest allow-list, and what follows from it for one sender. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from zmqrl.errors import WireError
+from zmqrl.types import AllowList
+
+UNKNOWN_KEY = "unknown key"
+"""Why a connection or a message is refused: its key is not on the list, or no longer."""
+TOKEN = "token"
+"""Why an enrolment is refused."""
+
+
+def digest_of(token: str) -> str:
+    """What the list has of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Admission:
+    """Changed by `replace` alone: the launcher decides who is on the list."""
+
+    def __init__(self, allowed: AllowList | None = None) -> None:
+        self._allowed = allowed or AllowList()
+
+    @property
+    def serial(self) -> int:
+        """Of the list that is followed."""
+        return self._allowed.serial
+
+    def replace(self, newest: AllowList) -> list[str] | None:
+        """Follow `newest`. Returns the hosts that left, or came back with another agent; None when it is not newer."""
+        if newest.serial <= self._allowed.serial:
+            return None
+        before, self._allowed = self._allowed, newest
+        remaining = set(newest.hosts.values())
+        return [key.host for key in before.hosts.values() if key not in remaining]
+
+    def may_connect(self, public: str, to_enrol: bool) -> bool:
+        """Whether a connection with this key is accepted. `to_enrol`: to a socket that takes enrolments."""
+        return self.knows(public) or (to_enrol and bool(self._allowed.tokens))
+
+    def knows(self, public: str) -> bool:
+        """Whether it is the key of a host on the list."""
+        return public in self._allowed.hosts
+
+    def host_of(self, public: str) -> str:
+        """The host whose key it is, for each message: a connection outlives its key. WireError for any other key."""
+        key = self._allowed.hosts.get(public)
+        if key is None:
+            raise WireError(UNKNOWN_KEY, "the key is not on the allow-list, or no longer")
+        return key.host
+
+    def enrol(self, token: str) -> str:
+        """The digest of a token that admits a host. WireError states why it does not."""
+        digest = digest_of(token)
+        if digest not in self._allowed.tokens:
+            raise WireError(TOKEN, "the token is not one of this run, or was replaced by a newer connection file")
+        if self._allowed.tokens[digest] is None:
+            raise WireError(TOKEN, "the token was used before: a connection file admits one host, once")
+        return digest
