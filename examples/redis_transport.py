@@ -121,7 +121,14 @@ class RedisTransport(SegmentTransport):
 
 def _check(url: str) -> None:
     """ConfigError unless the URL is one of Redis, without a password, and encrypted outside of this machine."""
-    key, parts = "segment_transport.url", urlsplit(url)
+    key = "segment_transport.url"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"{key}: not a URL: write rediss://HOST:PORT/DB") from None  # it may have a password
+    if parts.password is not None or parts.query or ("@" in url and parts.username is None):
+        raise ConfigError(f"{key}: it has a password or a query, which would be stored with the run; "
+                          f"set {PASSWORD_VARIABLE} in the environment of each host")  # fmt: skip
     try:
         port = parts.port or 6379
     except ValueError as error:
@@ -129,9 +136,6 @@ def _check(url: str) -> None:
     if parts.scheme not in ("redis", "rediss") or not parts.hostname:
         raise ConfigError(f"{key}: {url!r}: write rediss://HOST:PORT/DB")
     clean = f"{parts.hostname}:{port}{parts.path}"
-    if parts.password is not None or parts.query:
-        raise ConfigError(f"{key}: {clean!r} has a password or a query, which would be stored with the run; "
-                          f"set {PASSWORD_VARIABLE} in the environment of each host")  # fmt: skip
     if parts.scheme == "redis" and not _is_loopback(parts.hostname):
         raise ConfigError(
             f"{key}: {url!r}: experience would travel unencrypted; write rediss://{clean}, which needs TLS in Redis"

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from zmqrl.broker.hosts import Hosts
+from zmqrl.broker.hosts import JOIN_S, Hosts
 
 
-def test_a_silent_host_is_lost_once_with_its_workers() -> None:
+def test_a_silent_host_is_lost_once() -> None:
     hosts = Hosts("local", 2.0)
-    hosts.hear("b", (1, 2), 0.0)
-    hosts.hear("c", (3,), 1.0)
+    assert [hosts.hear("b", 0.0), hosts.hear("c", 1.0), hosts.hear("c", 1.0)] == [True, True, False]
     assert hosts.lost(1.9) == []
-    assert hosts.lost(2.0) == [("b", (1, 2))]
+    assert hosts.lost(2.0) == ["b"]
     assert hosts.lost(2.5) == []
-    hosts.hear("b", (4,), 2.6)
-    assert hosts.lost(3.0) == [("c", (3,))]
-    assert hosts.lost(4.7) == [("b", (4,))]
+    assert hosts.hear("b", 2.6)
+    assert hosts.lost(3.0) == ["c"]
+    assert hosts.lost(4.7) == ["b"]
+
+
+def test_an_expected_host_has_longer_for_its_first_report() -> None:
+    hosts = Hosts("local", 2.0)
+    for host in ("b", "c", "d"):
+        hosts.expect(host, 0.0)
+    assert hosts.hear("b", 1.0), "it was not there before"
+    assert not hosts.leave("c"), "it never was there"
+    hosts.forget("d")
+    assert hosts.lost(3.0) == ["b"]
+    assert hosts.lost(JOIN_S + 1.9) == []
+    assert hosts.lost(JOIN_S + 2.0) == ["c"]
 
 
 def test_who_has_ended_and_the_learners_host_are_not_judged() -> None:
     hosts = Hosts("local", 2.0)
-    hosts.hear("local", (0,), 0.0)
-    hosts.hear("b", (1,), 0.0)
-    hosts.forget("b")
-    hosts.forget("b")
+    assert not hosts.hear("local", 0.0)
+    hosts.hear("b", 0.0)
+    assert [hosts.leave("b"), hosts.leave("b")] == [True, False]
     assert hosts.lost(100.0) == []

@@ -17,9 +17,8 @@ from tests.broker.test_senders import segment
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import until
 from zmqrl.broker import events as ev
-from zmqrl.broker.carried import JOIN_S, Carried
+from zmqrl.broker.carried import JOIN_S, MOST_WAITING, Carried
 from zmqrl.config.kinds import NO_KEYS
-from zmqrl.config.plan import Keys
 from zmqrl.errors import ConfigError, TransportError, WireError
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.seal import Opening, Sealing
@@ -35,12 +34,14 @@ class Hand(SegmentTransport):
         super().__init__(NO_KEYS, bus_plan())
         self.next: list[Sequence[bytes]] | Exception = []
         self.closed_in: str | None = None
+        self.asked = threading.Event()
 
     def send(self, frames: Sequence[Any]) -> bool:
         raise NotImplementedError
 
     def receive(self, timeout_s: float) -> list[Sequence[bytes]]:
         given = self.next
+        self.asked.set()
         if isinstance(given, Exception):
             raise given
         self.next = []
@@ -74,6 +75,25 @@ def test_messages_are_handed_to_the_loop_of_the_broker(hand: Hand, carried: Carr
     while len(found) < 2:
         found += received(carried)
     assert found == [[b"a", b"b" * 100_000], [b"c"]]
+
+
+def test_a_busy_broker_leaves_the_rest_at_the_carrier(hand: Hand) -> None:
+    """Messages are held in memory up to a bound, none is lost, and the thread ends although there is no room."""
+    carried = Carried(hand)
+    try:
+        hand.next = [[b"%d" % number] for number in range(3 * MOST_WAITING)]
+        until(lambda: hand.next == [] and carried.socket.poll(0))
+        hand.next = [[b"later"]]
+        hand.asked.clear()
+        assert not hand.asked.wait(0.3), "nothing is received while there is no room"
+        found = [frames[0].bytes for frames in carried.receive(1)]
+        until(lambda: found.extend(f[0].bytes for f in carried.receive(MOST)) or found[-1] == b"later")
+        assert found == [*(b"%d" % number for number in range(3 * MOST_WAITING)), b"later"]
+        hand.next = [[b"more"] for _ in range(3 * MOST_WAITING)]
+        until(lambda: hand.next == [])
+    finally:
+        carried.close()
+    assert hand.closed_in is not None
 
 
 def test_a_carrier_that_is_away_is_tried_again(hand: Hand, carried: Carried) -> None:
@@ -125,8 +145,8 @@ def frames_of(message: Sequence[Any]) -> list[zmq.Frame]:
 
 def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(ear: Ear) -> None:
     run_id = ear.plan.run_id
-    ear.hearing._opening = Opening(run_id, Keys(SERVER[0], server_secret=SERVER[1], allowed={FAR_KEYS[0]: "far"}))
-    sealing = Sealing(run_id, Keys(SERVER[0], *FAR_KEYS))
+    ear.hearing._opening = Opening(run_id, SERVER, ear.doors.admission)
+    sealing = Sealing(run_id, FAR_KEYS)
     heard = ear.hearing.carried(frames_of(sealing.seal(segment(ear, FAR))))
     assert isinstance(heard, ev.Delivered) and heard.index == FAR
     for message, reason in (

@@ -18,6 +18,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.answers import Answers
 from zmqrl.broker.doors import Doors
 from zmqrl.broker.hearing import CLAIM_S, Hearing
+from zmqrl.broker.hosts import JOIN_S
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_desk import WeightsDesk
 from zmqrl.config.plan import Endpoints, Listen
@@ -140,7 +141,7 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
     ear.state.handle(ear.hear(ear.far, agent("far", [1])))
     assert ear.told(ear.far) == ["welcome"]
     assert ear.hear(ear.near, allow(2, {})) is None
-    assert ear.hearing.removed() == [ev.HostIs({}, [1], "far")]
+    assert ear.hearing.removed() == [ev.HostGone("far", [1])]
     assert ear.hearing.removed() == []
     for message in (agent("far", [1]), pack(bus.Goodbye(1, 0)), pack(bus.Fetch(Version(0, 0)))):
         with pytest.raises(WireError, match="unknown key"):
@@ -171,7 +172,7 @@ def test_the_newest_list_counts_whatever_the_order(ear: Ear) -> None:
 def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(ear: Ear) -> None:
     ear.hear(ear.far, agent("far", [1]))
     ear.hear(ear.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
-    assert ear.hearing.removed() == [ev.HostIs({}, [1], "far")]
+    assert ear.hearing.removed() == [ev.HostGone("far", [1])]
     with pytest.raises(WireError, match="unknown key"):
         ear.hear(ear.far, agent("far", [1]))
 
@@ -274,8 +275,28 @@ def test_silence_becomes_events_once(ear: Ear) -> None:
     ear.hear(ear.near, pack(bus.Beat(role="worker", index=0, spawn=5, progress=1)))
     ear.hear(ear.far, agent("far", [1]))
     later = time.monotonic() + 1000.0
-    assert ear.hearing.silence(later) == [ev.Silent(0, 5), ev.HostIs({}, (1,), "far")]
+    assert ear.hearing.silence(later) == [ev.Silent(0, 5), ev.HostGone("far", [1])]
     assert ear.hearing.silence(later) == []
+
+
+def test_a_host_of_the_list_that_never_reports_is_lost_once(ear: Ear) -> None:
+    """The one of which a new broker is told at its start, and one that is added later."""
+    ear.hear(ear.near, allow(2, {**HOSTS, STRANGER.public: HostKey("new", 1)}))
+    ear.events.read(0)
+    later = time.monotonic() + ear.plan.config.limits.host_lease_s + JOIN_S
+    assert ear.hearing.silence(later - 5.0) == [], "it may still be connecting"
+    gone = ear.hearing.silence(later + 5.0)
+    assert gone == [ev.HostGone("far", [1]), ev.HostGone("new", [])]
+    assert ear.events.read(0) == [{"event": "host_lost", "host": host} for host in ("far", "new")]
+    assert ear.hearing.silence(later + 5.0) == []
+    assert ear.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
+
+
+def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(ear: Ear) -> None:
+    ear.hear(ear.near, allow(2, {}))
+    assert ear.state.handle_all(ear.hearing.removed()) == []
+    ear.state.handle(ev.HostIs({}, (0,), "local", ()))
+    assert isinstance(ear.state.handle(ev.HostIs({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
 
 
 def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tests.waiting import until
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.agent.run_processes import agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
+from zmqrl.messages.agent import Reaped
+from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
 
 pytestmark = pytest.mark.whole
@@ -137,6 +139,29 @@ def test_a_run_of_another_machine_is_not_said_to_be_down(zmqrl: Command, finishe
     down = zmqrl("down", directory)
     assert down.code == 3
     assert down.out.count("far.away") == 2
+
+
+class Jobs(LocalOrchestrator):
+    """An engine that can end the job of a launcher, unless that has a bad name."""
+
+    @classmethod
+    def end_job(cls, config: object, job: str, wait_s: float) -> Reaped:
+        return Reaped(left=(f"job {job}",)) if job == "stuck" else Reaped(ended=(f"job {job}",))
+
+
+@pytest.mark.parametrize(("job", "code", "said"), [("77", 0, "ended job 77, 0 left"), ("stuck", 3, "LEFT job stuck")])
+def test_a_launcher_of_another_machine_is_ended_by_its_job(
+    zmqrl: Command, finished: Path, tmp_path: Path, job: str, code: int, said: str
+) -> None:
+    directory = copy_of(finished, tmp_path, {})
+    stored = json.loads((directory / "config.json").read_text())
+    stored["config"]["orchestrator"] = {"kind": "tests.cli.test_down:Jobs"}
+    (directory / "config.json").write_text(json.dumps(stored))
+    data = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None, "job": job}))
+    down = zmqrl("down", directory)
+    assert (down.code, f"launcher: {said}" in down.out) == (code, True), (down.out, down.err)
+    assert (json.loads((directory / "run.json").read_text())["ended_at"] is None) == (code != 0)
 
 
 def test_hosts_of_a_live_run_are_drained_not_brought_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.waiting import until
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, private_folder
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.supervision import run_owner
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
 pytestmark = pytest.mark.whole
@@ -283,6 +284,24 @@ def test_a_run_that_ended_or_is_elsewhere_is_not_stopped(zmqrl: Command, finishe
     ended = zmqrl("stop", tmp_path)
     assert ended.code == 2
     assert "far.away" in ended.err
+
+
+def test_the_status_of_a_run_on_another_machine_is_shown_while_it_renews_its_directory(
+    zmqrl: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "far"
+    shutil.copytree(finished / "seed-1", directory)
+    (directory / "summary.json").unlink()
+    data = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_owner, "_machine", lambda: "another")
+        owner = run_owner.RunOwner.acquire(directory, data["run_id"])
+    live = zmqrl("status", directory)
+    owner.release()
+    ended = zmqrl("status", directory)
+    assert live.out.startswith(f"{data['run_id']}: ended, ") and "env steps in" in live.out, "the last phase"
+    assert "ended without a summary: the launcher" in ended.out and f"zmqrl down {directory}" in ended.out
 
 
 def test_a_pid_that_came_back_is_not_signalled(zmqrl: Command, tmp_path: Path) -> None:

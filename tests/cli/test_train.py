@@ -251,6 +251,21 @@ def test_a_copy_that_is_not_continued_leaves_no_directory(zmqrl: Command, copied
     assert os.listdir("taken") == ["results"]
 
 
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_interrupt_removes_what_was_fetched_only_before_the_attempt_begins(
+    zmqrl: Command, copied: str, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    def launch(plan: RunPlan, *_: object) -> int:
+        if begins:
+            Path(plan.run_dir, "run.json").write_text("of the new attempt")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    ended = zmqrl("train", "--resume", copied, "--run-dir", "again", "--set", "run.total_env_steps=4096")
+    assert ended.code == 130
+    assert Path("again", "checkpoints").exists() == begins
+
+
 def test_a_finished_copy_is_fetched_and_named(zmqrl: Command, copied: str) -> None:
     finished = zmqrl("train", "--resume", copied, "--run-dir", "again")
     assert finished.code == 0

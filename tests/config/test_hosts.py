@@ -65,9 +65,12 @@ def test_in_sync_the_vector_envs_are_dealt_out_evenly(tmp_path: Path) -> None:
 
 def test_this_machines_auto_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts.psutil, "cpu_count", lambda logical: 64)
+    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(128))
     text = "env: {vector_envs: 8}\nhosts: {local: {}, a: {}, b: {workers: 2}}"
     assert counts(loaded(tmp_path, text, mode="sync").config) == {"local": 3, "a": "auto", "b": 2}
     assert counts(loaded(tmp_path, text, mode="async").config) == {"local": 63, "a": "auto", "b": 2}
+    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(6))  # in an allocation
+    assert counts(loaded(tmp_path, text, mode="async").config) == {"local": 5, "a": "auto", "b": 2}
 
 
 def test_what_a_host_leaves_open_is_the_defaults(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_another_algorithm_drops_the_fields_of_the_first() -> None:
 
 def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts.psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(16))
     config = load_config("acrobot-ppo")
     assert config.hosts["local"].workers == 4  # not more than vector envs in sync
     assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 7

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -88,3 +90,19 @@ def test_a_service_that_is_away_does_not_stop_retention(store: ObjectStore, fold
     aside.rename(folder)
     store.finish()
     assert _names(folder) == ["v0-3", "v0-4"]
+
+
+def test_a_full_may_be_written_while_another_thread_retires(store: ObjectStore) -> None:
+    """With `store.async_replay` a thread of its own writes it."""
+    for n in range(20):
+        store.save(Version(0, n), WEIGHTS, {})
+    fulls = Thread(target=lambda: [store.save_full(Full(Version(0, n), WEIGHTS, {}), True) for n in range(200)])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    fulls.start()
+    try:
+        while fulls.is_alive():
+            store.retire()
+    finally:
+        sys.setswitchinterval(interval)
+        fulls.join()

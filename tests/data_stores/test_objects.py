@@ -12,8 +12,10 @@ from threading import Thread
 import pytest
 
 from tests.s3_server import BUCKET, S3Server
+from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import PIECE_BYTES, Objects, check_url, check_writable
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
+from zmqrl.launch.url_mirror import fetch
 
 pytestmark = pytest.mark.usefixtures("s3")
 WRONG = "wrong-secret-of-this-test"
@@ -99,14 +101,22 @@ def test_a_bucket_that_may_only_be_read_is_refused(objects: Objects, s3: S3Serve
         check_writable("store.url", "s3://read-only/runs", "check")
 
 
-class _Skewed(BaseHTTPRequestHandler):
-    """Replies as S3 does to a clock that is 15 minutes off; moto has no such check."""
+REPLIES = {
+    "RequestTimeTooSkewed": (403, "The difference between the request time and the current time is too large."),
+    "AuthorizationHeaderMalformed": (400, "expecting another one"),
+    "PermanentRedirect": (301, "use another endpoint"),
+    "RequestTimeout": (400, "the socket was not read from"),
+}
+"""Of S3 to objects of these names; moto has no such checks."""
 
+
+class _Service(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        text = "The difference between the request time and the current time is too large."
-        content = f"<Error><Code>RequestTimeTooSkewed</Code><Message>{text}</Message></Error>".encode()
-        self.send_response(403)
+        code = self.path.rpartition("/")[2]
+        status, text = REPLIES[code]
+        content = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>".encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -116,8 +126,8 @@ class _Skewed(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def skewed() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Skewed)
+def service() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -128,10 +138,18 @@ def skewed() -> Iterator[str]:
 
 
 @pytest.mark.keeps_sockets
-def test_a_clock_that_is_wrong_is_named(objects: Objects, skewed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", skewed)
+def test_a_clock_or_a_region_that_is_wrong_is_named(
+    objects: Objects, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", service)
     with pytest.raises(ConfigError, match=r"RequestTimeTooSkewed: The difference .* set the clock of this host"):
-        check_writable("store.mirror", objects.url, "check")
+        check_writable("store.mirror", objects.url, "RequestTimeTooSkewed")
+    for name in ("AuthorizationHeaderMalformed", "PermanentRedirect"):
+        with pytest.raises(StoreRefused, match="set AWS_REGION"):
+            objects.put(name, b"1")
+    with pytest.raises(StoreError, match="RequestTimeout") as away:
+        objects.put("RequestTimeout", b"1")
+    assert not isinstance(away.value, StoreRefused)
 
 
 @pytest.mark.parametrize(("endpoint", "named"), [
@@ -141,6 +159,8 @@ def test_a_clock_that_is_wrong_is_named(objects: Objects, skewed: str, monkeypat
 def test_a_service_that_is_away_is_an_outage(
     objects: Objects, monkeypatch: pytest.MonkeyPatch, endpoint: str, named: str
 ) -> None:
+    """Whatever the words in the URL."""
+    objects = Objects(f"{objects.url}/region")
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("NO_PROXY", "*")
     with pytest.raises(StoreError, match=named) as away:
@@ -160,3 +180,16 @@ def test_a_url_of_another_form_is_refused_without_its_secrets(url: str, named: s
     with pytest.raises(ConfigError, match=f"store.url: .*{named}") as refused:
         check_url("store.url", url)
     assert "secret" not in str(refused.value)
+    for refuses in (
+        lambda: fetch(url, Path("nowhere"), to_resume=True),
+        lambda: ObjectStore.check_mode(ObjectConfig(url), "sync"),
+    ):
+        with pytest.raises(ConfigError, match=named) as refused:
+            refuses()
+        assert "secret" not in str(refused.value)
+
+
+def test_a_container_of_azure_stands_where_other_urls_have_a_user() -> None:
+    check_url("store.url", "abfss://container@account.dfs.core.windows.net/runs")
+    with pytest.raises(ConfigError, match="credentials"):
+        check_url("store.url", "abfss://container:secret@account.dfs.core.windows.net/runs")

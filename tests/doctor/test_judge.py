@@ -172,6 +172,18 @@ def test_what_stands_in_the_way(name: str) -> None:
     assert cause in fault.cause and mend in fault.mend
 
 
+def test_another_users_run_is_a_warning_on_a_host_that_is_shared() -> None:
+    shared = replace(NEEDS.hosts["node07"], neighbours="warned")
+    needs = replace(NEEDS, hosts={**NEEDS.hosts, "node07": shared})
+    fault = only(judge(replace(SOUND, **GRAVE["another's run"][0]), needs))
+    assert fault.check == "lock" and not fault.grave
+
+
+def test_a_host_of_another_kind_than_ssh_is_not_called_unreachable_over_ssh() -> None:
+    needs = replace(NEEDS, hosts={host: replace(need, by_ssh=False) for host, need in NEEDS.hosts.items()})
+    assert only(judge(replace(SOUND, failure=Failure("ssh", "down", "wait")), needs)).check == "connection"
+
+
 MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "another numpy": (hello(numpy="1.26.0"), "versions", "numpy 1.26.0 there, 2.4.6 here"),
     "no torch where only workers are": (hello(torch=None), "versions", "torch none there"),

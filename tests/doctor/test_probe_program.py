@@ -25,6 +25,7 @@ from zmqrl.doctor.links import link_here
 from zmqrl.doctor.machine import look_at_folder
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.probe import write_word
+from zmqrl.errors import ConfigError
 from zmqrl.messages.doctor import (
     Broken,
     Echo,
@@ -136,6 +137,16 @@ def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
     assert failure.cause == "connected, but no answer within 0.3 s to: the handshake"
+
+
+def test_an_error_while_hosts_are_reached_ends_the_command() -> None:
+    def opening() -> Iterator[tuple[str, Any]]:
+        raise ConfigError("the allocation is too small")
+        yield
+
+    examination = Examination({"local": Question(ASKED, None, False)}, "local")
+    with pytest.raises(ConfigError, match="too small"):
+        CheckUp(examination, print).run(opening())
 
 
 @pytest.fixture

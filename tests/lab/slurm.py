@@ -43,6 +43,8 @@ function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS en
 return slurm.SUCCESS
 """
 """A site's rule for accounts: without one and without a database, Slurm takes every account."""
+GRACE_S = 15
+"""What a job of main has to end when it is preempted."""
 CPUS = 8
 """Of each node, as Slurm is told: the runs of the tests are small."""
 
@@ -101,9 +103,12 @@ class Slurm:
                 blocker.terminate()
 
     def start_requeued(self, job: str) -> None:
-        """Without the 2 minutes for which Slurm holds back a job that was requeued."""
+        """Without the 2 minutes for which Slurm holds back a job that was requeued.
+
+        Not in the same second: slurmd would take the job's new credential for the revoked one.
+        """
         until(lambda: self.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING", self.log, START_S)
-        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds")
 
     def jobs(self) -> list[str]:
         """Jobs and steps that are pending, running or ending; `extern` and `batch` steps are the job's own."""
@@ -236,7 +241,7 @@ class Slurm:
             where = f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
             yield f"{where} CPUs={CPUS} RealMemory=4000 Gres=gpu:1 State=UNKNOWN"
         common = "Nodes=ALL MaxTime=INFINITE State=UP"
-        yield f"PartitionName=main Default=YES PriorityTier=1 {common}"
+        yield f"PartitionName=main Default=YES PriorityTier=1 GraceTime={GRACE_S} {common}"
         yield f"PartitionName=urgent PriorityTier=10 {common}"
 
 

@@ -8,17 +8,21 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
 from tests.running import Run
 from tests.waiting import until
+from zmqrl.config.sections import StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
-from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.messages.agent import AgentExited, HostUnusable
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
@@ -264,21 +268,45 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
 
 
 def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:
-    orchestrator = create_autospec(Orchestrator, instance=True)
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
     orchestrator.deploy.side_effect = ConfigError("no such partition")
     with pytest.raises(ConfigError, match="no such partition"):
         Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
     assert not run_dir.exists()
 
 
+@pytest.mark.parametrize(("reason", "code", "status"), [("stop", 130, "interrupted"), ("total_env_steps", 0, "done")])
+def test_an_engine_that_ends_the_learners_host_interrupts_the_run_and_is_reported(
+    run_dir: Path, capfd: pytest.CaptureFixture[str], reason: str, code: int, status: str
+) -> None:
+    """Such as a job at its time limit: the agent ends in good order, and nobody has requested a stop."""
+    events = [
+        host_event("local", "ended", reason=reason),
+        host_event("local", "finished"),
+        HostEvent("local", HostUnusable("Slurm: STEP 7.0 ON n1 CANCELLED DUE TO TIME LIMIT", "resume the run")),
+        HostEvent("local", AgentExited(0, True)),
+    ]
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.monitor.side_effect = chain([events], repeat([]))
+    orchestrator.undeploy.return_value = Teardown(1)
+    launcher = Launcher(stand_in_plan(run_dir), orchestrator, plain=True)
+    assert launcher.run() == code
+    assert launcher.summary is not None and launcher.summary.status == status
+    assert ("DUE TO TIME LIMIT" in "".join(capfd.readouterr())) == (code != 0)
+
+
 @pytest.mark.parametrize("was_there", [False, True])
-def test_an_arena_that_does_not_fit_leaves_no_directory(
+def test_an_arena_that_does_not_fit_leaves_no_directory_and_no_copy(
     run_dir: Path, capfd: pytest.CaptureFixture[str], was_there: bool
 ) -> None:
     if was_there:
         run_dir.mkdir()
     column = ColumnSpec("obs", "float32", (5, 2, 4))
     plan = replace(stand_in_plan(run_dir), slots=10**11, columns=(column,))
+    copies = run_dir.with_name("copies")
+    store = StoreSection(options={"path": None, "mirror": f"file://{copies}"})
+    plan = replace(plan, config=replace(plan.config, store=store))
     assert Launcher(plan, LocalOrchestrator(), plain=True).run() == 2
     assert run_dir.exists() == was_there and not [*run_dir.rglob("*")]
+    assert not copies.exists()
     assert "lower replay.capacity" in capfd.readouterr().err

@@ -201,3 +201,11 @@ def test_discard_leaves_a_directory_that_another_launcher_has_taken_over(state: 
     (record.parent / "2").write_text(record.read_text().replace(state.plan.run_id, "another"))
     directory.discard()
     assert read_info(directory.path) is not None
+
+
+def test_a_refusal_of_one_worker_undoes_no_attempt_that_has_env_steps(state: RunState) -> None:
+    """The other workers trained; a later failure of the run is no refusal of its configuration."""
+    tell(state, "exit", role="worker", index=1, code=2, expected=False, cause="no env of this name")
+    refused = state.refused
+    tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})
+    assert (refused, state.refused) == ("no env of this name", None)

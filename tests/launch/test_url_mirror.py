@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,20 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import until
+from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.objects import Objects
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, read_config, stored_config
-from zmqrl.launch.url_mirror import UrlMirror, fetch, target_of
+from zmqrl.launch.url_mirror import UrlMirror, check_mirror_owner, fetch, target_of
 from zmqrl.types import Version
 
+SLOW_S = 0.05
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
 
 
@@ -95,20 +99,66 @@ def test_a_damaged_checkpoint_is_not_copied(plan: RunPlan) -> None:
     assert not [path for path in Path(plan.store_path).iterdir() if path.name.startswith(".")]
 
 
-def test_what_a_later_attempt_copied_is_not_replaced(plan: RunPlan) -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_another_machine_copied_since_is_not_replaced(plan: RunPlan, attempt: int) -> None:
+    """Also with the same number: both continued from the same state."""
     _write(plan, Version(0, 1))
     assert _copied(plan) == []
-    record = Path(plan.run_dir).with_name("there") / plan.lineage.id / "run.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "attempt": 2}))
+    elsewhere = Lineage(plan.lineage.id, attempt, "another-host", "/home/another/run")
+    record = Path(plan.run_dir).with_name("there") / plan.lineage.id / "owner.json"
+    record.write_text(json.dumps(to_json(elsewhere)))
     _write(plan, Version(0, 2))
     (problem,) = _copied(plan)
-    assert "a later attempt" in problem.cause
+    assert "/home/another/run of another-host" in problem.cause
     assert "full-0-2.safetensors" not in _there(plan)
+    with pytest.raises(ConfigError, match=r"store.mirror: .* was continued elsewhere: .*/home/another/run"):
+        check_mirror_owner(plan)
+    check_mirror_owner(replace(plan, lineage=replace(plan.lineage, attempt=attempt + 1)))
 
 
 def test_checkpoints_that_this_machine_does_not_see_are_reported(plan: RunPlan, tmp_path: Path) -> None:
     (problem,) = _copied(replace(plan, store_path=str(tmp_path / "on another host")))
     assert "is not visible on this machine" in problem.cause
+
+
+def test_an_outage_that_becomes_a_refusal_is_reported_again_and_not_waited_for(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[StoreError] = [StoreError("Connection refused"), StoreError("timed out")]
+
+    def names(objects: Objects) -> list[str]:
+        raise errors.pop(0) if errors else StoreRefused("403 Forbidden")
+
+    monkeypatch.setattr(Objects, "names", names)
+    monkeypatch.setattr("zmqrl.launch.url_mirror.AGAIN_S", 0.01)
+    problems: list[Problem] = []
+    target = target_of(plan)
+    assert target is not None
+    mirror = UrlMirror(plan, target, problems.append)
+    until(lambda: len(problems) > 1, "the refusal")
+    mirror.end()
+    until(lambda: not mirror.is_alive, "the end of the thread")
+    assert not mirror.is_complete(0.0, lambda: False)
+    named = [problem.cause.removeprefix("the run is not copied: ") for problem in problems]
+    assert named == ["Connection refused", "403 Forbidden"]
+
+
+def test_a_slow_service_is_not_kept_busy(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def names(objects: Objects) -> list[str]:
+        calls.append(time.monotonic())
+        time.sleep(SLOW_S)
+        return []
+
+    monkeypatch.setattr(Objects, "names", names)
+    config = replace(plan.config, run=replace(plan.config.run, checkpoint_every_s=0.001))
+    target = target_of(plan)
+    assert target is not None
+    mirror = UrlMirror(replace(plan, config=config), target, lambda problem: None)
+    until(lambda: len(calls) > 2, "three copies")
+    mirror.abandon()
+    assert calls[2] - calls[1] >= SLOW_S / BUSY_SHARE
 
 
 def test_what_is_fetched_is_a_run_directory_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
@@ -142,19 +192,51 @@ def test_a_fetch_that_fails_leaves_nothing(
     assert _copied(plan) == []
     again, asked = tmp_path / "again", []
 
-    def fetch_object(objects: Objects, name: str, path: Path) -> None:
+    def fetch_object(objects: Objects, name: str, path: Path) -> bool:
         asked.append(name)
         if len(asked) > 3:
             raise StoreError(f"{name} cannot be read: Connection refused")
         path.write_bytes(b"x")
+        assert not [*again.glob("*.json")], "a directory without its checkpoints is no run"
+        return True
 
-    monkeypatch.setattr("zmqrl.launch.url_mirror.fetch_object", fetch_object)
+    for module in ("launch.url_mirror", "data_stores.copies"):
+        monkeypatch.setattr(f"zmqrl.{module}.fetch_object", fetch_object)
     if was_there:
         again.mkdir()
     with pytest.raises(ConfigError, match="Connection refused"):
         fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
     assert again.exists() == was_there
     assert not was_there or not [*again.iterdir()]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_copy_that_is_written_meanwhile_is_listed_again(
+    plan: RunPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The run there replaces the checkpoints between the listing and the reading."""
+    _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    n = 1
+
+    def pieces(objects: Objects, name: str) -> Iterator[bytes]:
+        nonlocal n
+        if name.startswith("full-") and (n < 3 or not ends):
+            n += 1
+            there = Path(objects.url.removeprefix("file://"))
+            (there / name).rename(there / f"full-0-{n}.safetensors")
+        yield from read(objects, name)
+
+    read = Objects.pieces
+    monkeypatch.setattr(Objects, "pieces", pieces)
+    again = tmp_path / "again"
+    if not ends:
+        with pytest.raises(ConfigError, match="is being written"):
+            fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
+        assert not again.exists()
+        return
+    fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
+    assert sorted(path.name for path in (again / "checkpoints").glob("full-*")) == ["full-0-3.safetensors"]
 
 
 def test_a_copy_with_another_content_is_refused(plan: RunPlan, tmp_path: Path) -> None:

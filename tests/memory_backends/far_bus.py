@@ -5,35 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import zmq
-
 from tests.memory_backends.event_pipe import EventPipe
 from tests.memory_backends.real_bus import WAIT_S, RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.config.plan import Boot, Endpoints, Keys, Listen
+from zmqrl.config.plan import Boot, Endpoints, Listen
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.memory_backends.base import SegmentSource
 from zmqrl.memory_backends.zmq import ZmqSink
-from zmqrl.types import SegmentId, Version
+from zmqrl.types import AllowList, HostKey, SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
+from zmqrl.wire.sockets import make_keys
 
 TURN_S = 0.05
 BUS = SegmentTransportSection()
-
-
-def pair() -> tuple[str, str]:
-    public, secret = zmq.curve_keypair()
-    return public.decode(), secret.decode()
 
 
 class FarBus(RealBus):
     """The broker listens on loopback too; host b may come in."""
 
     def __init__(self, folder: Path, lost_after_s: float = 20.0, transport: SegmentTransportSection = BUS) -> None:
-        server, far = pair(), pair()
-        self.server_keys = Keys(server[0], server_secret=server[1], allowed={far[0]: "b"})
-        self.far_keys = Keys(server[0], *far)
+        self.server_keys = make_keys()
+        self.far_keys = replace(make_keys(), server=self.server_keys.public)
+        self.allowed = AllowList(1, {self.far_keys.public: HostKey("b", 1)})
         self.listen = Listen("127.0.0.1")
         self.events = EventPipe()
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
@@ -49,9 +43,8 @@ class FarBus(RealBus):
         near = super().boot(role, index, spawn, inherit)
         if role != "broker":
             return near
-        return replace(
-            near, keys=self.server_keys, listen=self.listen, fds={**near.fds, "events": self.events.write_fd}
-        )
+        fds = {**near.fds, "events": self.events.write_fd}
+        return replace(near, keys=self.server_keys, allowed=self.allowed, listen=self.listen, fds=fds)
 
     def far_sink(self, spawn: int = 0) -> ZmqSink:
         self._ends.append(ZmqSink(Boot("worker", 0, spawn, "b", self.plan, self.far, keys=self.far_keys)))

@@ -69,11 +69,15 @@ class LongBus(RealBus):
             orders = {order.vector_env: order for order in self.turn(sink)}
             return orders if len(orders) == VECTOR_ENVS else {}
 
-        found: dict[int, StreamOrder] = until(taken_up, "every vector env")
+        found: dict[int, StreamOrder] = until(taken_up, "every vector env", every_s=0.0)
         return found
 
     def until_a_part_came(self, sink: ZmqSink) -> None:
-        until(lambda: self.turn(sink) is not None and sink._records.fetched_bytes, "the first part of a record")
+        until(
+            lambda: self.turn(sink) is not None and sink._records.fetched_bytes,
+            "the first part of a record",
+            every_s=0.0,
+        )
         assert not sink.poll(0.0).streams, "nothing is begun before it is whole"
 
 

@@ -15,6 +15,7 @@ from zmqrl.errors import ConfigError, TransportError
 from zmqrl.memory_backends._segment_sender import SealedSender
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.seal import Opening
+from zmqrl.wire.admission import Admission
 
 AWAY = {"event": "problem", "cause": "it is away", "done": "segments are kept and sent again"}
 BACK = {
@@ -61,7 +62,7 @@ def test_an_outage_is_reported_once_and_its_end_once(events: EventPipe) -> None:
     hand.takes = True
     assert sender.send([b"two"]) and sender.send([b"three"])
     assert events.read(1.0) == [AWAY, BACK]
-    opening = Opening(hand.plan.run_id, None)
+    opening = Opening(hand.plan.run_id, None, Admission())
     assert [(opening.open(message), message[1:]) for message in hand.sent] == [
         ("", [b"one"]),
         ("", [b"two"]),

@@ -11,9 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.waiting import until
 from zmqrl.launch.boots import boots
 from zmqrl.launch.run_state import RunState
-from zmqrl.messages.agent import AgentExited, Finished, Handshake, HostUnusable, LinesRefused
+from zmqrl.messages.agent import (
+    AgentExited,
+    Event,
+    Finished,
+    Handshake,
+    HostUnusable,
+    Lease,
+    LeaseLost,
+    LinesRefused,
+)
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.introduction import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -82,3 +92,31 @@ def test_a_handshake_that_is_none_is_the_hosts_failure(heard: Heard, handshake: 
     failed, end = heard([SENTINEL + handshake])
     assert isinstance(failed.event, HostUnusable) and isinstance(end.event, AgentExited)
     assert "is not a handshake" in failed.event.cause and failed.event.mend
+
+
+def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path) -> None:
+    lines = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
+    lost = json.dumps({"event": "lease_lost", "source": "broker"})
+    code = f"print({lines!r}, flush=True); input(); input(); print({lost!r}, flush=True)"
+    orchestrator = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
+    found: list[type[Event]] = []
+
+    def heard(count: int) -> bool:
+        found.extend(type(event.event) for event in orchestrator.monitor(0.1))
+        return len(found) >= count
+
+    try:
+        agents = []
+        for number in (1, 2):
+            orchestrator.deploy(boots(stand_in_plan(tmp_path / "run")))
+            agents += orchestrator.agents.values()
+            until(lambda: heard(number))  # noqa: B023
+        agents[0].send(Lease())
+        orchestrator._readers[0].join(WAIT_S)
+        assert not orchestrator._readers[0].is_alive()
+        agents[1].send(Lease())
+        until(lambda: heard(4))
+        assert (found, orchestrator.monitor(0.1)) == ([Handshake, Handshake, LeaseLost, AgentExited], [])
+    finally:
+        orchestrator.undeploy(0.1)
+        agents[0].end()

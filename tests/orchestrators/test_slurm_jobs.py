@@ -23,8 +23,9 @@ from zmqrl.launch.plan_run import ask_hosts, plan_run
 from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
+from zmqrl.orchestrators.slurm import SlurmOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, own_words, slurm
-from zmqrl.orchestrators.slurm_steps import name_of, nodes_of
+from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
 
 pytestmark = pytest.mark.whole
 GONE_S = 5.0
@@ -125,7 +126,8 @@ def test_another_users_run_is_an_error_only_on_nodes_for_this_run_alone(
     """`test_host_lock` has what an agent does with either: here is what it is given, over the stdin of srun."""
     python, boot = tmp_path / "python", tmp_path / "boot.json"
     keep = f"head -n1 > {boot}.new\nmv {boot}.new {boot}"
-    python.write_text(f"#!/bin/sh\n{sys.executable} -m zmqrl.orchestrators.introduction\n{keep}\n")
+    reap = f'case "$*" in *reaper*) exec {sys.executable} "$@";; esac'
+    python.write_text(f"#!/bin/sh\n{reap}\n{sys.executable} -m zmqrl.orchestrators.introduction\n{keep}\n")
     python.chmod(0o755)
     hosts = {"n1": {"workers": 4, "python": str(python)}}
     plan = plan_of(tmp_path, hosts=hosts, orchestrator={"exclusive": exclusive})
@@ -177,6 +179,18 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
         for each in jobs:
             each.terminate()
             each.wait(GONE_S)
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [("exec sleep 60", "ended"), ("trap : TERM; while :; do sleep 0.2; done", "killed")],
+)
+def test_the_job_of_a_launcher_is_ended_from_any_machine(here: Slurm, script: str, found: str) -> None:
+    job = here.run("sbatch", "--parsable", "--requeue", "-o", "/dev/null", f"--wrap={script}").strip()
+    until(lambda: here.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING", here.log)
+    assert SlurmOrchestrator.end_job(SlurmConfig(), job, 2.0) == Reaped(**{found: (f"Slurm job {job}",)})
+    assert not here.jobs()
+    assert SlurmOrchestrator.end_job(SlurmConfig(), job, 2.0) == Reaped()
 
 
 def test_a_job_that_waits_is_cancelled_without_a_grace(here: Slurm, tmp_path: Path) -> None:

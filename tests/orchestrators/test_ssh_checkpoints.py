@@ -16,9 +16,10 @@ import pytest
 
 from tests.waiting import until
 from zmqrl.data_stores import tensors
+from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.shell import Finished
-from zmqrl.orchestrators.ssh_checkpoints import BUSY_SHARE, KEPT, MIRRORED, Mirror, bring, send
+from zmqrl.orchestrators.ssh_checkpoints import KEPT, MIRRORED, Mirror, bring, send
 from zmqrl.orchestrators.ssh_connection import Connection
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from zmqrl.errors import ConfigError
-from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, RunOwner, check_owner
+from zmqrl.supervision import run_owner
+from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, RunOwner, check_owner, is_owned
 
 SCRIPT = """
 import sys, time
@@ -101,6 +102,18 @@ needs_hosts = pytest.mark.skipif(
 
 
 @pytest.mark.timed
+def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run_owner, "_machine", lambda: "another")
+        owner = RunOwner.acquire(tmp_path, "first")
+    assert is_owned(tmp_path, "first") and not is_owned(tmp_path, "second")
+    record = (tmp_path / FOLDER / "1").read_bytes()
+    owner.release()
+    assert not is_owned(tmp_path, "first"), "released"
+    (tmp_path / FOLDER / "1").write_bytes(record)
+    assert not is_owned(tmp_path, "first"), "silent"
+
+
 def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
     first, second, third = contend("a"), contend("b"), contend("c")
     assert first.ask() == "owner"

@@ -116,8 +116,12 @@ def test_a_file_admits_one_host_and_whoever_has_stolen_it_none(run: InvitedRun, 
     assert ended(host)[0] in (0, 1, 130)
     run.wait_for(lambda: run.state("far") == "drained")
     assert "once it joins with its new connection file" in ask(run.run_dir, {"scale": {"far": 1}}, ANSWER_S)
-    run.worker(run.file)
+    again = run.worker(run.file)
     run.wait_for(lambda: run.state("far") == "ready")
+    run.wait_for_more()
+    assert "far: not part of this run" in ask(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
+    ended(again)
+    run.wait_for(lambda: run.state("far") == "drained")
     run.wait_for_more()
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130

@@ -143,12 +143,14 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:
     hosts = {"local": {"workers": 2}, "other": {"workers": 2}}
-    run = begin("submitted", "--submit", held=True, sections={"hosts": hosts, "orchestrator": {"time": "10"}})
+    sections = {"hosts": hosts, "learner": {"host": "other"}, "orchestrator": {"time": "10"}}
+    run = begin("submitted", "--submit", held=True, sections=sections)
     code, out, err = run.end()
     assert code == 0, (out, err)
     script = (run.run_dir / "job.sh").read_text()
     assert "#SBATCH --time=10\n" in script and "#SBATCH --signal=B:TERM@60\n" in script
     run.wait_for_steps(250)
+    assert json.loads((run.run_dir / "run.json").read_text())["job"] == out.split()[1], "`down` finds it"
     cluster.run("scancel", "--batch", "--signal=TERM", out.split()[1])  # as Slurm does 60 s before the limit
     until(lambda: not cluster.jobs(), run.told, run.run_s)
     stopped = run.summary()
@@ -163,10 +165,11 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     run.release()
     cluster.start_requeued(out.split()[1])
     until(lambda: not cluster.jobs(), run.told, run.run_s)
-    assert len({stopped["run_id"], preempted, run.run_id}) == 3, "there were three attempts"
-    assert_same(run, alone)
     told = (run.run_dir / "slurm.out").read_text()
-    assert "DUE TO PREEMPTION" in told and f"run {preempted}: interrupted" in told, "it stopped with a checkpoint"
+    assert len({stopped["run_id"], preempted, run.run_id}) == 3, f"there were three attempts: {told}"
+    assert_same(run, alone)
+    assert "other: Slurm: STEP" in told, "the learner's host had a grace time"
+    assert f"run {preempted}: interrupted" in told, "it stopped with a checkpoint"
     assert not processes(preempted) and not processes(run.run_id)
 
 
@@ -180,6 +183,21 @@ def test_down_ends_a_run_whose_launcher_does_not_answer(begin: Begin, cluster: S
     assert all(f"  {host}: " in out for host in ("launcher", "n1", "n2")) and "LEFT" not in out, out
     assert not processes(run_id) and not cluster.jobs()
     run.end()
+
+
+def test_down_ends_a_submitted_run_as_from_a_login_node(begin: Begin, cluster: Slurm) -> None:
+    hosts = {"local": {"workers": 2}, "other": {"workers": 2}}
+    run = begin("down-job", "--submit", sections={**FOREVER, "hosts": hosts})
+    code, out, err = run.end()
+    assert code == 0, (out, err)
+    run.wait_for_steps(250)
+    run_id, record = run.run_id, run.run_dir / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "host": "node-of-the-job"}))
+    code, out, _ = run.command("status", run.run_dir)
+    assert code == 0 and "env steps/s" in out, out
+    code, out, err = run.command("down", run.run_dir)
+    assert code == 0 and "launcher: ended Slurm job" in out, (out, err)
+    assert not processes(run_id) and not cluster.jobs()
 
 
 def test_doctor_examines_nodes_and_reports_a_busy_one(begin: Begin, cluster: Slurm) -> None:

@@ -108,3 +108,16 @@ class LeavesOne(LocalOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         super().deploy(boots)
         left(next(iter(boots.values())).plan.run_id)
+
+
+class OtherSeed(LocalOrchestrator):
+    """Its hosts are told another seed than the run has."""
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        super().deploy({host: _with_next_seed(boot) for host, boot in boots.items()})
+
+
+def _with_next_seed(boot: Boot) -> Boot:
+    config = boot.plan.config
+    config = replace(config, run=replace(config.run, seed=config.run.seed + 1))
+    return replace(boot, plan=replace(boot.plan, config=config))

@@ -9,12 +9,16 @@ import zmq
 
 from zmqrl.errors import TransportError
 from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.wire.sockets import bind, connect, drain_frames
+from zmqrl.wire.sockets import drain_frames, make_socket
 
 ENDPOINT = "inproc://carried"
 RECEIVE_S = 0.5
 RETRY_S = 0.5
 JOIN_S = 5.0
+MOST_WAITING = 64
+"""Segments that were received and wait for the broker, at each of the two ends; the rest wait at the carrier."""
+ROOM_S = 0.1
+"""How often the thread looks whether it is to end while the queue is full."""
 
 
 class Carried:
@@ -22,8 +26,9 @@ class Carried:
 
     def __init__(self, transport: SegmentTransport) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
-        self.socket = bind(self._context, zmq.PULL, ENDPOINT)
+        self.socket = make_socket(self._context, zmq.PULL, MOST_WAITING)
         """To poll; readable means `receive`."""
+        self.socket.bind(ENDPOINT)
         self._transport = transport
         self.away: str | None = None
         """Why nothing can be received now."""
@@ -45,7 +50,8 @@ class Carried:
         self._context.destroy(linger=0)
 
     def _run(self) -> None:
-        socket = connect(self._context, zmq.PUSH, ENDPOINT)
+        socket = make_socket(self._context, zmq.PUSH, MOST_WAITING)
+        socket.connect(ENDPOINT)
         try:
             while not self._end.is_set():
                 self._move(socket)
@@ -64,5 +70,12 @@ class Carried:
             return
         self.away = None
         for frames in messages:
-            if frames:
+            if frames and self._has_room(socket):
                 socket.send_multipart(list(frames), copy=False)
+
+    def _has_room(self, socket: zmq.Socket[Any]) -> bool:
+        """Waits until there is; False when the thread is to end: workers send again what was not acknowledged."""
+        while not self._end.is_set():
+            if socket.poll(int(ROOM_S * 1000), zmq.POLLOUT):
+                return True
+        return False

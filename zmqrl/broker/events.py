@@ -70,6 +70,15 @@ class HostIs:
 
 
 @dataclass(frozen=True)
+class HostGone:
+    """A host was lost, or left the allow-list: its processes end, and none of its workers returns."""
+
+    host: str
+    workers: Sequence[int]
+    """Every index that it has ever held, or was to hold."""
+
+
+@dataclass(frozen=True)
 class Silent:
     """No message of this worker for `limits.lost_after_s`."""
 
@@ -105,7 +114,19 @@ class WaitedEnough:
     """A process that has not claimed the vector envs that it stepped under the broker before this one is gone."""
 
 
-Event = WorkerIs | Goodbye | Sealed | Delivered | HostIs | Silent | LearnerIs | Announced | Answered | WaitedEnough
+Event = (
+    WorkerIs
+    | Goodbye
+    | Sealed
+    | Delivered
+    | HostIs
+    | HostGone
+    | Silent
+    | LearnerIs
+    | Announced
+    | Answered
+    | WaitedEnough
+)
 
 
 @dataclass(frozen=True)

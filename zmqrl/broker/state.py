@@ -84,6 +84,10 @@ class BrokerState:
             self._announced(event)
         elif isinstance(event, ev.HostIs):
             self._host_is(event)
+            if event.given_up and not self._membership.members:
+                self._actions.append(ev.Fail("all workers failed and are not restarted"))
+        elif isinstance(event, ev.HostGone):  # the launcher knows whether another host is to come
+            self._host_is(ev.HostIs({}, event.workers, event.host))
         elif isinstance(event, ev.Answered):
             self._placement.answer(event.take_up)
         elif isinstance(event, ev.WaitedEnough):
@@ -212,8 +216,6 @@ class BrokerState:
                 self._unheard = {i: s for i, s in event.alive.items() if i not in self._workers}
             self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
             self._settle_if_heard()
-        if self._membership.given_up and not self._membership.members:
-            self._actions.append(ev.Fail("all workers failed and are not restarted"))
 
     def _settle_if_heard(self) -> None:
         if not self._unheard and not self._booking.settled:

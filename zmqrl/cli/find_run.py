@@ -32,12 +32,6 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 
-def is_live(directory: Path, info: RunInfo) -> bool:
-    """Whether the run that was found continues: not another one that has taken its directory over."""
-    now = read_info(directory)
-    return now is not None and now.run_id == info.run_id and now.live
-
-
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:
     """This user's runs on this machine in any directory, also of launchers that have exited."""
     for pid, run_id in agents():

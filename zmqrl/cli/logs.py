@@ -33,7 +33,7 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int, gre
     if not logs:
         there = ", ".join(log.name for log in _logs(directory, None).values()) or "none"
         raise ConfigError(f"no log of {who!r} in {directory}; known: {there}")
-    from zmqrl.cli.find_run import is_live
+    from zmqrl.launch.run_directory import is_live
 
     for log in _oldest_first(logs):
         _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][-lines:])

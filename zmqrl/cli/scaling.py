@@ -34,7 +34,10 @@ def scale_command(words: tuple[str, ...]) -> None:
 @click.command("drain")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] HOST")
 def drain_command(words: tuple[str, ...]) -> None:
-    """Remove HOST's workers from the run after their current segments; no rows are lost."""
+    """Remove HOST's workers from the run after their current segments; no rows are lost.
+
+    A host that joined by a connection file is removed at once: the rows that it has not delivered are dropped.
+    """
     if len(words) > 2:
         raise ConfigError(f"{' '.join(words)!r}: write [RUN] HOST")
     _ask(words[0] if len(words) == 2 else None, {words[-1]: 0})

@@ -38,7 +38,8 @@ HOST_COLUMNS = (
 @click.option("--json", "as_data", is_flag=True, help="Print JSON, with -f one object per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN."""
-    from zmqrl.cli.find_run import find_run, is_live
+    from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.run_directory import is_live
 
     directory, info = find_run(run)
     if follow and sys.stdout.isatty() and not as_data:
@@ -66,8 +67,8 @@ def _watch(directory: Path, info: RunInfo) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from zmqrl.cli.find_run import is_live
     from zmqrl.launch.picture import picture_of
+    from zmqrl.launch.run_directory import is_live
 
     with Live(Text("starting"), console=Console(), auto_refresh=False) as view:
         while is_live(directory, info):
@@ -94,20 +95,22 @@ def _last_status(directory: Path, info: RunInfo) -> str:
 
 
 def _without_summary(directory: Path, info: RunInfo) -> str:
-    """Its launcher wrote none: it was killed, or its machine went down, or it runs on another machine."""
+    """Its launcher wrote none: it was killed, or its machine went down."""
     from zmqrl.agent.run_processes import agents
 
     launcher = f"the launcher (pid {info.pid} on {info.host})"
-    if info.host != socket.gethostname():
-        return f"{info.run_id}: no summary yet; query {launcher} on its host: zmqrl status {directory.absolute()}"
-    lines, status = [f"{info.run_id}: ended without a summary: {launcher} has exited"], _status(directory, info)
+    is_here = info.host == socket.gethostname()
+    how = "has exited" if is_here else f"does not renew its record in {directory / '.owner'}"
+    lines, status = [f"{info.run_id}: ended without a summary: {launcher} {how}"], _status(directory, info)
     if status is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["written_at"]))
         steps = f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps"
         lines += [f"  last status at {at}, after {steps}", *status["problems"]]
     log = directory / "logs" / "launcher.log"
     lines += [f"  log: {log}"] if log.exists() else []
-    if any(run_id == info.run_id for _, run_id in agents()):
+    if not is_here:
+        lines.append(f"  end what may be left of it: zmqrl down {directory.absolute()}")
+    elif any(run_id == info.run_id for _, run_id in agents()):
         lines.append(f"  some of its processes are still running: zmqrl down {info.run_id}")
     else:
         lines.append("  its processes on this machine have ended")

@@ -174,21 +174,35 @@ def _resumed_or_new(asked: _Asked) -> _Asked:
 
 def _submit(asked: _Asked, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
+    from zmqrl.config.hosts import LOCAL
     from zmqrl.launch.checks import check_new_directory
     from zmqrl.launch.plan_run import ask_hosts, plan_run
-    from zmqrl.launch.submit import submit
+    from zmqrl.launch.submit import job_script, submit
 
     if asked.copy is not None or asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
         raise click.UsageError("--submit cannot be combined with --resume DIR, --seeds or --detach")
+    if asked.from_scratch and asked.resume is None:
+        raise click.UsageError("--from-scratch with --submit requires --resume auto")
     loaded = _load(replace(asked, resume=None), asked.seed)
+    if loaded.is_auto_here:
+        raise ConfigError(
+            f"hosts.{LOCAL}.workers: 'auto': --submit needs a number, since this machine is not the node of the job"
+        )
     directory = asked.run_dir or _default_directory(loaded.config.run.name)
     if asked.resume is None:
         check_new_directory(directory)
-    plan = plan_run(loaded.config, directory, asked.started_at, False, loaded.sources)
+    plan = plan_run(loaded.config, directory, asked.started_at, False, loaded.sources, is_here=False)
     config = ask_hosts(loaded.config)
     if config is not loaded.config:
-        plan = plan_run(config, directory, asked.started_at, False, loaded.sources)
-    job = submit(plan, hosts_file, list(_words(asked)))
+        plan = plan_run(config, directory, asked.started_at, False, loaded.sources, is_here=False)
+    script = job_script(plan, hosts_file, list(_words(asked)))
+    if asked.dry_run:
+        from zmqrl.cli.dry_run import print_plan
+
+        print_plan(plan, loaded.sources)
+        click.echo(f"\n{script}", nl=False)
+        return 0
+    job = submit(Path(plan.run_dir), script)
     click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
     return 0
 
@@ -199,6 +213,8 @@ def _words(asked: _Asked) -> Iterator[str]:
     yield from (word for name, value in named if value is not None for word in (name, str(value)))
     yield from (word for pair in asked.overrides for word in ("--set", pair))
     yield from (word for hosts in asked.limit for word in ("--limit", hosts))
+    if asked.from_scratch:
+        yield "--from-scratch"
     if asked.init_from is not None:
         yield from ("--init-from", _source_of_weights(asked.init_from))
 
@@ -265,14 +281,23 @@ def _run_in(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable
     from zmqrl.launch.url_mirror import fetch
 
     fetch(asked.copy, directory, to_resume=True)
+    fetched = _record(directory)
+    is_refused = True
     try:
         code = _plan_and_launch(asked, directory, seed, on_ready)
-    except (ConfigError, KeyboardInterrupt):
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    if code == ConfigError.exit_code or asked.dry_run:  # nothing was started
-        shutil.rmtree(directory, ignore_errors=True)
-    return code
+        is_refused = code == ConfigError.exit_code or asked.dry_run
+        return code
+    finally:
+        if is_refused and _record(directory) == fetched:  # else an attempt has begun
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _record(directory: Path) -> bytes | None:
+    """`run.json`, which each attempt replaces; a refused one restores it."""
+    try:
+        return (directory / "run.json").read_bytes()
+    except OSError:
+        return None
 
 
 def _plan_and_launch(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:

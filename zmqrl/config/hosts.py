@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -151,6 +152,12 @@ def with_numbers(config: Config) -> Config:
     return _with_workers(config, workers)
 
 
+def is_auto_here(config: Config, limit: Sequence[str]) -> bool:
+    """Whether this machine is one of the hosts that `--limit` leaves, with `workers: auto`."""
+    here = limited(config, limit).hosts.get(LOCAL)
+    return here is not None and filled(here, config.defaults).workers == AUTO
+
+
 def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
     """`workers: auto` of the hosts in `cores` (physical cores of each) as numbers: all cores but one, at least one.
 
@@ -187,5 +194,6 @@ def _with_workers(config: Config, workers: Mapping[str, int | Literal["auto"] | 
 
 
 def physical_workers() -> int:
-    """What `workers: auto` means on this machine."""
-    return max(1, (psutil.cpu_count(logical=False) or psutil.cpu_count() or 2) - 1)
+    """What `workers: auto` means on this machine: its physical cores that this process may use, but one."""
+    usable = len(os.sched_getaffinity(0))
+    return max(1, min(psutil.cpu_count(logical=False) or usable, usable) - 1)

@@ -55,6 +55,8 @@ class Loaded:
 
     config: Config
     sources: Sources
+    is_auto_here: bool = False
+    """Whether the workers of this machine were `auto`, which `config` has as a number."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def resolve(request: Request, config_of: KindConfig) -> Loaded:
     sources = Sources({key: node.source for key, node in tree.nodes()})
     config = _validate(tree, config_of)
     try:
-        return Loaded(_resolved(config, preset, request), sources)
+        return Loaded(_resolved(config, preset, request), sources, hosts_of.is_auto_here(config, request.limit))
     except ConfigError as error:
         raise ConfigError(sources.locate(str(error))) from error
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.objects import Objects
-from zmqrl.errors import StoreError
+from zmqrl.errors import ConfigError, StoreError
 
 COPIED: Mapping[str, int] = {"v": 1, "full-": 2, "best-": 1}
 """Kinds of checkpoints that are copied, and how many of each are kept there."""
+BUSY_SHARE = 0.2
+"""The most of the time that copying may take of a connection while the run is running."""
+LISTINGS = 5
+"""How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
 
 def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> None:
@@ -34,8 +38,32 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> 
             objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])
 
 
-def fetch_object(objects: Objects, name: str, path: Path) -> None:
-    """Write an object to a file; without the object no file is made. StoreError, OSError."""
+def pause_s(every_s: float, took_s: float) -> float:
+    """Seconds until the next copy, after one that took `took_s`; `every_s` at least."""
+    return max(every_s, took_s * (1 / BUSY_SHARE - 1))
+
+
+def fetch_newest(objects: Objects, kinds: Iterable[str], folder: Path) -> None:
+    """Write the checkpoints of `kinds` to `folder`, which has none, the newest first.
+
+    Raises:
+        ConfigError: Its writer replaced them while they were fetched, time and again.
+        StoreError: The service does not answer, or refuses.
+        OSError: A file cannot be written.
+    """
+    for _ in range(LISTINGS):
+        names = objects.names()
+        newest_first = [name for kind in kinds for name in reversed(checkpoint_names(names, kind))]
+        if all(_is_fetched(objects, name, folder / name) for name in newest_first):
+            return
+    raise ConfigError(
+        f"{objects.url} is being written: checkpoints were replaced there while they were fetched, {LISTINGS} times; "
+        "try again, or stop that run first"
+    )
+
+
+def fetch_object(objects: Objects, name: str, path: Path) -> bool:
+    """Write an object to a file; False without the object, and no file is made. StoreError, OSError."""
     file = None
     try:
         for piece in objects.pieces(name):
@@ -44,6 +72,18 @@ def fetch_object(objects: Objects, name: str, path: Path) -> None:
     finally:
         if file is not None:
             file.close()
+    return file is not None
+
+
+def _is_fetched(objects: Objects, name: str, path: Path) -> bool:
+    """False where it was deleted meanwhile."""
+    try:
+        return path.exists() or fetch_object(objects, name, path)
+    except StoreError:
+        path.unlink(missing_ok=True)
+        if name in objects.names():
+            raise
+        return False
 
 
 def _copy(path: Path, objects: Objects) -> bool:

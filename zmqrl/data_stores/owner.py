@@ -19,18 +19,23 @@ OWNER = "owner.json"
 def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
     """Make `lineage` the owner of `store`. ConfigError when it belongs to another, or cannot be written."""
     try:
-        check_owner(store, path, lineage)
+        check_owner(store.place_key, path, store.owner(), lineage)
         store.set_owner(lineage)
     except StoreError as error:
         raise ConfigError(f"{store.place_key}: {error}") from error
 
 
-def check_owner(store: DataStore, path: str, lineage: Lineage) -> None:
-    """ConfigError when `store` belongs to another lineage, or to another copy of this one that has gone further."""
-    owner = store.owner()
+def check_owner(key: str, path: str, owner: Lineage | None, lineage: Lineage) -> None:
+    """ConfigError when `owner` is another lineage, or another copy of this one that has gone further.
+
+    Args:
+        key: Of the configuration, which names `path`.
+        path: A directory or a URL.
+        owner: Of the record there.
+        lineage: Which is to write there.
+    """
     if owner is None:
         return
-    key = store.place_key
     named = f"attempt {owner.attempt} of {owner.id}, run directory {owner.run_dir} of {owner.host}"
     mine = f"attempt {lineage.attempt} of {lineage.id}, run directory {lineage.run_dir} of {lineage.host}"
     if owner.id != lineage.id:

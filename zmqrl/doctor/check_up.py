@@ -38,7 +38,14 @@ class _Ended:
     """Lines with the mark of messages that are invalid, by reason."""
 
 
-_Event: TypeAlias = "_Opened | _Ended | Word | HostFailed | None"
+@dataclass(frozen=True)
+class _NotOpened:
+    """No further host is reached: the error that the command ends with."""
+
+    error: Exception
+
+
+_Event: TypeAlias = "_Opened | _Ended | _NotOpened | Word | HostFailed | None"
 Opening: TypeAlias = Iterable[tuple[str, Callable[[], Link] | HostFailed]]
 
 
@@ -68,6 +75,12 @@ class CheckUp:
         return self._examination.measurements
 
     def _open(self, opening: Opening) -> None:
+        try:
+            self._open_each(opening)
+        except Exception as error:  # noqa: BLE001 - the top of a thread: the main thread raises it
+            self._put("", _NotOpened(error))
+
+    def _open_each(self, opening: Opening) -> None:
         for host, found in opening:
             if isinstance(found, HostFailed):
                 self._put(host, found)
@@ -126,6 +139,8 @@ class CheckUp:
         self._handle(host, stamp, event)
 
     def _handle(self, host: str, stamp: float, event: _Event) -> None:
+        if isinstance(event, _NotOpened):
+            raise event.error
         if isinstance(event, HostFailed):
             self._send(self._examination.fail(host, Failure("ssh", event.cause, event.mend)))
         elif isinstance(event, _Opened):

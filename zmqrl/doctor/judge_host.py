@@ -29,10 +29,11 @@ def judge_failure(case: Case) -> None:
         "probe": f"see its output: {case.there(f'{case.need.python} -m zmqrl.doctor.probe')}",
         "answer": f"possible causes: file server, memory; check: {case.there('uptime; df; dmesg | tail')}",
     }
+    check = "connection" if failure.check == "ssh" and not case.need.by_ssh else failure.check
     mend = failure.mend or mends[failure.check]
     if failure.cause.startswith(UNKNOWN_KEY):
         mend += f"\n   or, after comparing the key: {case.again('doctor')} --accept-new-hosts"
-    case.complaints.fault(failure.check, failure.cause, mend)
+    case.complaints.fault(check, failure.cause, mend)
 
 
 def judge_versions(case: Case) -> None:
@@ -139,7 +140,8 @@ def judge_locks(case: Case) -> None:
             case.complaints.warning("lock", f"another run of yours is active on this host: {_run(lock)}", mend)
         else:
             mend = "exclude the host with --limit, or ask its user; zmqrl does not stop it"
-            case.complaints.fault("lock", f"busy: {_run(lock)} of user {lock.user}", mend)
+            complain = case.complaints.fault if case.need.neighbours == "refused" else case.complaints.warning
+            complain("lock", f"busy: {_run(lock)} of user {lock.user}", mend)
 
 
 def _run(lock: Lock) -> str:

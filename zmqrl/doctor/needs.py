@@ -9,14 +9,14 @@ from pathlib import Path
 
 from zmqrl.config.hosts import AUTO, LOCAL
 from zmqrl.config.load import Loaded
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Neighbours, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.questions import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.orchestrators.introduction import versions
-from zmqrl.orchestrators.make import is_by_ssh
+from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Mode
 
@@ -41,6 +41,8 @@ class HostNeed:
     """How it is logged into by hand; empty for this machine, and where that is unknown."""
     by_ssh: bool = True
     """`zmqrl setup` installs there."""
+    neighbours: Neighbours = "refused"
+    """What another user's run there means."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
 
 
 def _hosts(config: Config) -> dict[str, HostNeed]:
-    found = {}
+    found: dict[str, HostNeed] = {}
+    kind, options = kind_of(config, config.hosts)
     for name, host in examined_hosts(config).items():
         learner = name == config.learner.host
         user, port = f"{host.user}@" if host.user else "", f"-p {host.port} " if host.port not in (None, 22) else ""
@@ -103,6 +106,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
             python=str(host.python),
             login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",
             by_ssh=is_by_ssh(config),
+            neighbours="refused" if name == LOCAL else kind.neighbours(options),
         )
     return found
 

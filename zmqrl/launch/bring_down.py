@@ -12,8 +12,8 @@ from pathlib import Path
 from zmqrl.agent.reaper import reap
 from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_config, read_info
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
@@ -67,7 +67,7 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
     hosts = _hosts(doomed, config, limit)
     reports = []
     if doomed.info is not None and doomed.run_dir is not None and not limit:
-        reports.append(end_launcher(doomed.run_dir, doomed.info))
+        reports.append(_end_launcher(doomed.run_dir, doomed.info, config))
         yield reports[0]
     if problem is not None:
         reports.append(HostReport("hosts", cause=problem))
@@ -77,6 +77,16 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
         yield report
     if doomed.run_dir is not None and not limit and all(report.is_down for report in reports):
         RunDirectory(doomed.run_dir).mark_ended(time.time())
+
+
+def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostReport:
+    if info.job is None or config is None:
+        return end_launcher(run_dir, info)
+    try:
+        kind, options = kind_of(config, config.hosts)
+        return HostReport("launcher", kind.end_job(options, info.job, LAUNCHER_S))
+    except (ConfigError, HostFailed) as error:
+        return HostReport("launcher", cause=str(error))
 
 
 def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
@@ -129,7 +139,7 @@ def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
         raise ConfigError("--limit: the hosts of this run are unknown on this machine")
-    if doomed.info is not None and doomed.info.live:
+    if doomed.info is not None and doomed.run_dir is not None and is_live(doomed.run_dir, doomed.info):
         raise ConfigError(
             f"run {doomed.run_id} is active and would use the host again: "
             f"use `zmqrl drain {doomed.run_id} HOST` to remove it from the run"
@@ -163,6 +173,8 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
 def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:
     info = doomed.info
     if info is not None and info.host != socket.gethostname():
+        if info.job is not None:
+            return HostReport(LOCAL)  # it was in the launcher's job
         cause = f"this is {info.host}, not this machine: use `zmqrl down {info.run_id}` there"
         return HostReport(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}

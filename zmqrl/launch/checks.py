@@ -61,12 +61,17 @@ def check_processor(config: Config, workers: Mapping[str, int]) -> None:
         raise ConfigError(f"run.mode: {config.run.mode!r}: on this machine {refusal}; write single")
 
 
-def check_machine(config: Config, run_dir: Path) -> None:
+def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
     """Raise `ConfigError` when a device is not there or a directory cannot be written.
 
     What belongs to a learner on another host is that host's to check.
+
+    Args:
+        config: Resolved.
+        run_dir: Where the run will write.
+        is_here: The host `local` will be this machine.
     """
-    here = config.learner.host == LOCAL
+    here = config.learner.host == LOCAL and is_here
     _check_device(config.learner.device, here)
     store, options = kind_of(config.store)
     if here:

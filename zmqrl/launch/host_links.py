@@ -14,14 +14,13 @@ from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
 from zmqrl.launch.invitations import Invitations
-from zmqrl.launch.problem import Problem
 from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.scaling import Scaling
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
-from zmqrl.types import AllowList
+from zmqrl.types import AllowList, HostKey
 
 LEASE_EVERY_S = 1.0
 LOG_LIMIT_BYTES = 20_000_000
@@ -34,7 +33,7 @@ class HostLinks:
         """`private`: a folder that only this user can read, for connection files; it goes with the run."""
         self._private = private
         self._plan, self._state, self._orchestrator = plan, state, orchestrator
-        self._learner_host = plan.config.learner.host
+        self._learner_host, self._is_encrypted = plan.config.learner.host, plan.config.security.curve != "off"
         self._logs = Path(plan.run_dir) / "logs"
         self._scaling = Scaling(plan)
         self._requests = Requests(Path(plan.run_dir))
@@ -60,6 +59,7 @@ class HostLinks:
         """Renew the leases of agents and handle requests; `now` in monotonic seconds. OSError: requests are retried."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
+            self._state.judge_leaving(now)
             self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
@@ -75,13 +75,10 @@ class HostLinks:
         Raises:
             OSError: Of a `log` event alone: it could not be kept.
         """
-        state = self._state
         if isinstance(event.event, agent.LogText):
             self._keep(event.event)
         elif event.host == self._learner_host:
             self._take_of_learners_host(event.event)
-        elif isinstance(event.event, agent.AgentExited) and not state.hosts.ending:
-            self._scaling.forget(event.host)
         self._allow()
 
     def _take_of_learners_host(self, event: agent.Event) -> None:
@@ -98,13 +95,18 @@ class HostLinks:
                     hosts.enrol(admitted, event.public)
                     remove_connection_file(self._private, admitted)
             case agent.HostLost() | agent.HostHere() if event.host in self._manual and hosts[event.host].is_gone:
-                self._scaling.forget(event.host)  # of other hosts the end of the connection shows it
+                self._scaling.forget(event.host)  # without encryption it has no key that could leave the list
 
     def _allow(self) -> None:
-        """Send the allow-list when it has changed; at the end of the run every agent leaves in its own time."""
+        """Send the allow-list when it has changed; at the end of the run every agent leaves in its own time.
+
+        The broker removes the workers of a host that leaves the list: with its next agent they have other indexes.
+        """
         hosts, tokens = self._state.hosts.keys, self._invitations.tokens
         is_known = (hosts, tokens) == (self._allowed.hosts, self._allowed.tokens)
         if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
+            for host in _names(self._allowed.hosts) - _names(hosts):
+                self._scaling.forget(host)
             self._allowed = AllowList(self._allowed.serial + 1, hosts, tokens)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
@@ -121,6 +123,8 @@ class HostLinks:
 
     def _invite(self) -> None:
         """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
+        if self._state.hosts.listening is None:
+            return
         invited, self._uninvited = sorted(self._uninvited), set()
         for host in invited:
             indexes = self._scaling.held(host)
@@ -130,8 +134,9 @@ class HostLinks:
             try:
                 path = write_connection_file(self._private, boot, join)
             except OSError as error:
+                self._invitations.void(host)
                 cause = f"the connection file cannot be written: {error}"
-                self._state.note(Problem(boot.host, cause, "the run continues without this host"))
+                self._state.handle(HostEvent(host, agent.HostUnusable(cause, f"zmqrl scale {host}=N writes another")))
                 continue
             self._state.invite(
                 boot.host,
@@ -147,36 +152,69 @@ class HostLinks:
         assert listening is not None, "a host joins after the broker has started"
         found = [named] if named else listening.addresses
         addresses, (segments, notices, control) = self._orchestrator.reach(host, found, listening.ports)
-        is_encrypted = self._plan.config.security.curve != "off"
-        server = self._state.hosts.learner.public if is_encrypted else None
+        server = self._state.hosts.learner.public if self._is_encrypted else None
         return agent.Join(addresses, (segments, notices, control), listening.token, server, None)
 
     def _serve(self, path: Path, request: ScaleRequest) -> None:
         """All of it or nothing."""
         try:
-            self._scaling.try_all(request.scale)
+            self._check_manual(request.scale)
+            self._scaling.try_all(request.scale, {host for host in request.scale if self._has_spent_its_token(host)})
         except ConfigError as error:
             self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
             said = [self._scale(host, workers) for host, workers in request.scale.items()]
             self._requests.answer(path, RequestAnswer(done="\n".join(said)))
 
+    def _check_manual(self, wanted: Mapping[str, int]) -> None:
+        """ConfigError for a host that has joined by a connection file: no command reaches its agent."""
+        for host, workers in wanted.items():
+            if host not in self._manual or self._state.hosts[host].state != "ready":
+                continue
+            if workers:
+                raise ConfigError(
+                    f"{host}={workers}: {host} joined by a connection file, which sets its number of workers: "
+                    f"`zmqrl drain {host}` ends its part, then `zmqrl scale {host}={workers}` writes another file"
+                )
+            if not self._is_encrypted:
+                raise ConfigError(f"{host}=0: without encryption {host} has no key to withdraw: press Ctrl-C there")
+
+    def _has_spent_its_token(self, host: str) -> bool:
+        return host in self._manual and self._state.hosts[host].state == "joining"
+
+    def _scale_manual(self, host: str, workers: int) -> str:
+        """Its number of workers is in its connection file: that of before, and the key that it admitted, are void."""
+        self._invitations.void(host)
+        remove_connection_file(self._private, host)
+        if not workers:
+            self._scaling.scale(host, 0)
+            self._state.drain(host)
+            self._allow()
+            return f"{host}: not part of this run; rows that it has not delivered are dropped"
+        row = self._state.hosts.expect(host, workers)
+        row.state = "connecting"
+        self._allow()  # first: it forgets the indexes of the agent that is removed
+        self._scaling.scale(host, workers)
+        self._uninvited.add(host)
+        self._invite()
+        self._allow()
+        if row.is_gone:
+            return f"{host}: {row.cause}"
+        return f"{host}: {workers} workers, once it joins with its new connection file"
+
     def _scale(self, host: str, workers: int) -> str:
         if host not in self._boots:
             return f"{host}: not part of this run"
+        if host in self._manual:
+            return self._scale_manual(host, workers)
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
-        if not row.is_gone:
+        if not row.is_gone and row.state != "leaving":
             self._orchestrator.command(host, agent.Hold(list(indexes)))
             return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
         if not workers:
             return f"{host}: not part of this run"
         row.state = "connecting"
-        if host in self._manual:
-            self._uninvited.add(host)
-            self._invite()
-            self._allow()
-            return f"{host}: {workers} workers, once it joins with its new connection file"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
         return f"{host}: reconnecting, {workers} workers"
 
@@ -187,3 +225,7 @@ class HostLinks:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log.write(part.text)
+
+
+def _names(keys: Mapping[str, HostKey]) -> set[str]:
+    return {key.host for key in keys.values()}

@@ -12,6 +12,9 @@ from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
 from zmqrl.types import HostKey
 
+LEAVE_S = 10.0
+"""At the end of a run the other hosts may be known to have ended so much before the learner is."""
+
 
 @dataclass
 class HostRow:
@@ -23,7 +26,7 @@ class HostRow:
     state: str = "connecting"
     """connecting, joining, ready, leaving, failed, lost, drained, ended.
 
-    leaving: its agent ended with exit code 0, as at the end of a run; lost when the broker misses it.
+    leaving: its agent ended with exit code 0, as at the end of a run; lost when the run continues.
     """
     cause: str = ""
     """Why it failed or was lost."""
@@ -39,6 +42,11 @@ class HostRow:
     """The public key of its agent; an agent that is started again has another."""
     incarnation: int = 0
     """How many agents it has had."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the orchestrator reported it as unusable."""
+        return self.state == "failed"
 
     @property
     def is_gone(self) -> bool:
@@ -64,6 +72,7 @@ class HostTable:
         self._rows = {host: HostRow(host, count) for host, count in counts.items()}
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
         self._faults: dict[str, str] = {}
+        self._leaving_since: dict[str, float] = {}
         self._cpu_at: dict[str, tuple[float, float]] = {}
         self.listening: agent.BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
@@ -101,9 +110,9 @@ class HostTable:
         return any(row.workers and not row.is_gone for row in self)
 
     def greet(self, host: str, workers: int) -> HostRow | None:
-        """A host that SSH does not reach has joined, or left (no workers); None when it is another."""
+        """A host that SSH does not reach has joined, or left (no workers); None when it is another, or is gone."""
         row = self._rows.get(host)
-        if row is None or host not in self._manual:
+        if row is None or host not in self._manual or (workers and row.is_gone):
             return None
         left = "ended" if self.ending else "drained"
         row.state, row.workers = ("ready" if workers else left), workers
@@ -118,6 +127,14 @@ class HostTable:
         row = self._rows[host]
         row.workers = workers
         return row
+
+    def stayed_away(self, now: float) -> list[Loss]:
+        """Hosts whose agents ended in order `LEAVE_S` ago, or more, though the run continues. `now`: of one clock."""
+        leaving = [row for row in self if row.state == "leaving" and not self.ending]
+        self._leaving_since = {row.host: self._leaving_since.get(row.host, now) for row in leaving}
+        late = [row for row in leaving if now - self._leaving_since[row.host] >= LEAVE_S]
+        losses = [self._lose(row, "lost", Loss(row.host, f"the host agent exited ({cause_of(0)})")) for row in late]
+        return [loss for loss in losses if loss is not None]
 
     def handle(self, event: HostEvent) -> Loss | None:
         """Take one event in; what it means for the run, if a host is lost by it."""
@@ -171,6 +188,8 @@ class HostTable:
 
     @_take.register
     def _on_lease_lost(self, message: agent.LeaseLost, row: HostRow, event: HostEvent) -> Loss | None:
+        if row.state == "connecting":
+            return None  # of its former agent
         cause = f"no {message.source} heartbeat for limits.host_lease_s ({self._lease_s:g} s): the host agent ended"
         return self._lose(row, "lost", Loss(row.host, cause))
 
@@ -183,7 +202,7 @@ class HostTable:
     @_take.register
     def _on_agent_exit(self, message: agent.AgentExited, row: HostRow, event: HostEvent) -> Loss | None:
         code = message.code
-        if row.is_gone:
+        if row.is_gone or (row.state == "connecting" and message.introduced):  # the latter of its former agent
             return None
         if self.ending or row is self.learner or (code == 0 and not row.workers):
             row.state = "drained" if not self.ending and row is not self.learner else "ended"

@@ -23,10 +23,14 @@ class Invitations:
 
     def token_for(self, host: str) -> str:
         """A new token of 256 bits for `host`; one that it was given earlier and has not used is void."""
-        self._hosts = {digest: invited for digest, invited in self._hosts.items() if invited != host}
+        self.void(host)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         self._hosts[digest_of(token)] = host
         return token
+
+    def void(self, host: str) -> None:
+        """A token that `host` was given and has not used is invalid from now on."""
+        self._hosts = {digest: invited for digest, invited in self._hosts.items() if invited != host}
 
     def accept(self, digest: str) -> str | None:
         """The host that the token admits, once; None when it was used, or is unknown."""

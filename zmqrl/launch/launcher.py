@@ -23,7 +23,7 @@ from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.lost_agent import lost_agent
 from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, resume_command
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
@@ -107,6 +107,8 @@ class Launcher:
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
+        self._target = target_of(plan)
+        self._mirror: UrlMirror | None = None
         self._stillness = Stillness(plan.config.limits.stalled_after_s)
         self._problems_told = 0
         self._too_few = self._taken_over = False
@@ -124,7 +126,7 @@ class Launcher:
         initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
         try:
-            directory.begin(self._plan, initial)
+            directory.begin(self._plan, initial, self._orchestrator.job)
             return self._run_in(directory)
         finally:
             self._files.attempt("the owner's record", directory.release)
@@ -136,8 +138,6 @@ class Launcher:
             except ConfigError:
                 directory.discard()
                 raise
-            target = target_of(self._plan)
-            mirror = None if target is None else UrlMirror(self._plan, target, self._state.note)
             view = make_view(self._plain, self._state)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
@@ -155,9 +155,14 @@ class Launcher:
                 self._files.attempt("metrics", recorder.close)
                 view.close()
             code = self._sum_up(directory, teardown)
-            if mirror is not None:
-                self._finish_copies(mirror, code)
+            if self._mirror is not None:
+                self._finish_copies(self._mirror, code)
             return code
+
+    def _start_copies(self) -> None:
+        """Once no host can refuse the attempt: until then the copy belongs to the attempt before."""
+        if self._mirror is None and self._target is not None and self._state.has_begun:
+            self._mirror = UrlMirror(self._plan, self._target, self._state.note)
 
     def _finish_copies(self, mirror: UrlMirror, code: int) -> None:
         """The run has ended and is summed up; only its copies elsewhere are waited for."""
@@ -167,7 +172,7 @@ class Launcher:
         told, request = len(self._state.problems), self._signals.request
         mirror.end()
         is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
-        if not is_complete and request is not Request.KILL:
+        if mirror.is_alive and request is not Request.KILL:
             wait_s = self._plan.config.store.wait_s
             print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)", flush=True)
             is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
@@ -175,7 +180,7 @@ class Launcher:
         for problem in self._state.problems[told:]:
             print(problem, file=sys.stderr, flush=True)
         if not is_complete:
-            text = f"the copy at {mirror.url} is incomplete; {self._plan.run_dir} is complete"
+            text = f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}"
             print(text, file=sys.stderr, flush=True)
 
     def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
@@ -226,6 +231,7 @@ class Launcher:
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
+        self._start_copies()
         if isinstance(event.event, agent.LogText):
             self._files.attempt("a log", self._links.take, event)
         else:
@@ -380,9 +386,10 @@ class Launcher:
             limits = self._plan.config.limits
             ready = f"{state.ready_workers} of at least {self._plan.config.min_workers} workers"
             return "failed", TOO_FEW, f"{ready} ready within limits.start_s ({limits.start_s:g} s)"
-        if request in (Request.INTERRUPT, Request.KILL):
+        cut_off = request is Request.NONE and state.cut_off is not None
+        if cut_off or request in (Request.INTERRUPT, Request.KILL):
             return "interrupted", INTERRUPTED, None
-        stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == "stop")
+        stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == STOP)
         return ("stopped" if stopped else "done"), DONE, None
 
     def _lost_agent(self, request: Request) -> str | None:

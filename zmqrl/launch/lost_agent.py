@@ -14,6 +14,8 @@ from zmqrl.supervision.process_table import cause_of
 
 def lost_agent(state: RunState) -> Problem | None:
     """None while it runs, and when it ended in good order or reported its own fault."""
+    if state.agent_exit is not None and state.cut_off is not None:
+        return Problem(state.plan.config.learner.host, state.cut_off, "the learner was there: resume the run")
     if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
         return None
     host = state.plan.config.learner.host

@@ -37,7 +37,12 @@ from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 
 
 def plan_run(
-    config: Config, run_dir: Path, started_at: float, resume: bool = False, sources: Sources | None = None
+    config: Config,
+    run_dir: Path,
+    started_at: float,
+    resume: bool = False,
+    sources: Sources | None = None,
+    is_here: bool = True,
 ) -> RunPlan:
     """Probe the env, create the algorithm, size the arena and check the machine. Writes no files.
 
@@ -47,6 +52,7 @@ def plan_run(
         started_at: `time.time()` at the start of the command.
         resume: Continue from the newest FULL checkpoint.
         sources: From the same `load`; with it an error names file and line.
+        is_here: The host `local` will be this machine: its processor, devices and memory are checked.
 
     Raises:
         ConfigError: One message that names key, value and the way out.
@@ -54,7 +60,8 @@ def plan_run(
     with _located(sources):
         workers = _workers(config)
         check_parts(config)
-        check_processor(config, workers)
+        if is_here:
+            check_processor(config, workers)
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
@@ -63,7 +70,7 @@ def plan_run(
             initial_weights_of(config.run.init_from, algorithm)
         run_dir = run_dir.expanduser().absolute()
         lineage = lineage_of(config, run_dir, resume)
-        check_machine(config, run_dir)
+        check_machine(config, run_dir, is_here)
         plan = RunPlan(
             run_id=f"{config.run.name}-{secrets.token_hex(3)}",
             run_dir=str(run_dir),
@@ -82,7 +89,7 @@ def plan_run(
             lineage=lineage,
             warnings=tuple(zero_learning_rate(config.run, algorithm)),
         )
-        if config.learner.host == LOCAL:  # elsewhere that host's agent looks when it makes the arena
+        if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)
         check_frames(plan)
         check_transport(plan)

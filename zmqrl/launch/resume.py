@@ -20,6 +20,7 @@ from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.adoption import adopt, left_by_0_1
 from zmqrl.launch.lineage import recorded_env_steps
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, read_config, read_info
+from zmqrl.launch.url_mirror import check_mirror_owner
 from zmqrl.orchestrators.make import kind_of
 
 
@@ -34,9 +35,11 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         from_scratch: The user allows the run to begin at env step 0 where no full checkpoint can be loaded.
 
     Raises:
-        ConfigError: The checkpoints belong to another run, or the run had env steps and nothing can be loaded.
+        ConfigError: The checkpoints or their copy belong to another run or to a later attempt elsewhere, or the run had
+            env steps and nothing can be loaded.
     """
     run_dir = Path(plan.run_dir)
+    check_mirror_owner(plan)
     env_steps = recorded_env_steps(run_dir)
     why = [f"its records show {env_steps} env steps"] if env_steps else []
     unseen = _look_at_old_host(plan)
@@ -89,7 +92,7 @@ def _check_full(plan: RunPlan, from_scratch: bool, why: Sequence[str], required:
     """Whether the learner has to find a FULL, and the newest that can be loaded."""
     store = make_store(plan)
     try:
-        check_owner(store, plan.store_path, plan.lineage)
+        check_owner(store.place_key, plan.store_path, store.owner(), plan.lineage)
         with unlogged():
             full = store.newest_full()
     except StoreError as error:

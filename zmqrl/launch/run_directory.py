@@ -26,7 +26,7 @@ from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
-from zmqrl.supervision.run_owner import RunOwner
+from zmqrl.supervision.run_owner import RunOwner, is_owned
 
 FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
@@ -39,12 +39,20 @@ class RunInfo(RunRecord, frozen=True):
 
     @property
     def live(self) -> bool:
-        """Whether the launcher still runs, as far as this machine can determine."""
+        """Whether the launcher still runs on this machine."""
         return (
             self.ended_at is None
             and self.host == socket.gethostname()
             and is_alive(ProcessId(self.pid, self.start_time))
         )
+
+
+def is_live(run_dir: Path, info: RunInfo) -> bool:
+    """Whether the run continues, on this machine or another: not one that has taken its directory over."""
+    now = read_info(run_dir)
+    if now is None or now.run_id != info.run_id or now.ended_at is not None:
+        return False
+    return now.live or (now.host != socket.gethostname() and is_owned(run_dir, now.run_id))
 
 
 def resume_command(run_dir: Path | str) -> str:
@@ -92,12 +100,15 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
 
-    def begin(self, plan: RunPlan, initial: bytes | None = None) -> None:
-        """Write what an attempt begins with, see `create`. ConfigError: it cannot be written; nothing is left."""
+    def begin(self, plan: RunPlan, initial: bytes | None = None, job: str | None = None) -> None:
+        """Write what an attempt begins with, see `create`. ConfigError: it cannot be written; nothing is left.
+
+        `job`: see `Orchestrator.job`.
+        """
         try:
             if self._undo is not None:
                 self._undo.begin()
-            self._begin(plan, initial)
+            self._begin(plan, initial, job)
         except OSError as error:
             self.discard()
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
@@ -125,7 +136,7 @@ class RunDirectory:
         if self._owner is not None:
             self._owner.release()
 
-    def _begin(self, plan: RunPlan, initial: bytes | None) -> None:
+    def _begin(self, plan: RunPlan, initial: bytes | None, job: str | None) -> None:
         for folder in (self.path / "logs", self.path / "checkpoints"):
             with contextlib.suppress(FileExistsError):
                 files.mkdir(str(folder))  # durable with the files below
@@ -141,6 +152,7 @@ class RunDirectory:
             preset,
             lineage=plan.lineage.id,
             attempt=plan.lineage.attempt,
+            job=job,
         )
         self.reserve_summary()
         if initial is not None:

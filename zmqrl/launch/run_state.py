@@ -24,6 +24,8 @@ Bottleneck = Literal["workers", "learner", "bus", "store"]
 BOTH_WAIT = 1.25
 """Learner and workers may wait in turns (sum 1); if both wait at once, it is what lies between them."""
 STORE_HOLDS = 0.3
+STOP = "stop"
+"""Reason of an end that was requested."""
 RETURNS_KEPT = 60
 
 
@@ -61,7 +63,7 @@ class RunState:
     failure: str | None = None
     """The first cause, once the run cannot continue."""
     refused: str | None = None
-    """The error of a process that rejected the configuration before the first stored row."""
+    """The first error of a process that rejected the configuration; None once the run has env steps without it."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
@@ -106,6 +108,11 @@ class RunState:
         return {**self.metrics, **({} if self.ended is None else msgspec.structs.asdict(self.ended))}
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the learner reported env steps or its end: from then on no refusal undoes the attempt."""
+        return self.ended is not None or bool(self.metrics.get("env_steps"))
+
+    @property
     def ready_workers(self) -> int:
         """Workers that reported READY and have not failed; in single the learner counts as one."""
         if self.plan.config.run.mode == "single":
@@ -122,6 +129,12 @@ class RunState:
     def expected_workers(self) -> int:
         """Workers of the hosts that have not failed."""
         return sum(row.workers for row in self.hosts if not row.is_gone)
+
+    @property
+    def cut_off(self) -> str | None:
+        """Why an engine had the learner's host end before the run was at its end; None: it did not."""
+        at_its_end = self.ended is not None and self.ended.reason != STOP
+        return self.hosts.learner.cause if self.finished and self.hosts.learner.is_failed and not at_its_end else None
 
     @property
     def bottleneck(self) -> Bottleneck | None:
@@ -170,6 +183,8 @@ class RunState:
     @_take.register
     def _on_metrics(self, message: agent.Metrics, event: HostEvent) -> None:
         self.metrics.update(message.values)
+        if self.has_begun:
+            self.refused = None
         mean = message.values.get("train_return_mean_100")
         if mean is not None:
             self.returns.append(float(mean))
@@ -209,7 +224,7 @@ class RunState:
             return
         self.ready.discard(event.process)
         self._last_exit[event.process] = message
-        if message.code == BAD_CONFIGURATION and not (self.ended or self.metrics.get("env_steps")):
+        if message.code == BAD_CONFIGURATION and not self.has_begun:
             self.refused = self.refused or message.cause
         if message.expected:
             self._note(event, "the run ends without a final checkpoint")
@@ -315,9 +330,8 @@ class RunState:
         row = self.hosts.greet(message.host, len(message.workers))
         if row is None:
             return
-        for worker in [worker for worker in self.workers.values() if worker.host == row.host and row.is_gone]:
-            worker.state = "ended"
-            self.ready.discard(("worker", worker.index))
+        if row.is_gone:
+            self._set_workers(row.host, "ended")
         for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))
@@ -343,10 +357,25 @@ class RunState:
         if new:
             self.problems.append(Problem(where, f"rejected {', '.join(new)}", "counted; the run continues"))
 
-    def _lose(self, loss: Loss) -> None:
-        for worker in [worker for worker in self.workers.values() if worker.host == loss.host]:
-            worker.state = "lost"
+    def drain(self, host: str) -> None:
+        """The launcher ends the part of a host that is not reached by SSH."""
+        row = self.hosts.expect(host, 0)
+        row.state = "drained"
+        self._set_workers(host, "ended")
+
+    def judge_leaving(self, now: float) -> None:
+        """Hosts that ended in order while the run continues are lost. `now` in monotonic seconds."""
+        for loss in self.hosts.stayed_away(now) if self.ended is None else ():
+            self._lose(loss)
+
+    def _set_workers(self, host: str, state: str) -> None:
+        """Of a host that is gone."""
+        for worker in [worker for worker in self.workers.values() if worker.host == host]:
+            worker.state = state
             self.ready.discard(("worker", worker.index))
+
+    def _lose(self, loss: Loss) -> None:
+        self._set_workers(loss.host, "lost")
         if loss.host == self.plan.config.learner.host:
             self.agent_fault = self.agent_fault or loss.cause
             return

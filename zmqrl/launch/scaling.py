@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.errors import ConfigError
@@ -40,10 +40,15 @@ class Scaling:
         del held[workers:]
         return tuple(held)
 
-    def try_all(self, wanted: Mapping[str, int]) -> None:
-        """Change nothing; ConfigError when one of the changes after another is unavailable."""
+    def try_all(self, wanted: Mapping[str, int], forgotten: Collection[str] = ()) -> None:
+        """Change nothing; ConfigError when one of the changes after another is unavailable.
+
+        `forgotten`: hosts that are forgotten before.
+        """
         trial = copy.copy(self)
         trial._held = {host: list(held) for host, held in self._held.items()}
+        for host in forgotten:
+            trial.forget(host)
         for host, workers in wanted.items():
             trial.scale(host, workers)
 

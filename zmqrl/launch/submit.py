@@ -11,45 +11,59 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zmqrl.config.hosts import AUTO, LOCAL
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.kinds import options_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.orchestrators.slurm import check_keys
-from zmqrl.orchestrators.slurm_commands import slurm
+from zmqrl.orchestrators.slurm_commands import OWN_JOB, slurm
 from zmqrl.orchestrators.slurm_steps import OF_A_JOB, SlurmConfig, cpus_of, nodes_needed
 
 SCRIPT, OUTPUT = "job.sh", "slurm.out"
+FOLLOW = """
+launcher=$!
+trap 'kill -TERM "$launcher"' TERM
+trap 'kill -USR1 "$launcher"' USR1
+wait "$launcher"; code=$?
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; code=$?; done  # a signal has ended the wait
+# Preempted, and ended within the grace time of its partition: Slurm requeues only what it has to end.
+if scontrol -o show job "$SLURM_JOB_ID" | grep -q ' PreemptTime=[0-9]'; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+"""
 STOP_S = 60
 """How long before its time limit the job receives SIGTERM, and stops with a checkpoint."""
 
 
-def submit(plan: RunPlan, hosts_file: Path, words: Sequence[str]) -> str:
-    """Write the script into the run directory and submit it; returns the id of the job.
+def job_script(plan: RunPlan, hosts_file: Path, words: Sequence[str]) -> str:
+    """The batch script of a run.
 
     Args:
-        plan: Of the run, which the job plans again: nothing else is written.
+        plan: Of the run, which the job plans again.
         hosts_file: hosts.yaml.
         words: Further arguments of `zmqrl launch`.
 
     Raises:
-        ConfigError: `orchestrator.kind` is not slurm, the directory cannot be written, or Slurm rejects the job.
+        ConfigError: `orchestrator.kind` is not slurm, or a key does not apply to nodes.
     """
     section = plan.config.orchestrator
     if section.kind != "slurm":
         raise ConfigError(f"orchestrator.kind: {section.kind!r}: --submit needs slurm")
     config = options_of(SlurmConfig, "orchestrator", section.options)
-    hosts = nodes_needed(plan)
-    check_keys(plan, hosts)
-    unknown = next((name for name in hosts if plan.config.hosts[name].workers == AUTO), None)
-    if unknown is not None:
-        raise ConfigError(f"hosts.{unknown}.workers: 'auto': set a number, or orchestrator.cpus_per_task")
-    run_dir = Path(plan.run_dir)
+    check_keys(plan.config, nodes_needed(plan.config))
+    return "\n".join(_lines(plan, config, hosts_file.absolute(), words)) + "\n"
+
+
+def submit(run_dir: Path, script: str) -> str:
+    """Write `script` into the run directory, and nothing else, and submit it; returns the id of the job.
+
+    Raises:
+        ConfigError: The directory cannot be written, or Slurm rejects the job.
+    """
     is_new, path = not run_dir.exists(), run_dir / SCRIPT
     try:
         files.make_directory(str(run_dir))
-        path.write_text("\n".join(script(plan, config, hosts_file.absolute(), words)) + "\n")
+        path.write_text(script)
     except OSError as error:
         raise ConfigError(f"run directory {run_dir} cannot be written: {error}") from error
     try:
@@ -62,15 +76,16 @@ def submit(plan: RunPlan, hosts_file: Path, words: Sequence[str]) -> str:
         raise ConfigError(f"orchestrator: Slurm rejects the job: {error.cause}\n   {error.mend}") from error
 
 
-def script(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence[str]) -> Iterator[str]:
-    """Lines of the batch script. `local` is the node that the launcher runs on, the first."""
-    hosts = nodes_needed(plan)
-    here = cpus_of(plan, LOCAL) if LOCAL in (plan.config.learner.host, *plan.workers) else 0
+def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence[str]) -> Iterator[str]:
+    """`local` is the node that the launcher runs on, the first."""
+    run = plan.config
+    hosts = nodes_needed(run)
+    here = cpus_of(run, LOCAL) if LOCAL in (run.learner.host, *plan.workers) else 0
     options = {
-        "job-name": f"zmqrl-{plan.config.run.name}",
+        "job-name": f"zmqrl-{run.run.name}",
         "nodes": max(1, len(hosts)),
         "ntasks-per-node": 1,
-        "cpus-per-task": config.cpus_per_task or here + max((cpus_of(plan, host) for host in hosts), default=0),
+        "cpus-per-task": config.cpus_per_task or here + max((cpus_of(run, host) for host in hosts), default=0),
         "output": f"{plan.run_dir}/{OUTPUT}",
         "open-mode": "append",
         "signal": f"B:TERM@{STOP_S}",
@@ -82,6 +97,9 @@ def script(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence
     yield "#SBATCH --requeue"
     if config.exclusive:
         yield "#SBATCH --exclusive"
-    yield from (f"#SBATCH {argument}" for argument in config.extra_args)
-    run = [sys.executable, "-m", "zmqrl", "launch", str(hosts_file), "--run-dir", plan.run_dir, "--resume", "auto"]
-    yield f"exec {shlex.join([*run, '--plain', *words])}"
+    if config.extra_args:
+        yield f"#SBATCH {shlex.join(config.extra_args)}"
+    command = [sys.executable, "-m", "zmqrl", "launch", str(hosts_file), "--run-dir", plan.run_dir, "--resume", "auto"]
+    yield f'export {OWN_JOB}="$SLURM_JOB_ID"'
+    yield f"{shlex.join([*command, '--plain', *words])} &"
+    yield FOLLOW.strip()

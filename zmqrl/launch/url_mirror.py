@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.data_stores.copies import copy_newest, fetch_object
+from zmqrl.data_stores.copies import COPIED, copy_newest, fetch_newest, fetch_object, pause_s
 from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
-from zmqrl.data_stores.object import ObjectConfig
-from zmqrl.data_stores.objects import Objects, check_writable
-from zmqrl.errors import ConfigError, StoreError, StoreRefused, WireError
+from zmqrl.data_stores.object import ObjectConfig, ObjectStore
+from zmqrl.data_stores.objects import Objects, check_url, check_writable
+from zmqrl.data_stores.owner import check_owner
+from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.launch.problem import Problem
-from zmqrl.messages.files import RunRecord, decode
 
-RECORDS = ("config.json", "run.json", "summary.json", "metrics.jsonl", INITIAL)
+RESULTS = ("summary.json", "metrics.jsonl", INITIAL)
+RECORDS = ("config.json", "run.json", *RESULTS)
 """Files of the run directory that a resume and a plot need."""
 AGAIN_S = 2.0
 """After a copy that failed."""
@@ -59,19 +60,39 @@ def check_mirror(config: Any) -> None:
             return  # the mirror reports it, and copies later
 
 
+def check_mirror_owner(plan: RunPlan) -> None:
+    """Raise `ConfigError` when the copy at `store.mirror` belongs to an attempt that has gone further elsewhere.
+
+    A service that does not answer is waited for: `UrlMirror` checks again.
+    """
+    target = target_of(plan)
+    if target is None or target.checkpoints is None:
+        return
+    try:
+        owner = ObjectStore(target.url, 1).owner()
+    except StoreError:
+        return
+    check_owner(target.key, target.url, owner, plan.lineage)
+
+
 class UrlMirror:
-    """A thread that copies the newest checkpoints and the records of a run. The newest wins; what fails is repeated."""
+    """A thread that copies the newest checkpoints and the records of a run; what fails is repeated.
+
+    Of several attempts at one URL the last one copies, and of several with one number the last that began: the others
+    read the owner record there and end.
+    """
 
     def __init__(self, plan: RunPlan, target: Target, note: Callable[[Problem], None]) -> None:
         """`note`: takes a problem for the user, from the thread."""
         self._run_dir, self._target, self._note = Path(plan.run_dir), target, note
-        self._every_s, self._attempt = plan.config.run.checkpoint_every_s, plan.lineage.attempt
-        self._objects = Objects(target.url)
+        self._every_s, self._lineage = plan.config.run.checkpoint_every_s, plan.lineage
+        self._objects, self._owned = Objects(target.url), ObjectStore(target.url, 1)
         self._copied: dict[str, str] = {}
         """Digest of each record as it was copied last."""
         self._failing_since: float | None = None
+        self._reported: set[type[Exception]] = set()
         self._was_refused = False
-        """From the first copy on: this host may have no credentials, and the learner's may."""
+        """And nothing was copied before: this host may have no credentials, and the learner's may."""
         self._ended, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._thread.start()
@@ -80,6 +101,16 @@ class UrlMirror:
     def url(self) -> str:
         """Where the copy is."""
         return self._target.url
+
+    @property
+    def content(self) -> str:
+        """What is copied."""
+        return f"the {'records' if self._target.checkpoints is None else 'newest checkpoints and records'} of the run"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still copies, or tries to."""
+        return self._thread.is_alive()
 
     def end(self) -> None:
         """The run has ended and is summed up: what is new is copied once more."""
@@ -93,32 +124,46 @@ class UrlMirror:
         return not self._thread.is_alive() and self._failing_since is None
 
     def abandon(self) -> None:
-        """Copy nothing more: the run belongs to another launcher."""
+        """Copy nothing more: the run belongs to another launcher, or the wait for the copy has ended."""
         self._abandoned.set()
         self._ended.set()
 
     def _run(self) -> None:
+        took_s = 0.0
         while not self._abandoned.is_set():
-            is_last = self._ended.is_set()
+            is_last, begun = self._ended.is_set(), time.monotonic()
             is_complete = self._try()
             if is_last and (is_complete or self._was_refused):
                 return
-            (self._abandoned if is_last else self._ended).wait(self._every_s if is_complete else AGAIN_S)
+            before_s, took_s = took_s, time.monotonic() - begun
+            # The lesser of two: one copy may have waited for the service, and used little of the connection.
+            wait_s = pause_s(self._every_s, min(before_s, took_s)) if is_complete else AGAIN_S
+            (self._abandoned if is_last else self._ended).wait(wait_s)
 
     def _try(self) -> bool:
         try:
             self._copy_all()
+        except ConfigError as error:
+            self._fail(error, "the run continues without a copy")
+            self.abandon()
+            return False
         except (StoreError, OSError) as error:
-            if self._failing_since is None:
-                self._was_refused = not self._copied and isinstance(error, StoreRefused)
-                self._failing_since = time.monotonic()
-                self._report(f"the run is not copied: {error}", "the run continues, the copy is repeated")
+            self._was_refused = not self._copied and isinstance(error, StoreRefused)
+            self._fail(error, "the run continues, the copy is repeated")
             return False
         if self._failing_since is not None:
             failed_s = time.monotonic() - self._failing_since
             self._failing_since, self._was_refused = None, False
+            self._reported.clear()
             self._report(f"the run was not copied for {failed_s:.1f} s", f"{self._target.url} is complete again")
         return True
+
+    def _fail(self, error: Exception, action: str) -> None:
+        """Report the first error of each class since the last copy: an outage may become a refusal."""
+        self._failing_since = self._failing_since or time.monotonic()
+        if type(error) not in self._reported:
+            self._reported.add(type(error))
+            self._report(f"the run is not copied: {str(error).removeprefix(f'{self._target.key}: ')}", action)
 
     def _report(self, cause: str, action: str) -> None:
         self._note(Problem(self._target.key, cause, action))
@@ -126,7 +171,7 @@ class UrlMirror:
     def _copy_all(self) -> None:
         """Listed each time: a service may have lost what it had."""
         there = self._objects.names()
-        self._check_attempt()
+        self._own()
         if self._target.checkpoints is not None:
             copy_newest(self._target.checkpoints, self._objects, there)
         for name, content in self._records():
@@ -135,15 +180,12 @@ class UrlMirror:
                 self._objects.put(name, content)
                 self._copied[name] = digest
 
-    def _check_attempt(self) -> None:
-        """StoreError when a later attempt of this run, on another machine, copies to the same place."""
-        content = self._objects.get("run.json")
-        try:
-            later = content is not None and decode(RunRecord, content).attempt > self._attempt
-        except WireError:
-            return  # it is replaced
-        if later:
-            raise StoreError(f"{self._target.url} belongs to a later attempt of this run")
+    def _own(self) -> None:
+        """Each time, as another attempt may have begun. ConfigError when it owns the copy."""
+        owner = self._owned.owner()
+        if owner != self._lineage:
+            check_owner(self._target.key, self._target.url, owner, self._lineage)
+            self._owned.set_owner(self._lineage)
 
     def _records(self) -> Iterator[tuple[str, bytes]]:
         for name in RECORDS:
@@ -164,6 +206,7 @@ def fetch(url: str, run_dir: Path, to_resume: bool) -> None:
     Raises:
         ConfigError: A run was not found, or the service does not answer. Nothing is left.
     """
+    check_url("--resume" if to_resume else "eval", url)
     with _removed_unless_complete(run_dir):
         try:
             _fetch(Objects(url), run_dir, to_resume)
@@ -185,17 +228,18 @@ def _removed_unless_complete(run_dir: Path) -> Iterator[None]:
 
 
 def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
-    names = objects.names()
-    config = objects.get("config.json") if "run.json" in names else None
-    if config is None:
+    config, run = objects.get("config.json"), objects.get("run.json")
+    if config is None or run is None:
         raise ConfigError(f"{objects.url} is not a copy of a run: config.json and run.json were not found there")
     stored, has_checkpoints = _in_run_directory(config, objects.url)
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if name in RECORDS:
-            fetch_object(objects, name, run_dir / name)
-        elif has_checkpoints and name.endswith(".safetensors") and (to_resume or not name.startswith("full-")):
-            fetch_object(objects, name, run_dir / "checkpoints" / name)
+    if has_checkpoints:
+        kinds = [kind for kind in COPIED if to_resume or kind != "full-"]
+        fetch_newest(objects, kinds, run_dir / "checkpoints")
+    for name in RESULTS:
+        fetch_object(objects, name, run_dir / name)
+    # Last, and in this order: with them a directory is a run that can be resumed, and that has its lineage.
+    (run_dir / "run.json").write_bytes(run)
     (run_dir / "config.json").write_bytes(stored)
 
 

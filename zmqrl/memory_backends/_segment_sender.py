@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import TransportError
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent
 from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.segment_transports.make import make_transport
+from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.segment_transports.seal import Sealing
 from zmqrl.segment_transports.zmq import ZmqTransport
 from zmqrl.wire.sockets import connect
@@ -53,8 +54,8 @@ class SealedSender:
 
 def make_sender(boot: Boot, context: zmq.Context[Any]) -> SegmentTransport | SealedSender:
     """What a worker without an arena sends its segments to."""
-    transport = make_transport(boot.plan)
-    if not isinstance(transport, ZmqTransport):
-        return SealedSender(boot, transport)
+    if boot.plan.config.segment_transport.kind != BUS:
+        return SealedSender(boot, make_transport(boot.plan))
+    transport = ZmqTransport(NO_KEYS, boot.plan)
     transport.use(connect(context, zmq.PUSH, boot.endpoints.segments, boot.keys))
     return transport

@@ -172,7 +172,8 @@ class ZmqSink(LeasedSink):
             send(self._descriptors, pack_descriptors(self._index, self._spawn, refs))
         else:
             for ref in refs:
-                self._sender.send(self._remote.frames(self._index, self._spawn, ref))
+                if not self._sender.send(self._remote.frames(self._index, self._spawn, ref)):
+                    break  # a carrier that is away may take seconds to say so; all that is sealed is sent again
         self._resend_at = time.monotonic() + RESEND_HEARTBEATS * self._heartbeat_s
 
     def _is_new_broker(self) -> bool:

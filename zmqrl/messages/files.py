@@ -86,6 +86,8 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
     lineage: Text | None = None
     """Id of the lineage, which all attempts share; None: the last attempt was of zmqrl 0.1."""
     attempt: Count = 1
+    job: Text | None = None
+    """The engine's job that ends with the launcher (`--submit`); `down` ends it from any machine."""
 
 
 FILES: Mapping[str, type[Struct]] = {

@@ -49,6 +49,9 @@ class Told:
     """Its lines that are not events, by reason."""
 
 
+INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
+
+
 class Agent(ABC):
     """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
 
@@ -56,7 +59,8 @@ class Agent(ABC):
         """`warn` is called by the reader thread, with the host and a text for the user."""
         self.boot, self.host, self.warn = boot, boot.host, warn
         self.told = Told()
-        self._is_booted = False
+        self._boot_lock = threading.Lock()
+        self._is_booted = self._is_refused = False
 
     @abstractmethod
     def lines(self) -> Iterable[str]:
@@ -71,20 +75,28 @@ class Agent(ABC):
         here, there = versions(), handshake.versions
         wrong = refusals(here, there)
         if wrong:
-            mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {self.host}"
+            mend = INSTALL.format(host=self.host)
             raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
             raise HostFailed(self.host, processor, "exclude it with --limit")
         for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
             self.warn(self.host, difference)
-        self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
-        self._is_booted = True  # after: the main thread has leases to send at any moment
+        with self._boot_lock:
+            if not self._is_refused:
+                self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+                self._is_booted = True  # after: the main thread has leases to send at any moment
 
     @property
     def is_booted(self) -> bool:
         """Whether it was accepted and has its boot; before that nothing of the run is on its host."""
         return self._is_booted
+
+    def refuse_boot(self) -> bool:
+        """Whether it has no boot; it gets none from now on."""
+        with self._boot_lock:
+            self._is_refused = True
+            return not self._is_booted
 
     def send(self, command: messages.Command) -> None:
         """A command, once it has its boot, which is the first line that it reads."""
@@ -102,6 +114,10 @@ class Agent(ABC):
     def cut_off(self) -> HostFailed | None:
         """Why its engine ended it after its handshake, where the engine reports that."""
         return None
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """It has no boot, and nothing to lose."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -149,6 +165,9 @@ class PipedAgent(Agent):
         said = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
         cause = ": ".join([f"the host agent exited with code {code} before its handshake", *said])
         return HostFailed(self.host, cause, f"see {self.log}")
+
+    def terminate(self) -> None:
+        self.process.terminate()
 
     def kill(self) -> None:
         self.process.kill()
@@ -210,6 +229,9 @@ class AgentsOrchestrator(Orchestrator, ABC):
 
     def undeploy(self, grace_s: float) -> Teardown:
         agents = list(self.agents.values())
+        for agent in agents:
+            if agent.refuse_boot() and agent.wait(0.0) is None:
+                agent.terminate()
         steps: tuple[tuple[messages.Command, float], ...] = ((messages.Stop(), grace_s), (messages.Kill(), KILL_WAIT_S))
         for command, wait_s in steps:
             running = [agent for agent in agents if agent.wait(0.0) is None]
@@ -256,6 +278,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         if agent.told.refused:
             self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
         code = agent.wait(KILL_WAIT_S)
+        if self._is_superseded(agent):
+            return
         why = agent.cut_off() if introduced else agent.silent_end(code)
         if why is not None:
             self.put(agent.host, messages.HostUnusable(why.cause, why.mend))
@@ -273,7 +297,13 @@ class AgentsOrchestrator(Orchestrator, ABC):
             return
         self._said(agent, event)
 
+    def _is_superseded(self, agent: Agent) -> bool:
+        """Another agent of its host has been started: its end is not the end of the host's part."""
+        return self.agents.get(agent.host, agent) is not agent
+
     def _said(self, agent: Agent, event: messages.AgentEvent) -> None:
+        if self._is_superseded(agent) and isinstance(event, messages.LeaseLost | messages.Unreachable):
+            return
         if not isinstance(event, messages.ProcessReport):
             if isinstance(event, messages.Finished):
                 agent.told.finished = event
@@ -290,7 +320,7 @@ def _handshake(host: str, line: str) -> messages.Handshake:
     try:
         return handshake(line)
     except WireError as error:
-        mend = f"install this version there: zmqrl setup HOSTS.yaml --limit {host}"
+        mend = INSTALL.format(host=host)
         raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", mend) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from zmqrl.config.hosts import filled
 from zmqrl.config.kinds import NoKeys
-from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
@@ -78,6 +78,11 @@ class Orchestrator(ABC):
         """
         del config, plan
 
+    @property
+    def job(self) -> str | None:
+        """The engine's job that was made for this launcher and ends with it; `end_job` takes it on any machine."""
+        return None
+
     @abstractmethod
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         """Begin to start an agent on each host; never waits for a remote one.
@@ -122,6 +127,12 @@ class Orchestrator(ABC):
             yield host, HostFailed(host, f"{cls.__name__} reaches hosts in a run only", "check the host in another way")
 
     @classmethod
+    def neighbours(cls, config: Any) -> Neighbours:
+        """What another user's run on a host means: an error, or a warning where hosts are shared by design."""
+        del config
+        return "refused"
+
+    @classmethod
     def cores(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
         """Cores of hosts with `workers: auto`, before a run is planned; a host that does not answer is left out."""
         from zmqrl.orchestrators.on_hosts import cores_over
@@ -137,6 +148,18 @@ class Orchestrator(ABC):
 
         sections = {host: cls.section(run, host) for host in hosts}
         yield from reap_over(cls.shells(config, run, hosts), sections, run_id, grace_s, run.learner.host)
+
+    @classmethod
+    def end_job(cls, config: Any, job: str, wait_s: float) -> Reaped:
+        """End a launcher in its `job`, and verify it. HostFailed.
+
+        Args:
+            config: A `Config`.
+            job: What `job` was on the launcher's machine.
+            wait_s: How long the launcher may take to end its run.
+        """
+        del config, wait_s
+        raise HostFailed("launcher", f"{cls.__name__} cannot end the job {job}", "end it by the commands of its engine")
 
     @classmethod
     def bring_left(cls, config: Any, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:

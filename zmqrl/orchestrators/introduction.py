@@ -19,6 +19,8 @@ from zmqrl.supervision.process_table import identify
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium")
+SLURM_NODE = "SLURMD_NODENAME"
+"""Slurm's name of the node, where it differs from the machine's."""
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 
@@ -30,7 +32,7 @@ def introduction(public: str = "") -> str:
         pid=os.getpid(),
         time=time.time(),
         start_time=None if me is None else me.start_time,
-        node=socket.gethostname(),
+        node=os.environ.get(SLURM_NODE) or socket.gethostname(),
         user=_user(),
         cores=physical_cores(Path("/sys/devices/system/cpu")),
         public=public,

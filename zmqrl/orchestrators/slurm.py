@@ -6,8 +6,10 @@ confirms the end: it kills every process of a step, and `squeue` lists the steps
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.agents import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown
@@ -39,9 +41,12 @@ from zmqrl.orchestrators.slurm_steps import (
     nodes_of,
     section_of,
     srun,
+    workers_of,
 )
 
 REASON_EVERY_S = 2.0
+SIGNAL_AGAIN_S = 1.5
+"""The launcher takes signals within a second of the first as the same."""
 PROBE_S = 5
 """How long a probe of `zmqrl doctor` waits for resources."""
 NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
@@ -55,13 +60,24 @@ class SlurmAgent(PipedAgent):
     """One job step, by its name."""
 
     def __init__(
-        self, boot: Boot, warn: Warn, command: Sequence[str], log: Path, listing: Listing, reap: Callable[[], Ended]
+        self,
+        boot: Boot,
+        warn: Warn,
+        command: Sequence[str],
+        log: Path,
+        listing: Listing,
+        reap: Callable[[str | None], Ended],
     ) -> None:
-        """`reap` ends what is left of the run on the node, by another job."""
+        """`reap` ends what is left of the run on the node that it is given, by another job."""
         self.name = name_of(boot.plan.run_id, boot.host)
         self._listing, self._reap = listing, reap
+        self._node: str | None = None
         self._log_start = log.stat().st_size if log.is_file() else 0
         super().__init__(boot, warn, command, log)
+
+    def introduced(self, handshake: Handshake) -> None:
+        self._node = handshake.node
+        super().introduced(handshake)
 
     def remaining(self) -> Sequence[str]:
         return self._listing.ids(self.host, self.name)
@@ -74,7 +90,7 @@ class SlurmAgent(PipedAgent):
         ended = super().end()
         if not self.is_booted or self.told.finished is not None or self.cut_off() is not None:
             return ended
-        reaped = self._reap()
+        reaped = self._reap(self._node)
         return Ended((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
@@ -114,9 +130,10 @@ class SlurmOrchestrator(PipedOrchestrator):
         super().__init__(config, plan)
         self._listing = Listing()
         self._closed = threading.Event()
+        self._reporter: threading.Thread | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._hosts = nodes_needed(plan)
-        check_keys(plan, self._hosts)
+        self._hosts = nodes_needed(plan.config)
+        check_keys(plan.config, self._hosts)
         self._allocation = Allocation.own()
         try:
             self._nodes = nodes_of(self._hosts, self._allocation)
@@ -126,14 +143,19 @@ class SlurmOrchestrator(PipedOrchestrator):
         except HostFailed as error:
             raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
 
+    @property
+    def job(self) -> str | None:
+        return os.environ.get(slurm_commands.OWN_JOB)
+
     def _step(self, host: str) -> list[str]:
-        name, cpus = name_of(self.plan.run_id, host), cpus_of(self.plan, host)
+        name, cpus = name_of(self.plan.run_id, host), cpus_of(self.plan.config, host)
         return list(srun(self.config, self.plan.config, host, self._nodes[host], name, cpus, self._allocation))
 
     def _check_accepted(self) -> None:
         """Slurm examines the job of the learner's host, and that of the host with most workers of the others."""
         learner = [host for host in self._hosts if host == self.plan.config.learner.host]
-        others = sorted((host for host in self._hosts if host not in learner), key=lambda host: -self._workers(host))
+        others = [host for host in self._hosts if host not in learner]
+        others.sort(key=lambda host: -workers_of(self.plan.config, host))
         for host in (*learner, *others[:1]):
             try:
                 slurm(host, *self._step(host), "--test-only", "true")
@@ -144,9 +166,6 @@ class SlurmOrchestrator(PipedOrchestrator):
                     f"   its options: {words}\n   {error.mend}"
                 ) from error
 
-    def _workers(self, host: str) -> int:
-        return self.plan.workers.get(host, 0)
-
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self._warn_of_few_cpus(boots)
         super().deploy(boots)
@@ -155,15 +174,18 @@ class SlurmOrchestrator(PipedOrchestrator):
 
     def agent(self, boot: Boot) -> SlurmAgent:
         """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
-        neighbours: Neighbours = "refused" if self.config.exclusive else "warned"
+        neighbours = self.neighbours(self.config)
         boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
         command = agent_command(self.section(self.plan.config, boot.host), boot.plan.run_id)
         words = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
         return SlurmAgent(boot, self.warn, words, self.log_of(boot.host), self._listing, partial(self._reap, boot.host))
 
-    def _reap(self, host: str) -> Ended:
-        shell = PipedShell(host, self.prefix(self.config, self.plan.config, host))
-        return ended_over(shell, self.section(self.plan.config, host), self.plan.run_id, host)
+    def _reap(self, host: str, node: str | None) -> Ended:
+        """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
+        run = self.plan.config
+        words = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)
+        shell = PipedShell(host, [*words, f"--immediate={PROBE_S}"])
+        return ended_over(shell, self.section(run, host), self.plan.run_id, host)
 
     def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
         if self._allocation is None:
@@ -173,11 +195,13 @@ class SlurmOrchestrator(PipedOrchestrator):
             has = self._allocation.nodes[node]
             if has < workers:
                 text = f"the allocation {self._allocation.job} has {has} CPUs on {node} for {workers} workers"
-                self.warn(host, f"{text}; allocate more with --cpus-per-task={cpus_of(self.plan, host)}")
+                self.warn(host, f"{text}; allocate more with --cpus-per-task={cpus_of(self.plan.config, host)}")
 
     def _watch_pending(self) -> None:
         """Reports why jobs wait, and cancels what is pending when this process ends."""
-        threading.Thread(target=self._report_pending, name="pending jobs", daemon=True).start()
+        if self._reporter is None or not self._reporter.is_alive():
+            self._reporter = threading.Thread(target=self._report_pending, name="pending jobs", daemon=True)
+            self._reporter.start()
         if self._watchdog is None and self._hosts:
             names = ",".join(name_of(self.plan.run_id, host) for host in self._hosts)
             self._watchdog = subprocess.Popen(
@@ -192,7 +216,8 @@ class SlurmOrchestrator(PipedOrchestrator):
         """A thread: jobs that wait for resources, each with Slurm's reason, once per reason."""
         reported: dict[str, str] = {}
         while not self._closed.wait(REASON_EVERY_S):
-            waiting = [a for a in list(self.agents.values()) if isinstance(a, SlurmAgent) and not a.is_booted]
+            agents = [agent for agent in list(self.agents.values()) if isinstance(agent, SlurmAgent)]
+            waiting = [agent for agent in agents if not agent.is_booted and agent.wait(0.0) is None]
             try:
                 reasons = slurm_commands.pending_reasons() if waiting else {}
             except HostFailed:
@@ -209,12 +234,9 @@ class SlurmOrchestrator(PipedOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._closed.set()
-        for agent in self.agents.values():
-            if isinstance(agent, SlurmAgent) and not agent.is_booted and agent.wait(0.0) is None:
-                agent.process.terminate()  # pending, or its agent has not started yet: it has nothing to lose
         teardown = super().undeploy(grace_s)
         if self._watchdog is not None:
-            self._watchdog.communicate(timeout=slurm_commands.ANSWER_S)
+            _ended(self._watchdog, slurm_commands.ANSWER_S)
             self._watchdog = None
         return teardown
 
@@ -227,21 +249,35 @@ class SlurmOrchestrator(PipedOrchestrator):
 
     @classmethod
     def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> list[str]:
-        """A job or step of one CPU, which waits `PROBE_S` for resources."""
-        allocation = Allocation.own()
-        nodes = nodes_of([name for name, each in run.hosts.items() if name != LOCAL and not each.manual], allocation)
-        words = srun(config, run, host, nodes.get(host, host), f"zmqrl-check-{host}", 1, allocation)
-        return [*words, f"--immediate={PROBE_S}"]
+        """A job or step with the CPUs of the host's part, which waits `PROBE_S` for resources."""
+        return cls._prefixes(config, run, [host])[host]
+
+    @classmethod
+    def _prefixes(cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]) -> dict[str, list[str]]:
+        allocation, found = Allocation.own(), {}
+        nodes = nodes_of(list(dict.fromkeys([*nodes_needed(run), *hosts])), allocation)
+        for host in hosts:
+            words = srun(config, run, host, nodes[host], _probe_name(host), cpus_of(run, host), allocation)
+            found[host] = [*words, f"--immediate={PROBE_S}"]
+        return found
 
     @classmethod
     def shells(
         cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]
     ) -> Iterator[tuple[str, PipedShell | HostFailed]]:
-        for host in hosts:
-            try:
-                yield host, PipedShell(host, cls.prefix(config, run, host))
-            except HostFailed as error:
-                yield host, HostFailed(host, error.cause, error.mend)
+        try:
+            prefixes = cls._prefixes(config, run, hosts)
+        except HostFailed as error:
+            yield from ((host, HostFailed(host, error.cause, error.mend)) for host in hosts)
+        except ConfigError as error:
+            mend = "run this command outside of the allocation, or in a larger one"
+            yield from ((host, HostFailed(host, str(error), mend)) for host in hosts)
+        else:
+            yield from ((host, PipedShell(host, prefixes[host])) for host in hosts)
+
+    @classmethod
+    def neighbours(cls, config: SlurmConfig) -> Neighbours:
+        return "refused" if config.exclusive else "warned"
 
     @classmethod
     def cores(cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
@@ -249,8 +285,8 @@ class SlurmOrchestrator(PipedOrchestrator):
         try:
             allocation = Allocation.own()
             if allocation is not None:
-                found = nodes_of([name for name in run.hosts if name != LOCAL], allocation)
-                return {host: allocation.nodes[found[host] or ""] for host in hosts}
+                found = nodes_of(nodes_needed(run), allocation)
+                return {host: allocation.nodes[found[host] or ""] for host in hosts if host in found}
             known = slurm_commands.physical_cores()
         except HostFailed as error:
             raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
@@ -293,10 +329,36 @@ class SlurmOrchestrator(PipedOrchestrator):
             ended = seen[host] - killed[host] - left[host]
             yield host, Reaped(_named(ended), _named(killed[host] - left[host]), _named(left[host]))
 
+    @classmethod
+    def end_job(cls, config: SlurmConfig, job: str, wait_s: float) -> Reaped:
+        """As a second Ctrl-C does. A job that does not end, or waits to be started again, is cancelled."""
+        del config
+        who, started = (f"Slurm job {job}",), time.monotonic()
+        signal_at = started
+        if slurm_commands.state_of(job) is None:
+            return Reaped()
+        while (state := slurm_commands.state_of(job)) not in (None, slurm_commands.PENDING):
+            now = time.monotonic()
+            if now > started + wait_s:
+                break
+            if now >= signal_at:
+                slurm_commands.signal_script(job, "TERM")
+                signal_at = now + (SIGNAL_AGAIN_S if signal_at == started else wait_s)
+            time.sleep(CANCEL_AGAIN_S)  # Slurm has no event for the end of a job
+        if state is None:
+            return Reaped(ended=who)
+        until = time.monotonic() + CANCEL_S
+        slurm_commands.signal_script(job, "KILL")  # `scancel` alone has Slurm wait for its KillWait
+        slurm_commands.cancel([job])
+        while slurm_commands.state_of(job) is not None:
+            if time.monotonic() > until:
+                return Reaped(left=who)
+            time.sleep(CANCEL_AGAIN_S)
+        return Reaped(killed=who)
 
-def check_keys(plan: RunPlan, hosts: Sequence[str]) -> None:
+
+def check_keys(config: RunConfig, hosts: Sequence[str]) -> None:
     """Raise `ConfigError` for keys of hosts.yaml that do not apply to nodes."""
-    config = plan.config
     for host in hosts:
         key = next((key for key in NOT_USED if getattr(section_of(config, host), key) not in (None, False)), None)
         if key is not None:
@@ -318,6 +380,19 @@ def _check_shared(run_dir: str) -> str:
     place = shlex.quote(run_dir)
     text = shlex.quote(f"the run directory {run_dir} is not shared with this node: choose another --run-dir")
     return f"[ -e {place}/run.json ] || {{ echo {text} >&2; exit 1; }}"
+
+
+def _probe_name(host: str) -> str:
+    return f"zmqrl-check-{host}"
+
+
+def _ended(watchdog: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """It ends with its stdin, and at its deadline with everything that it started."""
+    try:
+        watchdog.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(watchdog.pid, signal.SIGKILL)
+        watchdog.communicate()
 
 
 def _named(ids: set[str]) -> tuple[str, ...]:

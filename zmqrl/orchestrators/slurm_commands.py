@@ -17,7 +17,13 @@ ANSWER_S = 15.0
 """How long slurmctld may take to answer a command."""
 LISTED_FOR_S = 0.25
 """All hosts of a run share one listing: `squeue` loads the controller of a whole cluster."""
+FAILED_FOR_S = 5.0
+"""And one failure: else each host waits `ANSWER_S` for a controller that does not answer."""
+OWN_JOB = "ZMQRL_JOB"
+"""The variable in which the script of `--submit` passes on the id of the job, which is the launcher's alone."""
 ALLOCATION, NODES, CPUS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_PER_NODE"
+COMPLETING, PENDING = "COMPLETING", "PENDING"
+SQUEUE = ("squeue", "-h", "-u")
 NOTHING = "No error"
 NOISE = ("srun: ", "sbatch: ", "error: ", "fatal: ", "allocation failure: ")
 
@@ -89,29 +95,62 @@ class Listing:
     """Jobs and steps of this user by name, at most `LISTED_FOR_S` old. Any thread."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _at: float = -LISTED_FOR_S
-    _ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _until: float = 0.0
+    """Monotonic time for which the answer counts."""
+    _answer: Mapping[str, Sequence[str]] | HostFailed = field(default_factory=dict)
 
     def ids(self, host: str, name: str) -> Sequence[str]:
         """Of a name: jobs, and steps within other jobs. HostFailed when Slurm does not answer."""
         with self._lock:
-            if time.monotonic() - self._at > LISTED_FOR_S:
-                self._ids, self._at = _listed(host), time.monotonic()
-            return self._ids.get(name, ())
+            if time.monotonic() > self._until:
+                self._ask(host)
+            if isinstance(self._answer, HostFailed):
+                raise HostFailed(host, self._answer.cause, self._answer.mend) from self._answer
+            return self._answer.get(name, ())
+
+    def _ask(self, host: str) -> None:
+        try:
+            self._answer, kept_s = _listed(host), LISTED_FOR_S
+        except HostFailed as error:
+            self._answer, kept_s = error, FAILED_FOR_S
+        self._until = time.monotonic() + kept_s
+
+
+def state_of(job: str) -> str | None:
+    """Of a job of this user; None: it has ended, or only the site's epilog runs. HostFailed."""
+    jobs, _ = _jobs_and_steps("launcher")
+    return next((state for found, state, _ in jobs if found == job), None)
+
+
+def _jobs_and_steps(host: str) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
+    """Jobs (id, state, name) and steps (id, name) of this user.
+
+    A job that is COMPLETING without a step is left out: its processes have ended, and the site's epilog runs.
+    """
+    user = str(os.getuid())
+    rows = [line.strip().split(" ", 2) for line in slurm(host, *SQUEUE, user, "-o", "%i %T %j").splitlines()]
+    steps = [line.strip().partition(" ") for line in slurm(host, *SQUEUE, user, "-s", "-o", "%i %j").splitlines()]
+    with_steps = {step.partition(".")[0] for step, _, _ in steps}
+    jobs = [(job, state, name) for job, state, name in rows if state != COMPLETING or job in with_steps]
+    return jobs, [(step, name) for step, _, name in steps]
 
 
 def _listed(host: str) -> Mapping[str, Sequence[str]]:
     """Steps of a job of the same name are left out: they end with it."""
+    jobs, steps = _jobs_and_steps(host)
     found: defaultdict[str, list[str]] = defaultdict(list)
-    user = str(os.getuid())
-    for line in slurm(host, "squeue", "-h", "-u", user, "-o", "%i %j").splitlines():
-        job, _, name = line.strip().partition(" ")
+    for job, _, name in jobs:
         found[name].append(job)
-    for line in slurm(host, "squeue", "-h", "-s", "-u", user, "-o", "%i %j").splitlines():
-        step, _, name = line.strip().partition(" ")
+    for step, name in steps:
         if step.partition(".")[0] not in found[name]:
             found[name].append(step)
     return found
+
+
+def signal_script(job: str, name: str) -> None:
+    """A signal to the script of a batch job; one that has ended is ignored."""
+    with contextlib.suppress(HostFailed):
+        slurm("launcher", "scancel", "--quiet", "--batch", f"--signal={name}", job)
 
 
 def cancel(ids: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import FORBID_UNKNOWN, Config, HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.orchestrators import slurm_commands
@@ -81,16 +80,24 @@ def name_of(run_id: str, host: str) -> str:
     return f"zmqrl-{run_id}-{host}"
 
 
-def nodes_needed(plan: RunPlan) -> list[str]:
-    """The hosts that are nodes of Slurm, the learner's first."""
-    taking_part = dict.fromkeys([plan.config.learner.host, *(host for host, count in plan.workers.items() if count)])
-    return [host for host in taking_part if host != LOCAL and not section_of(plan.config, host).manual]
+def nodes_needed(run: Config) -> list[str]:
+    """The hosts that are nodes of Slurm, the learner's first; every mapping of hosts to nodes takes this order."""
+    taking_part = dict.fromkeys([run.learner.host, *(host for host in run.hosts if workers_of(run, host))])
+    return [host for host in taking_part if host != LOCAL and not section_of(run, host).manual]
 
 
-def cpus_of(plan: RunPlan, host: str) -> int:
+def workers_of(run: Config, host: str) -> int:
+    """Rollout workers of a host; one for `auto`, the least that it means."""
+    if run.run.mode == "single" or host not in run.hosts:
+        return 0
+    workers = run.hosts[host].workers
+    return workers if isinstance(workers, int) else 1
+
+
+def cpus_of(run: Config, host: str) -> int:
     """CPUs that the processes of a host keep busy."""
-    learner = LEARNER_CPUS if host == plan.config.learner.host else 0
-    return max(1, plan.workers.get(host, 0) + learner)
+    learner = LEARNER_CPUS if host == run.learner.host else 0
+    return max(1, workers_of(run, host) + learner)
 
 
 def nodes_of(hosts: Sequence[str], allocation: Allocation | None) -> dict[str, str | None]:

@@ -79,6 +79,9 @@ class SshAgent(Agent):
     def wait(self, timeout_s: float) -> int | None:
         return self._channel.exit_status(timeout_s)
 
+    def terminate(self) -> None:
+        self._channel.close()
+
     def kill(self) -> None:
         """With its stdin closed it ends within 3 s; what does not is the reaper's."""
         self._channel.close()

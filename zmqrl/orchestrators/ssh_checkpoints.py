@@ -13,6 +13,7 @@ from pathlib import Path
 
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores import files, tensors
+from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
@@ -25,8 +26,6 @@ MIRRORED: Mapping[str, int] = {"full-": 2, "best-": 1}
 """Kinds that are copied while the run is running, and how many of each are kept here."""
 KEPT: Mapping[str, int] = {"v": 1, **MIRRORED}
 """As `MIRRORED`, at the end of the run."""
-BUSY_SHARE = 0.2
-"""The most of the time that copying may take of the connection."""
 CLOSE_S = 3.0
 
 
@@ -140,8 +139,8 @@ class Mirror:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        pause_s, failing = self._every_s, False
-        while not self._closed.wait(pause_s) and self._connection.is_alive():
+        wait_s, failing = self._every_s, False
+        while not self._closed.wait(wait_s) and self._connection.is_alive():
             begun = time.monotonic()
             try:
                 bring(self._connection, self._folder, self._checkpoints, MIRRORED)
@@ -154,7 +153,7 @@ class Mirror:
                         f"the host's checkpoints are not copied to {self._checkpoints}: {why}; the copy is retried",
                     )
                 failing = True
-            pause_s = max(self._every_s, (time.monotonic() - begun) * (1 / BUSY_SHARE - 1))
+            wait_s = pause_s(self._every_s, time.monotonic() - begun)
 
 
 def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:

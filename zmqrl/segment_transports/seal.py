@@ -17,6 +17,7 @@ from zmq.utils import z85
 
 from zmqrl.config.plan import Keys
 from zmqrl.errors import WireError
+from zmqrl.wire.admission import Admission
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 KEY_BYTES = DIGEST_BYTES = 32
 NO_KEY = bytes(KEY_BYTES)
 PERSON = b"zmqrl-segment"
-UNKNOWN_KEY, WRONG_SEAL = "unknown key", "wrong seal"
-"""Reasons under which the broker counts what it refuses."""
+WRONG_SEAL = "wrong seal"
+"""Reason under which the broker counts what it refuses; keys that it does not know: `admission.UNKNOWN_KEY`."""
 
 
 class Sealing:
@@ -34,7 +35,7 @@ class Sealing:
     def __init__(self, run_id: str, keys: Keys | None) -> None:
         self._run_id = run_id
         self._public = NO_KEY if keys is None else z85.decode(keys.public)
-        self._secret = b"" if keys is None else _shared(keys.secret, keys.server_public)
+        self._secret = b"" if keys is None else _shared(keys.secret, keys.server)
 
     def seal(self, frames: Sequence[Buffer]) -> list[Buffer]:
         """The message that travels: the seal, then `frames`."""
@@ -44,9 +45,9 @@ class Sealing:
 class Opening:
     """The broker's side."""
 
-    def __init__(self, run_id: str, keys: Keys | None) -> None:
-        """`keys`: the broker's. The allow-list is looked up for each message: a key may be revoked meanwhile."""
-        self._run_id, self._keys = run_id, keys
+    def __init__(self, run_id: str, keys: Keys | None, admission: Admission) -> None:
+        """`keys`: the broker's. `admission`: looked up at each message, because a key may be revoked meanwhile."""
+        self._run_id, self._keys, self._admission = run_id, keys, admission
         self._secrets: dict[str, bytes] = {}
 
     def open(self, frames: Sequence[Buffer]) -> str:
@@ -63,11 +64,9 @@ class Opening:
         if self._keys is None:
             return "", b""
         name = z85.encode(public).decode()
-        host = self._keys.allowed.get(name)
-        if host is None:
-            raise WireError(UNKNOWN_KEY, name)
+        host = self._admission.host_of(name)
         if name not in self._secrets:
-            self._secrets[name] = _shared(self._keys.server_secret, name)
+            self._secrets[name] = _shared(self._keys.secret, name)
         return host, self._secrets[name]
 
 

@@ -123,6 +123,27 @@ class RunOwner:
             file.write(_encoded(record))
 
 
+def is_owned(run_dir: Path, run_id: str) -> bool:
+    """Whether a live launcher of the run owns `run_dir`; on another host it is watched, `SILENT_PERIODS` at most."""
+    folder = run_dir / FOLDER
+    try:
+        number = _newest(folder)
+        first, since = _content(folder, number), time.monotonic()
+        record = _decoded(first)
+        if record is None or record.run_id != run_id or record.released:
+            return False
+        if record.is_here:
+            return record.is_alive
+        while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
+            time.sleep(LOOK_EVERY_S)  # a file is all that two hosts share
+            now = _decoded(_content(folder, number))
+            if now is not None and now != record:
+                return not now.released
+    except OSError:
+        return False
+    return False
+
+
 def check_owner(run_dir: Path, run_id: str) -> None:
     """Raise `ConfigError` when another run has taken `run_dir` over.
 

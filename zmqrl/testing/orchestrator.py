@@ -36,6 +36,8 @@ DEPLOY_S, COMMAND_S, MONITOR_S = 2.0, 0.5, 1.0
 GRACE_S = 12.0
 GONE_S = 5.0
 """Within this no process is left."""
+EARLY_GRACE_S = 20.0
+"""Of an `undeploy` that needs none."""
 RUN_S = 120.0
 ENDLESS = 1_000_000_000
 SETTINGS: Mapping[str, Any] = {
@@ -213,11 +215,14 @@ def no_call_waits_for_a_host(make: HostsMaker) -> None:
 
 
 def an_early_end_leaves_nothing(make: HostsMaker) -> None:
-    """`undeploy` directly after `deploy` ends what is being started, on every host."""
+    """`undeploy` directly after `deploy` ends what is being started, on every host, and gives it no grace."""
     with deployed(make) as run:
         run.deploy()
-        teardown = run.undeploy(0.1)
+        begun = time.monotonic()
+        teardown = run.undeploy(EARLY_GRACE_S)
+        took_s = time.monotonic() - begun
         assert teardown.left == (), teardown
+        assert took_s < EARLY_GRACE_S / 2, f"undeploy took {took_s:.1f} s"
         run.await_gone()
 
 

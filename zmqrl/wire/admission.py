@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 
 from zmqrl.errors import WireError
-from zmqrl.types import AllowList
+from zmqrl.types import AllowList, HostKey
 
 UNKNOWN_KEY = "unknown key"
 """Why a connection or a message is refused: its key is not on the list, or no longer."""
@@ -29,13 +30,17 @@ class Admission:
         """Of the list that is followed."""
         return self._allowed.serial
 
-    def replace(self, newest: AllowList) -> list[str] | None:
-        """Follow `newest`. Returns the hosts that left, or came back with another agent; None when it is not newer."""
-        if newest.serial <= self._allowed.serial:
-            return None
-        before, self._allowed = self._allowed, newest
-        remaining = set(newest.hosts.values())
-        return [key.host for key in before.hosts.values() if key not in remaining]
+    @property
+    def hosts(self) -> Set[HostKey]:
+        """Who participates: a host that came back with another agent has another incarnation."""
+        return frozenset(self._allowed.hosts.values())
+
+    def replace(self, newest: AllowList) -> bool:
+        """Follow `newest`, if it is newer."""
+        is_newer = newest.serial > self._allowed.serial
+        if is_newer:
+            self._allowed = newest
+        return is_newer
 
     def may_connect(self, public: str, to_enrol: bool) -> bool:
         """Whether a connection with this key is accepted. `to_enrol`: to a socket that takes enrolments."""

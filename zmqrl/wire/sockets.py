@@ -24,13 +24,16 @@ KEEPALIVE_S = 10
 """TCP's own: a peer whose machine is gone is found, also where nothing is sent. A stalled process is not touched."""
 
 
-def make_socket(context: zmq.Context[Any], kind: int) -> zmq.Socket[Any]:
-    """A socket that drops what is unsent when it is closed: what matters is sent again by the protocol."""
+def make_socket(context: zmq.Context[Any], kind: int, most: int = HIGH_WATER_MARK) -> zmq.Socket[Any]:
+    """A socket that drops what is unsent when it is closed: what matters is sent again by the protocol.
+
+    `most`: messages that wait in it.
+    """
     socket: zmq.Socket[Any] = context.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
-        (zmq.SNDHWM, HIGH_WATER_MARK),
-        (zmq.RCVHWM, HIGH_WATER_MARK),
+        (zmq.SNDHWM, most),
+        (zmq.RCVHWM, most),
         (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
         (zmq.RECONNECT_IVL, RECONNECT_MS),
         (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),

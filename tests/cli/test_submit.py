@@ -1,0 +1,50 @@
+"""`zmqrl launch --submit`: the script of the job, and what is decided on the login node."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.commands import Command
+from tests.system.slurm_runs import configuration
+
+
+@pytest.fixture
+def submit(zmqrl: Command, tmp_path: Path) -> Any:
+    """`launch --submit --dry-run` with these sections, and further arguments."""
+
+    def run(*words: str, **sections: Any) -> Any:
+        (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(configuration(**sections)))
+        return zmqrl("launch", tmp_path / "hosts.yaml", "--submit", "--dry-run", "--run-dir", tmp_path / "run", *words)
+
+    return run
+
+
+def test_a_dry_run_shows_the_plan_and_the_script_and_writes_nothing(submit: Any, tmp_path: Path) -> None:
+    done = submit("--resume", "auto", "--from-scratch", orchestrator={"extra_args": ["--comment", "a b", "--mem=1G"]})
+    assert done.code == 0, done.err
+    assert "processes on n1: worker-0, worker-1" in done.out
+    script = done.out.partition("#!/bin/sh\n")[2].splitlines()
+    assert "#SBATCH --comment 'a b' --mem=1G" in script
+    (launch,) = [shlex.split(line) for line in script if " launch " in line]
+    assert launch[launch.index("--resume") + 1] == "auto" and "--from-scratch" in launch
+    assert not (tmp_path / "run").exists()
+
+
+def test_from_scratch_needs_a_run_to_resume(submit: Any) -> None:
+    done = submit("--from-scratch")
+    assert done.code == 2 and "--resume auto" in done.err
+
+
+def test_the_device_of_the_node_is_not_looked_for_on_the_login_node(submit: Any) -> None:
+    done = submit(learner={"device": "cuda"}, orchestrator={"gres": "gpu:1"})
+    assert done.code == 0 and "#SBATCH --gres=gpu:1" in done.out, done.err
+
+
+def test_the_cores_of_the_login_node_are_not_those_of_the_job(submit: Any) -> None:
+    done = submit(hosts={"local": {}, "n1": {"workers": 2}}, min_workers=1)
+    assert done.code == 2 and "hosts.local.workers: 'auto'" in done.err and "number" in done.err, done.err

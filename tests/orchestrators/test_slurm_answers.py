@@ -1,0 +1,147 @@
+"""The kind slurm without a cluster: which node a host has, and what is made of each answer of Slurm, also of none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.slurm_runs import configuration
+from tests.waiting import until
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import HostFailed
+from zmqrl.launch.boots import boots
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.messages.agent import AgentExited
+from zmqrl.orchestrators import slurm_commands
+from zmqrl.orchestrators.slurm import SlurmOrchestrator
+from zmqrl.orchestrators.slurm_commands import Allocation, Listing
+from zmqrl.orchestrators.slurm_steps import SlurmConfig
+
+SILENT_S = 0.3
+HOSTS = {
+    "left": {"workers": 2},
+    "idle": {"workers": 0},
+    "off": {"workers": 1, "manual": True},
+    "right": {"workers": 1},
+}
+
+
+def plan_of(tmp_path: Path, **sections: Any) -> RunPlan:
+    return plan_run(load(overrides=configuration(**sections)).config, tmp_path / "run", time.time())
+
+
+@pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def within(nodes: dict[str, int]) -> None:
+        monkeypatch.setattr(Allocation, "own", classmethod(lambda cls: Allocation("7", nodes)))
+
+    return within
+
+
+def test_a_host_has_the_same_node_in_the_run_the_doctor_and_the_count_of_cores(allocated: Any, tmp_path: Path) -> None:
+    allocated({"x1": 8, "x2": 4})
+    plan = plan_of(tmp_path, hosts=HOSTS, learner={"host": "right"}, min_workers=2)
+    config = SlurmConfig()
+    orchestrator = SlurmOrchestrator(config, plan)
+    ours = {host: node_in(orchestrator._step(host)) for host in ("left", "right")}
+    assert ours == {"right": "x1", "left": "x2"}
+    shells = dict(SlurmOrchestrator.shells(config, plan.config, ["left", "right"]))
+    assert {host: node_in(shell.words("true")) for host, shell in shells.items()} == ours  # type: ignore[union-attr]
+    assert SlurmOrchestrator.cores(config, plan.config, ["left", "right"]) == {"left": 4, "right": 8}
+
+
+def node_in(words: list[str]) -> str:
+    (node,) = [word.partition("=")[2] for word in words if word.startswith("--nodelist=")]
+    return node
+
+
+def test_the_probe_of_a_host_has_the_cpus_of_its_part_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slurm_commands, "known_nodes", lambda: {"n1"})
+    plan = plan_of(tmp_path, learner={"host": "n1"}, hosts={"n1": {"workers": 4}})
+    assert "--cpus-per-task=6" in SlurmOrchestrator.prefix(SlurmConfig(), plan.config, "n1")
+
+
+def test_each_host_is_told_that_the_allocation_is_too_small(allocated: Any, tmp_path: Path) -> None:
+    allocated({"x1": 8})
+    config = plan_of(tmp_path).config
+    found = dict(SlurmOrchestrator.shells(SlurmConfig(), config, ["n1", "n2"]))
+    assert list(found) == ["n1", "n2"]
+    for failed in found.values():
+        assert isinstance(failed, HostFailed) and "has 1 node (x1)" in failed.cause
+
+
+@pytest.fixture
+def squeue(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What squeue answers for jobs, and with -s for steps; the list of the questions."""
+
+    def answers(jobs: str | None, steps: str = "") -> list[tuple[str, ...]]:
+        asked: list[tuple[str, ...]] = []
+
+        def slurm(host: str, *command: str) -> str:
+            asked.append(command)
+            if jobs is None:
+                raise HostFailed(host, "squeue did not answer", "scontrol ping")
+            return steps if "-s" in command else jobs
+
+        monkeypatch.setattr(slurm_commands, "slurm", slurm)
+        return asked
+
+    return answers
+
+
+def test_a_job_in_its_epilog_has_ended_and_one_with_a_step_has_not(squeue: Any) -> None:
+    squeue("1 COMPLETING a\n2 COMPLETING b\n3 RUNNING c d\n4 PENDING e\n", "2.0 b\n9.1 f\n3.batch batch\n")
+    listing = Listing()
+    assert {name: list(listing.ids("n1", name)) for name in ("a", "b", "c d", "e", "f")} == {
+        "a": [], "b": ["2"], "c d": ["3"], "e": ["4"], "f": ["9.1"],
+    }  # fmt: skip
+
+
+def test_a_controller_that_does_not_answer_is_waited_for_once(squeue: Any) -> None:
+    asked, listing = squeue(None), Listing()
+    for host in ("n1", "n2"):
+        with pytest.raises(HostFailed, match=f"{host}: squeue did not answer"):
+            listing.ids(host, "any")
+    assert len(asked) == 1
+
+
+def test_an_end_without_an_answer_of_slurm_is_unreachable_and_reaps_the_node_that_slurm_chose(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The commands of Slurm are stand-ins: squeue hangs, and srun runs its command here."""
+    log, python = tmp_path / "srun.log", tmp_path / "python"
+    run = f'#!/bin/sh\necho "$@" >> {log}\nwhile [ "$1" != sh ]; do shift; done\nSLURMD_NODENAME=n7 exec "$@"\n'
+    commands = {"sinfo": "#!/bin/sh\necho n7\n", "squeue": "#!/bin/sh\nexec sleep 60\n", "srun": run}
+    for name, text in commands.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    python.write_text(f"#!/bin/sh\n{sys.executable} -m zmqrl.orchestrators.introduction\nhead -n1 > /dev/null\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_commands, "ANSWER_S", SILENT_S)
+    monkeypatch.setattr(SlurmOrchestrator, "_check_accepted", lambda self: None)
+    plan = plan_of(tmp_path, hosts={"left": {"workers": 4, "python": str(python)}})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    orchestrator = SlurmOrchestrator(SlurmConfig(), plan)
+    orchestrator.deploy({"left": boots(plan)["left"]})
+    seen: list[Any] = []
+    until(lambda: has_ended(orchestrator, seen), lambda: seen)
+    teardown = orchestrator.undeploy(1.0)
+    assert all("left/? (unreachable" in left for left in teardown.left) and len(teardown.left) == 2, teardown
+    step, reaper = log.read_text().splitlines()
+    assert "--nodelist" not in step and "--nodelist=n7" in reaper
+
+
+def has_ended(orchestrator: SlurmOrchestrator, seen: list[Any]) -> bool:
+    seen += orchestrator.monitor(0.1)
+    return any(isinstance(event.event, AgentExited) for event in seen)
