@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
+INSTALL = "install it on this host, or set PYTHONPATH (for another host: hosts.HOST.env.PYTHONPATH)"
+"""The module of a kind, or one that it imports."""
 
 
 def load(kind: str, package: str, base: type[T]) -> Any:
@@ -64,10 +66,16 @@ def concrete(module: str, base: type[T]) -> Iterator[type[T]]:
 
 def _by_path(path: str, base: type[T]) -> Any:
     module_name, _, attribute = path.partition(":")
+    refused = f"{path!r} cannot be loaded as a {base.__name__}"
     try:
         found = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{refused}: {error}; {INSTALL}") from error
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{path!r} cannot be loaded as a {base.__name__}: {error}") from error
-    if not (inspect.isclass(found) and issubclass(found, base) and not inspect.isabstract(found)):
-        raise ConfigError(f"{path!r} is not a concrete {base.__name__}: found {found!r}")
+        raise ConfigError(f"{refused}: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise ConfigError(f"{path!r} is not a subclass of {base.__name__}: found {found!r}")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise ConfigError(f"{path!r} is not a complete {base.__name__}: these methods are not defined: {missing}")
     return found

@@ -123,7 +123,7 @@ def test_on_a_machine_that_is_shared_by_design_another_users_run_is_a_warning(
     with registered(boot_of(tmp_path, "warned"), "", told.append, folder):
         assert len(files(folder)) == 2
     (warning,) = told
-    assert warning.startswith("node01: shared with run walker-6a2b of user nobody")
+    assert warning.startswith("shared with run walker-6a2b of user nobody")
 
 
 def test_ones_own_other_run_is_a_warning(folder: Path, tmp_path: Path, own: int) -> None:
@@ -132,7 +132,9 @@ def test_ones_own_other_run_is_a_warning(folder: Path, tmp_path: Path, own: int)
     with registered(boot_of(tmp_path), "10.0.0.7", told.append, folder):
         assert {entry.launcher for entry in HostLock(folder).entries()} == {"lap", "10.0.0.7"}
     (warning,) = told
-    assert "run mine-7f3c" in warning
+    assert warning.startswith("another run of yours is active on this host: run mine-7f3c"), (
+        "the launcher adds the host"
+    )
     assert "`zmqrl down mine-7f3c`" in warning
 
 

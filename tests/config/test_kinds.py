@@ -30,6 +30,10 @@ class ShelfConfig:
     floor: int
     room: str = "north"
 
+    def __post_init__(self) -> None:
+        if self.room == "attic" and self.floor < 3:
+            raise ValueError("the attic is on floor 3")
+
 
 class Shelf(DirectoryStore):
     """A user's store."""
@@ -71,6 +75,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("memory_backend: {kind: zmq, x: 1}", ":1: memory_backend.x: unknown key (value 1);"),
         (f"store: {{kind: '{HERE}:Shelf', floor: 2, rooom: s}}", ":1: store.rooom: unknown key (value 's'); did you mean 'room'?"),
         (f"store: {{kind: '{HERE}:Shelf', floor: two}}", ":1: store.floor: 'two': must be a valid integer"),
+        (f"store: {{kind: '{HERE}:Shelf', floor: 2, room: attic}}", ":1: store: the attic is on floor 3"),
         (f"store: {{kind: '{HERE}:Shelf'}}", ":1: store.floor: required key is missing"),
         (f"algorithm: {{kind: '{HERE}:Mine', gama: 1}}", ":1: algorithm.gama: unknown key (value 1); did you mean 'gamma'?"),
     ],

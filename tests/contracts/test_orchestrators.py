@@ -65,17 +65,17 @@ def ssh_hosts(lab: Lab) -> RunCheck:
 def cluster() -> Iterator[Slurm]:
     with slurm_or_skip(2) as cluster:
         yield cluster
-        cluster.await_idle()
 
 
 @pytest.fixture
-def slurm_hosts(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCheck:
+def slurm_hosts(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunCheck]:
     """A job for each of two nodes."""
     for name, value in cluster.environment().items():
         monkeypatch.setenv(name, value)
     nodes = {node: {"workers": 1} for node in cluster.nodes}
     hosts = Hosts(tmp_path, {"orchestrator": {"kind": "slurm"}, "hosts": {"local": {"workers": 0}, **nodes}})
-    return lambda check: check(lambda: hosts)
+    yield lambda check: check(lambda: hosts)
+    cluster.await_idle()
 
 
 @pytest.mark.parametrize("check", ORCHESTRATOR, ids=name_of)

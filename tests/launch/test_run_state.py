@@ -96,14 +96,14 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
     tell(state, "ready", role="learner", index=0)
     ready_before = state.all_ready
     exit_of = {"role": "worker", "index": 0, "pid": 1, "code": None, "expected": False}
-    tell(state, "exit", **exit_of, cause="signal SIGKILL", detail={}, log="x.log", log_tail=["last words"])
+    tell(state, "exit", **exit_of, cause="signal SIGKILL", detail={}, log="/far/x.log", log_tail=["last words"])
     tell(state, "restart", role="worker", index=0, in_s=0.5)
     assert (ready_before, state.all_ready) == (True, False)
     (problem,) = state.problems
     assert str(problem).splitlines() == [
         "local/worker-0: signal SIGKILL",
         "    last words",
-        "  log: x.log",
+        f"  log: {state.plan.run_dir}/logs/local-worker-0.log",
         "  restarting in 0.5 s, the last restart within 600 s (restart.max 1)",
     ]
 

@@ -57,7 +57,7 @@ class Recording(Machines):
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
 def test_of_an_orchestrator(check: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if check in (orchestrator.a_stop_command_ends_the_run, orchestrator.a_killed_worker_is_started_again):
-        monkeypatch.setattr(orchestrator, "START_S", 15.0)
+        monkeypatch.setattr(orchestrator, "START_S", 6.0)
     monkeypatch.setattr(orchestrator, "GONE_S", 2.0)
     kind, machines = f"{defects.__name__}:{CASES[check].__name__}", Recording()
     hosts = Hosts(tmp_path, {"orchestrator": {"kind": kind}, "hosts": {"local": {"workers": 1}}}, machines)

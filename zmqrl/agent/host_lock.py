@@ -56,7 +56,7 @@ def _acquired(lock: HostLock, entry: Entry, neighbours: Neighbours) -> list[str]
         return lock.acquire(entry, neighbours)
     except OSError as error:  # a full disk keeps nobody from the host
         LOG.warning("this run is not registered on this machine: %s", error)
-        unseen = f"{entry.host}: this run is not visible to other users: {error}"
+        unseen = f"this run is not visible to other users: {error}"
         return [] if neighbours == "ignored" else [unseen]
 
 
@@ -74,7 +74,7 @@ class HostLock:
         """Register `entry`; bounded by `SETTLE_S`.
 
         Returns:
-            Warnings that name the other runs on this host.
+            Warnings that name the other runs on this host, and not the host.
 
         Raises:
             ConfigError: A live run of another user is here, and `neighbours` is refused.
@@ -98,7 +98,7 @@ class HostLock:
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
         if neighbours == "ignored":
             return []
-        return [*([_warning(entry, own)] if own else []), *([_shared(entry, others)] if others else [])]
+        return [*([_warning(own)] if own else []), *([_shared(others)] if others else [])]
 
     def release(self, entry: Entry) -> None:
         """Leave the register. Never raises."""
@@ -190,11 +190,11 @@ def _busy(entry: Entry, others: list[Entry]) -> str:
     )
 
 
-def _shared(entry: Entry, others: list[Entry]) -> str:
-    return f"{entry.host}: shared with {'; '.join(map(str, others[:3]))}; both will be slower"
+def _shared(others: list[Entry]) -> str:
+    return f"shared with {'; '.join(map(str, others[:3]))}; both will be slower"
 
 
-def _warning(entry: Entry, own: list[Entry]) -> str:
+def _warning(own: list[Entry]) -> str:
     runs = "; ".join(map(str, own[:3]))
     stop = f"stop it: `zmqrl down {own[0].run_id}`"
-    return f"{entry.host}: another run of yours is active on this host: {runs}; both will be slower; {stop}"
+    return f"another run of yours is active on this host: {runs}; both will be slower; {stop}"

@@ -133,6 +133,8 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     if isinstance(node, Branch):
         if errors[0]["type"] == "missing":
             full, what = (*full, *(str(part) for part in unused)), "required key is missing"
+        elif errors[0]["type"] == "value_error":
+            what = _said(errors[:1])
         else:
             what = f"{_said(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
@@ -162,6 +164,9 @@ def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], N
 
 
 def _said(errors: list[ErrorDetails]) -> str:
+    raised = [str(error["ctx"]["error"]) for error in errors if error["type"] == "value_error"]
+    if raised:  # by a `__post_init__`
+        return raised[0]
     texts = []
     for error in errors:
         text = error["msg"].removeprefix("Input ").removeprefix("should ")

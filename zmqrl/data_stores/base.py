@@ -38,17 +38,16 @@ class Full:
 class DataStore(ABC):
     """Checkpoints by version. One writer (the learner; the evaluator writes only best), many readers.
 
-    Every write is a temporary file in the same place, then a rename: a name that exists is whole.
-    The content of a name never changes (a retired file may be written again under another name); nothing is unpickled.
-    Reads retry EIO, ENOENT and ESTALE until their deadline, by listing the place, and always check the digest; a file
-    that does not verify is never returned.
+    A checkpoint appears whole or not at all, and its content never changes. `read` repeats what may succeed later until
+    its deadline. Every method that reads verifies the digest; content that does not verify is never returned, and
+    nothing is unpickled.
     """
 
     Config: ClassVar[type[Any]] = NoKeys
     """Frozen dataclass of the keys of the kind; in files they are next to `kind` in the section `store`."""
 
     place_key: ClassVar[str] = "store.path"
-    """The key that names the place, for messages."""
+    """The key of the configuration that names the place, for messages: of `owner`, and of another lineage there."""
 
     def __init__(self, place: str, keep: int, config: Any) -> None:
         """Open it; nothing is read or written yet.
@@ -127,7 +126,7 @@ class DataStore(ABC):
     def save_full(self, full: Full, durable: bool) -> int:
         """Write FULL, return its bytes. It survives the process; with `durable` also a power cut once this returns.
 
-        The last durable FULL is kept until the next one is durable, whatever is written between them.
+        The last two durable FULL are kept, whatever is written after them (`retire`).
         """
 
     def sync_full(self, version: Version) -> None:
@@ -136,14 +135,15 @@ class DataStore(ABC):
 
     @abstractmethod
     def newest_full(self) -> Full | None:
-        """The newest FULL that verifies; a truncated or corrupt one is passed over.
+        """The newest FULL that verifies; a truncated or corrupt one is passed over, and an older one is returned.
 
-        None when there never was one, or the only one is damaged: the run then starts from scratch. StoreError when
-        several exist and none can be loaded, or the listing failed: a start from scratch is not a resume.
+        None when there is none. StoreError when some exist and none can be loaded, or the listing failed: a start from
+        scratch is not a resume. Where a crash can tear the first FULL of a run, a single damaged one is None too, and
+        `passed_over` names it.
         """
 
     def passed_over(self) -> list[str]:
-        """Damaged files that were not loaded since the last call, and why: for the user."""
+        """Damaged FULL and best versions that were not loaded since the last call, and why: for the user."""
         return []
 
     def damaged(self) -> Mapping[str, str]:
@@ -152,7 +152,10 @@ class DataStore(ABC):
 
     @abstractmethod
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        """Keep `content` (weights as read) as the best so far, fsynced; the previous one is kept as a backup."""
+        """Keep `content` (weights as read) as the best so far. It is durable before an earlier one is deleted.
+
+        A kind may keep the previous one, which `best` returns when the newest is damaged.
+        """
 
     @abstractmethod
     def best(self) -> tuple[Version, bytes, float] | None:
@@ -197,9 +200,14 @@ class DataStore(ABC):
     def retire(self) -> None:
         """Delete what retention no longer keeps. Late, cheap.
 
-        Retained: the newest `keep` versions, best, the last two FULL, and the last two durable FULL.
+        Retained: the newest `keep` versions, best, the last two FULL, and the last two durable FULL. A superseded
+        version stays for about 2 s, since hosts may be reading it; where it is gone, they read the next one.
         """
 
     def finish(self) -> None:
-        """The writer has finished: apply retention and delete temporary files."""
+        """The learner has finished: apply retention, without waiting, and delete its temporary files.
+
+        The evaluator may be writing still: its temporary files stay. Not called when the learner is killed: `retire`
+        of the next one deletes what is left.
+        """
         self.retire()

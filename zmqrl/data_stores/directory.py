@@ -65,7 +65,7 @@ IN_RUN_DIRECTORY = DirectoryConfig()
 
 
 class DirectoryStore(DataStore):
-    """One directory; made on the first write."""
+    """One directory; made on the first write. Every write is a temporary file in it, then a rename."""
 
     Config = DirectoryConfig
 

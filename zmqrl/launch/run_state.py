@@ -291,9 +291,7 @@ class RunState:
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
         """Something failed that killed no process."""
-        role, index = event.process
-        log = Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log"
-        self.problems.append(Problem(event.where, message.cause, message.done, log=str(log)))
+        self.problems.append(Problem(event.where, message.cause, message.done, log=self._log_of(event)))
 
     @_take.register
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
@@ -396,6 +394,11 @@ class RunState:
         if event.host == self.plan.config.learner.host:
             self.agent_exit = 1 if message.code is None else message.code
 
+    def _log_of(self, event: HostEvent) -> str:
+        """In the run directory, where the logs of other hosts arrive; the agent names the file on its own host."""
+        role, index = event.process
+        return str(Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log")
+
     def _note(self, event: HostEvent, done_about_it: str, cause: str = "ended") -> None:
         """`cause`: of a process whose end was not reported."""
         died = self._last_exit.get(event.process)
@@ -408,7 +411,7 @@ class RunState:
                 cause=died.cause,
                 done_about_it=done_about_it,
                 detail=died.detail,
-                log=died.log,
+                log=self._log_of(event),
                 log_tail=tuple(died.log_tail),
             )
         )

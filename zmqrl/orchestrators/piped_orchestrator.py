@@ -38,6 +38,9 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
     def prefix(cls, config: Any, run: RunConfig, host: str) -> Sequence[str]:
         """The command that runs its further arguments on `host`, with its stdin and stdout. HostFailed.
 
+        Called when an agent is started, and for `workers: auto`, `down` and `doctor`. `Config` or `__init__` refuse a
+        wrong value before that.
+
         Args:
             config: A `Config`.
             run: The whole configuration.

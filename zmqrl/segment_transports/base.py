@@ -47,7 +47,9 @@ class SegmentTransport(ABC):
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Hand one message over to the carrier. A worker's main thread calls it; no env is stepped meanwhile.
 
-        The buffers stay as they are after the call. It should return within `limits.heartbeat_s`.
+        The buffers stay as they are after the call. It should return within `limits.heartbeat_s`. A worker may send
+        before the first `receive` of the broker: that is False, or the carrier keeps the message, for some seconds;
+        `TransportError` comes after that.
 
         Returns:
             False when the carrier cannot take the message now; it is sent again in any case until it is acknowledged.
@@ -61,5 +63,8 @@ class SegmentTransport(ABC):
         """
 
     def close(self) -> None:
-        """Release the connection. In the broker also remove what the run has left at the carrier. Called once."""
+        """Release the connection. In the broker also remove what the run has left at the carrier.
+
+        Called once; not called when the process is killed: what is left must not harm another run.
+        """
         return

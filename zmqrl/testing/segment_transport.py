@@ -69,26 +69,21 @@ def whole_messages_arrive(make: TransportMaker) -> None:
         [b"large", np.random.Generator(np.random.Philox(1)).integers(0, 255, 3_000_000).astype(np.uint8)],
     ]
     with make(plan_of("whole")) as ends:
-        for message in sent:
-            _send(ends, message)
-        found = _received(ends, len(sent))
+        found = _carried(ends, sent)
     assert sorted(found) == sorted([bytes(frame) for frame in message] for message in sent)
 
 
 def many_messages_arrive(make: TransportMaker) -> None:
-    """More than one call of `receive` returns."""
+    """More than one call of `receive` returns, and more than the carrier may hold: `send` then returns False."""
     with make(plan_of("many")) as ends:
-        for number in range(500):
-            _send(ends, [number.to_bytes(4, "big"), b"x" * 2000])
-        found = _received(ends, 500)
+        found = _carried(ends, [[number.to_bytes(4, "big"), b"x" * 2000] for number in range(500)])
     assert sorted(int.from_bytes(message[0], "big") for message in found) == list(range(500))
 
 
 def waiting_ends_in_time(make: TransportMaker) -> None:
     """Without messages after `timeout_s`; with one as soon as it is there."""
     with make(plan_of("wait")) as ends:
-        _send(ends, [b"first"])
-        _received(ends, 1)
+        _carried(ends, [[b"first"]])
         begun = time.monotonic()
         assert list(ends.receiver.receive(TURN_S)) == []
         assert time.monotonic() - begun < TURN_S + MARGIN_S
@@ -103,9 +98,8 @@ def waiting_ends_in_time(make: TransportMaker) -> None:
 def runs_are_kept_apart(make: TransportMaker) -> None:
     """Two runs over one carrier."""
     with make(plan_of("a")) as first, make(plan_of("b")) as second:
-        _send(first, [b"of a"])
-        _send(second, [b"of b"])
-        assert (_received(first, 1), _received(second, 1)) == ([[b"of a"]], [[b"of b"]])
+        of_a, of_b = _sent(first, [b"of a"]), _sent(second, [b"of b"])
+        assert (_received(first, 1, of_a), _received(second, 1, of_b)) == ([[b"of a"]], [[b"of b"]])
         assert list(first.receiver.receive(TURN_S)) == []
 
 
@@ -118,17 +112,30 @@ SEGMENT_TRANSPORT = (
 )
 
 
-def _send(ends: Ends, message: Sequence[Any]) -> None:
+def _carried(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
+    """What is received of `messages`."""
+    meanwhile = [message for sent in messages for message in _sent(ends, sent)]
+    return _received(ends, len(messages), meanwhile)
+
+
+def _sent(ends: Ends, message: Sequence[Any]) -> list[list[bytes]]:
+    """Hand `message` over; what was received until the carrier took it."""
+    found: list[list[bytes]] = []
     until = time.monotonic() + WAIT_S
     while not ends.sender.send(message):
-        assert time.monotonic() < until, f"not taken within {WAIT_S:g} s"
-        ends.receiver.receive(0.0)
+        assert time.monotonic() < until, f"send returned False for {WAIT_S:g} s, while the other end received"
+        found += _copied(ends.receiver.receive(TURN_S))
+    return found
 
 
-def _received(ends: Ends, count: int) -> list[list[bytes]]:
-    found: list[list[bytes]] = []
+def _received(ends: Ends, count: int, found: list[list[bytes]]) -> list[list[bytes]]:
+    """`found` and what follows, until these are `count` messages."""
     until = time.monotonic() + WAIT_S
     while len(found) < count:
         assert time.monotonic() < until, f"{len(found)} of {count} messages within {WAIT_S:g} s"
-        found += [[bytes(frame) for frame in frames] for frames in ends.receiver.receive(TURN_S)]
+        found = found + _copied(ends.receiver.receive(TURN_S))
     return found
+
+
+def _copied(messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
+    return [[bytes(frame) for frame in frames] for frames in messages]
