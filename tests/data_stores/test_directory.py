@@ -6,11 +6,12 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 
-from zmqrl.data_stores import directory
+from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError
@@ -22,6 +23,32 @@ WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mean": np.
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[DirectoryStore, Path]:
     return DirectoryStore(str(tmp_path / "s"), 2), tmp_path / "s"
+
+
+def test_a_reader_that_is_overtaken_by_retention_does_not_get_another_version(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retired file is written again: whoever has it open reads the content of a later version."""
+    store, path = files
+    reader = DirectoryStore(str(path), 2)
+    monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
+    store.save(Version(0, 0), {"n": np.full(3, 0)}, {})
+    opened: list[str] = []
+
+    def overtaken(name: str, mode: str) -> IO[bytes]:
+        file = open(name, mode)  # noqa: SIM115 - as `open` does
+        if not opened:
+            for n in range(1, 9):
+                store.save(Version(0, n), {"n": np.full(3, n)}, {})
+                store.retire()
+        opened.append(name)
+        return file
+
+    monkeypatch.setattr(directory, "open", overtaken, raising=False)
+    assert reader.newest() is None, "the only version that was listed is gone"
+    version, content = reader.newest() or pytest.fail("there are versions")
+    assert tensors.parse(content)[0]["n"].tolist() == [version.n] * 3
+    assert opened[0].endswith("v0-0.safetensors")
 
 
 def test_a_version_is_not_deleted_right_after_it_was_superseded(files: tuple[DirectoryStore, Path]) -> None:

@@ -179,7 +179,7 @@ def test_hosts_without_namespaces_serve_too() -> None:
         assert lab.hosts[0].port != lab.hosts[1].port
         assert ssh(lab, 1, "echo $((6 * 7))") == "42"
         ssh(lab, 1, "setsid sleep 1236 >/dev/null 2>&1 </dev/null & ")
-        assert lab.hosts[1].processes("sleep 1236")
+        until(lambda: lab.hosts[1].processes("sleep 1236"), "the process that was started")
         assert not lab.hosts[0].processes("sleep 1236")
         lab.hosts[1].kill_sshd()
         assert not talks(lab, 1)

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.messages.agent import Command, Exited, Stop
 from zmqrl.orchestrators.agents import Ended
@@ -48,6 +50,12 @@ class EndsLate(LocalOrchestrator):
     """The first `undeploy` does nothing."""
 
     is_first = True
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        super().deploy(boots)
+        for agent in self.agents.values():  # a process that was just started has no command line for a moment
+            pid = agent.process.pid  # type: ignore[attr-defined]
+            until(Path(f"/proc/{pid}/cmdline").read_bytes, "the command line of an agent")
 
     def undeploy(self, grace_s: float) -> Teardown:
         self.is_first, first = False, self.is_first

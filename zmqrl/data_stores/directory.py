@@ -291,8 +291,12 @@ class DirectoryStore(DataStore):
     def _content(self, name: str) -> bytes:
         if os.path.basename(name) != name:
             raise StoreError(f"{name!r} is not a key of a store")
-        with open(self._path(name), "rb") as file:
-            return file.read()
+        path = self._path(name)
+        while True:
+            with open(path, "rb") as file:
+                content = file.read()
+                if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
+                    return content  # else it was retired, and maybe written again as another version, while it was read
 
     def _read_whole(self, name: str) -> bytes:
         """As `_content`, with patience for what a network file system gets over."""
