@@ -101,6 +101,11 @@ def _fulls(names: list[str]) -> list[int]:
     return sorted(int(stem.rpartition("-")[2]) for stem in stems if stem.startswith("full-"))
 
 
+def _has_records(names: list[str]) -> bool:
+    """Whether the first copy is complete: checkpoints are copied before records."""
+    return {"config.json", "run.json"} <= {Path(name).name for name in names}
+
+
 def _is_complete(run: TrainRun, server: S3Server, lineage: str) -> bool:
     """Whether the newest checkpoints of a run that has ended, and its records, are copied."""
     names = {Path(name).name for name in server.names(f"runs/{lineage}/")}
@@ -115,8 +120,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
     """And nothing that zmqrl writes or sends has the credentials."""
     run = begin(tmp_path / "lost", *SETTINGS, f"store.mirror={MIRROR}")
     copy = f"runs/{run.lineage()}/"
-    run.wait_for(lambda: max(_fulls(service.names(copy)), default=0) >= 3)
-    run.process.send_signal(signal.SIGKILL)
+    run.wait_for(lambda: _has_records(names := service.names(copy)) and max(_fulls(names), default=0) >= 3)
     run.cut_short()
     shutil.rmtree(run.run_dir)
     at = max(_fulls(service.names(copy)))
@@ -172,7 +176,7 @@ def test_the_last_copy_is_made_when_the_server_returns(tmp_path: Path, begin: Be
     own.start()
     code, out, err = run.end()
     assert (code, run.summary()["status"]) == (0, "done"), out + err
-    until(lambda: _is_complete(run, own, lineage), "the copy")
+    until(lambda: _is_complete(run, own, lineage), lambda: f"the copy: {err}")
 
 
 @pytest.mark.parametrize(("changes", "settings", "named"), [

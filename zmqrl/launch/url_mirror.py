@@ -29,6 +29,8 @@ RECORDS = ("config.json", "run.json", *RESULTS)
 """Files of the run directory that a resume and a plot need."""
 AGAIN_S = 2.0
 """After a copy that failed."""
+REFUSALS = 2
+"""After so many the last copy is not waited for: a service that starts again refuses for a moment."""
 LOOK_S = 0.1
 
 
@@ -91,8 +93,8 @@ class UrlMirror:
         """Digest of each record as it was copied last."""
         self._failing_since: float | None = None
         self._reported: set[type[Exception]] = set()
-        self._was_refused = False
-        """And nothing was copied before: this host may have no credentials, and the learner's may."""
+        self._refusals = 0
+        """In a row, when nothing was copied before: this host may have no credentials, and the learner's may."""
         self._ended, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._thread.start()
@@ -133,7 +135,7 @@ class UrlMirror:
         while not self._abandoned.is_set():
             is_last, begun = self._ended.is_set(), time.monotonic()
             is_complete = self._try()
-            if is_last and (is_complete or self._was_refused):
+            if is_last and (is_complete or self._refusals >= REFUSALS):
                 return
             before_s, took_s = took_s, time.monotonic() - begun
             # The lesser of two: one copy may have waited for the service, and used little of the connection.
@@ -148,12 +150,12 @@ class UrlMirror:
             self.abandon()
             return False
         except (StoreError, OSError) as error:
-            self._was_refused = not self._copied and isinstance(error, StoreRefused)
+            self._refusals = self._refusals + 1 if not self._copied and isinstance(error, StoreRefused) else 0
             self._fail(error, "the run continues, the copy is repeated")
             return False
         if self._failing_since is not None:
             failed_s = time.monotonic() - self._failing_since
-            self._failing_since, self._was_refused = None, False
+            self._failing_since, self._refusals = None, 0
             self._reported.clear()
             self._report(f"the run was not copied for {failed_s:.1f} s", f"{self._target.url} is complete again")
         return True
