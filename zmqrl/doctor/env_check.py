@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.utils.env_checker import check_env
 from msgspec import structs
 
@@ -20,6 +19,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import make_single, probe
+from zmqrl.envs.random_actions import random_actions
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import ZmqrlError
 from zmqrl.messages.doctor import EnvFacts
@@ -84,23 +84,13 @@ def _spaces(spec: EnvSpec) -> str:
     return f"{words(spec.observation)} -> {words(spec.action)}"
 
 
-def _actions(spec: EnvSpec, num_envs: int, generator: np.random.Generator) -> Array:
-    action = spec.action
-    if action.kind == "discrete":
-        return generator.integers(0, action.n, num_envs)
-    if not action.low:
-        return generator.normal(size=(num_envs, *action.shape)).astype(action.dtype)
-    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
-    return generator.uniform(low, high, (num_envs, *action.shape)).astype(action.dtype)
-
-
 def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: Mode, seed: int) -> float:
     """Env steps of one process without a policy."""
     env = make_vector_env(section, spec, mode, seed, 0)
     try:
         env.start()
         generator = stream(seed, "doctor")
-        chosen = [_actions(spec, section.num_envs, generator) for _ in range(64)]
+        chosen = [random_actions(spec, section.num_envs, generator) for _ in range(64)]
         for step in range(WARM_UP_STEPS):
             env.step(chosen[step])
         begun, steps = time.perf_counter(), 0
@@ -143,7 +133,7 @@ def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: flo
     try:
         seen.append(env.start().copy())
         while len(actions) < WALK_STEPS and (passed() < 1 or len(actions) < LEAST_STEPS):
-            actions.append(_actions(spec, WALK_ENVS, generator))
+            actions.append(random_actions(spec, WALK_ENVS, generator))
             step = env.step(actions[-1])
             seen.append(step.obs.copy())
             in_time = passed() < 0.5 and len(actions) <= WALK_STEPS // 2

@@ -655,7 +655,7 @@ class Hold(_Command, frozen=True, tag="hold"):
 
 
 class Allow(_Command, frozen=True, tag="allow"):
-    """Who may participate from other hosts. A host that is no longer in it has ended or is cut off.
+    """Who may participate from other hosts. A host that is no longer in it has ended or is lost.
 
     Launcher to the agent of the learner's host, which sends it on to the broker and gives it to every new one: when
     a host joins, or is lost.

@@ -12,6 +12,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import Env, make_single, probe
+from zmqrl.envs.random_actions import random_actions
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, EnvSpec, Mode, SegmentId, Version
@@ -98,7 +99,7 @@ def a_reset_forgets_the_past(make: EnvMaker) -> None:
     """`reset(seed=...)` gives the same episode in a used env as in a new one."""
     section = make()
     rng, spec = stream(SEED, "past"), probe(section)
-    actions = [_actions(spec, 1, rng)[0] for _ in range(STEPS)]
+    actions = [random_actions(spec, 1, rng)[0] for _ in range(STEPS)]
     with _single(make) as used, _single(make) as new:
         _episode(used, spec, 1, actions)
         for one, other in zip(_episode(used, spec, 2, actions), _episode(new, spec, 2, actions), strict=True):
@@ -166,20 +167,10 @@ def _single(make: EnvMaker) -> Iterator[Env]:
         env.close()
 
 
-def _actions(spec: EnvSpec, count: int, rng: np.random.Generator) -> Array:
-    action = spec.action
-    if action.kind == "discrete":
-        return rng.integers(0, action.n, count)
-    if not action.low:
-        return rng.normal(size=(count, *action.shape)).astype(action.dtype)
-    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
-    return rng.uniform(low, high, (count, *action.shape)).astype(action.dtype)
-
-
 def _chosen(env: VectorEnv, steps: int) -> list[Array]:
     """The actions of `_play`."""
     rng = stream(SEED, "testing")
-    return [_actions(env.spec, env.num_envs, rng) for _ in range(steps)]
+    return [random_actions(env.spec, env.num_envs, rng) for _ in range(steps)]
 
 
 def _step(env: VectorEnv, actions: Array) -> Row:
@@ -192,7 +183,7 @@ def _play(env: VectorEnv, steps: int, ends: int | None = None) -> Iterator[Row]:
     rng, left = stream(SEED, "testing"), ends
     for _ in range(steps):
         last = left is not None and left <= 0
-        row = _step(env, _actions(env.spec, env.num_envs, rng))
+        row = _step(env, random_actions(env.spec, env.num_envs, rng))
         yield row
         if last:
             return
