@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.shared_data_plane import SharedDataPlane
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.make import make_store
+from zmqrl.errors import StoreError
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, unpack
@@ -138,3 +140,18 @@ def test_the_ledger_of_an_untouched_arena_balances(plane: SharedDataPlane) -> No
     assert ledger is not None
     assert ledger.balanced
     assert ledger.produced == 0
+
+
+@pytest.mark.timed
+def test_the_agent_does_not_wait_for_a_version_that_cannot_be_read(plane: SharedDataPlane, broker: Broker) -> None:
+    lost = broker.save(1)
+    Path(broker.store.path, lost.key).unlink()
+    broker.publish(lost)
+    assert plane.sockets[0].poll(WAIT_MS)
+    begun = time.monotonic()
+    with pytest.raises(StoreError):
+        plane.take_notice()
+    assert time.monotonic() - begun < 1.0
+    again = broker.save(1)
+    broker.publish(again)
+    assert take(plane) == again

@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+from tests.held_process import held_process
 from zmqrl.supervision.process_table import (
     ProcessId,
     await_gone,
     cpu_seconds,
+    held_by_kernel,
     identify,
     is_alive,
     kill,
@@ -47,6 +49,15 @@ def test_await_gone_is_bounded_and_a_zombie_is_gone() -> None:
         assert time.monotonic() - before < 1.0
         sleeper.kill()
         assert await_gone([process], 2.0) == [], "not reaped yet"
+
+
+def test_a_process_that_the_kernel_holds_is_told_from_one_that_waits() -> None:
+    with held_process() as held:
+        assert held_by_kernel(held)
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        waits = identify(sleeper.pid)
+        assert waits is not None and not held_by_kernel(waits)
+        sleeper.kill()
 
 
 def test_session_members_finds_grandchildren() -> None:

@@ -55,6 +55,8 @@ class HostAgent:
         self._heard = 0
         self._refused: Counter[str] = Counter()
         """As reported last."""
+        self._not_fetched = ""
+        """The last reason: a store that is away for minutes is one line of the log."""
         self._terminated = False
         now = time.monotonic()
         self._clock = _Clock(now, now + SAMPLE_EVERY_S)
@@ -151,7 +153,9 @@ class HostAgent:
         try:
             notice = self._data_plane.take_notice()
         except StoreError as error:
-            LOG.warning("weights not fetched, retrying at the next notice: %s", error)
+            if str(error) != self._not_fetched:
+                LOG.warning("weights not fetched, retrying at the next notice: %s", error)
+            self._not_fetched = str(error)
             return
         cause = self._data_plane.farewell
         if cause is not None:

@@ -10,7 +10,8 @@ from zmqrl.errors import StoreError
 from zmqrl.shared_memory.weights import WeightsWriter
 from zmqrl.types import Notice, Version
 
-READ_DEADLINE_S = 10.0
+READ_DEADLINE_S = 0.2
+"""The agent's loop waits for no file: every report to the broker is answered with the notice again."""
 
 
 class WeightsRelay:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Look
 from zmqrl.drill.shared_view import SharedView
 from zmqrl.launch.run_directory import read_info, stored_place
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
+from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
 from zmqrl.types import Array, Ledger, Version
 
 LAUNCHER = "launcher-0"
@@ -136,7 +136,7 @@ class Subject:
             self._process.wait(GONE_S)
         except subprocess.TimeoutExpired:
             pass
-        left = await_gone(before.values(), max(0.0, begun + GONE_S - time.monotonic()))
+        left = _await_gone(before.values(), begun)
         took_s = time.monotonic() - begun
         self._note_left(before, left)
         self._process.wait(GONE_S)
@@ -164,7 +164,7 @@ class Subject:
             self.left.append(f"{self.name}/launcher did not end within {END_S:g} s of `zmqrl stop`")
             self.kill()
             return -signal.SIGKILL
-        self._note_left(before, await_gone(before.values(), GONE_S))
+        self._note_left(before, _await_gone(before.values(), time.monotonic()))
         self._end_leg(killed=False)
         return code
 
@@ -220,7 +220,7 @@ class Subject:
     def _note_left(self, before: Mapping[str, ProcessId], left: Sequence[ProcessId]) -> None:
         for place, process in before.items():
             if process in left:
-                self.left.append(f"{self.name}/{place} (pid {process.pid})")
+                self.left.append(f"{self.name}/{place} (pid {process.pid}, {_what_it_does(process)})")
                 kill(process)
         info = read_info(self.run_dir)
         if info is not None and private_folder(info.run_id).exists():
@@ -240,3 +240,21 @@ class Subject:
             return None
         versions = (Version(int(m[1]), int(m[2])) for m in map(_VERSION.fullmatch, names) if m)
         return max(versions, default=None)
+
+
+def _await_gone(processes: Iterable[ProcessId], begun: float) -> list[ProcessId]:
+    """Wait until all have ended; who is left `GONE_S` after `begun`, or `END_S` where the kernel holds one."""
+    left = await_gone(processes, max(0.0, begun + GONE_S - time.monotonic()))
+    while any(map(held_by_kernel, left)) and time.monotonic() < begun + END_S:
+        left = await_gone(left, GONE_S)
+    return left
+
+
+def _what_it_does(process: ProcessId) -> str:
+    """State and kernel function, as `/proc` shows them."""
+    try:
+        state = re.search(r"^State:\s*(.*)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        waits = Path(f"/proc/{process.pid}/wchan").read_text()
+    except OSError:
+        return "it ended meanwhile"
+    return f"{state[1] if state else 'unknown'} in {waits}"

@@ -63,6 +63,12 @@ def is_stopped(process: ProcessId) -> bool:
     return stat is not None and stat.start_time == process.start_time and stat.state in "Tt"
 
 
+def held_by_kernel(process: ProcessId) -> bool:
+    """Whether it waits where no signal is received (state D): for a disk, for a server of files."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.start_time == process.start_time and stat.state == "D"
+
+
 def session_members(session: int) -> list[ProcessId]:
     """Running processes of a session: also processes that a user's env started."""
     found = []
