@@ -6,7 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import create_autospec
+from unittest.mock import create_autospec, patch
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from zmqrl.errors import StoreError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.messages.agent import ProblemReport
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.workers.counters import Counters
@@ -115,6 +116,26 @@ def test_writing_takes_at_most_a_fifth() -> None:
     store.takes_s, clock[0] = 0.5, clock[0] + 20.0
     writer.write(FULL, last=False)
     assert writer.interval_s == 10.0
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_the_end_of_a_failure_is_reported_also_when_it_is_the_last_full(refused: int) -> None:
+    store = _Store()
+    events = create_autospec(EventPipe, instance=True)
+    writer = FullWriter(store, Saving(events, 5.0, 1.0, lambda: False), 10.0)
+    store.fails = True
+    assert writer.write(FULL, last=False) is None
+    refusals = iter([True] * refused + [False])
+
+    def fail(full: Full, durable: bool) -> int:
+        store.fails = next(refusals)
+        return _Store.save_full(store, full, durable)
+
+    with patch.object(store, "save_full", fail):
+        assert writer.write(FULL, last=True) is not None
+    problems = [call.args[0].done for call in events.send.call_args_list if isinstance(call.args[0], ProblemReport)]
+    assert "the run continues" in problems[0] and "writes succeed again" in problems[-1]
+    assert ["the end of the run waits" in problem for problem in problems[1:-1]] == [True] * bool(refused), "once"
 
 
 def _plan(tmp_path: Path) -> RunPlan:

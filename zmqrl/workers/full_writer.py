@@ -86,7 +86,7 @@ class FullWriter:
         if not last:
             return self._saving.attempt("the full checkpoint", write, f"{STAYS}, the run continues")
         try:
-            return self._saving.insist("the last full checkpoint", write, "the end of the run waits, retrying")
+            return self._saving.insist("the full checkpoint", write, "the end of the run waits, retrying")
         except StoreError as error:
             self._saving.problem(str(error), f"{STAYS}: a resume continues from it")
             return None

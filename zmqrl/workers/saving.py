@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 class _Failing:
     since: float
     told_at: float = -float("inf")
+    told: str = ""
 
 
 class Saving:
@@ -47,7 +48,8 @@ class Saving:
                     stop_at = min(stop_at, now + self._stop_s)
                 if now >= min(stop_at, begun + self._wait_s):
                     raise
-                self._failed(what, error, f"{meanwhile}, for {begun + self._wait_s - now:.0f} s at most (store.wait_s)")
+                bound = f", for {begun + self._wait_s - now:.0f} s at most (store.wait_s)"
+                self._failed(what, error, meanwhile, bound)
             time.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
@@ -80,12 +82,12 @@ class Saving:
         """Report to the user at once."""
         self._events.send(agent.ProblemReport(cause, done))
 
-    def _failed(self, what: str, error: StoreError, done: str) -> None:
+    def _failed(self, what: str, error: StoreError, meanwhile: str, bound: str = "") -> None:
         now = time.monotonic()
         failing = self._failing.setdefault(what, _Failing(now))
-        if now >= failing.told_at + TELL_AGAIN_S:
-            failing.told_at = now
-            self.problem(str(error), done)
+        if meanwhile != failing.told or now >= failing.told_at + TELL_AGAIN_S:
+            failing.told, failing.told_at = meanwhile, now
+            self.problem(str(error), meanwhile + bound)
 
     def _written(self, what: str, result: Result) -> Result:
         failing = self._failing.pop(what, None)
