@@ -13,8 +13,8 @@ from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
-RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048")
 IDLE = ("--set", "algorithm.kind=zmqrl.bench.noop:NoUpdate")
+RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048", *IDLE)
 """Learns nothing and needs no torch: it is there sooner."""
 ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1", *IDLE)
 START_S = 60.0

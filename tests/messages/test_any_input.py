@@ -35,7 +35,7 @@ from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
 
-EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "400"))
+EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "200"))
 LONG = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SHORT = settings(LONG, max_examples=max(100, EXAMPLES // 4))
 """Bytes without a form: most are refused at once."""

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
-from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Weights
 
 STEP = 1e-2
 
 
+@dataclass(frozen=True)
+class TallyConfig(PPOConfig):
+    """Those of PPO, most of which have no effect."""
+
+    round_s: float = 0.0
+    """Duration of a round of learning: time for a fault to happen in."""
+
+
 class Tally(PPO):
     """PPO's network and acting."""
 
+    Config: ClassVar[type[TallyConfig]] = TallyConfig
+
     def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
         del device
-        return _TallyLearner(weights)
+        assert isinstance(self.config, TallyConfig)
+        return _TallyLearner(weights, self.config.round_s)
 
 
 class _TallyLearner(OnPolicyLearner):
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, round_s: float) -> None:
+        self._round_s = round_s
         self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
 
     def weights(self) -> dict[str, Array]:
@@ -39,6 +55,7 @@ class _TallyLearner(OnPolicyLearner):
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         del progress
+        time.sleep(self._round_s)
         rows = np.concatenate([np.ravel(batch.columns[name]).astype(np.float64) for name in ("obs", "action")])
         for index, (name, array) in enumerate(self._weights.items()):
             change = np.sin(float(rows @ np.cos(np.arange(rows.size) + index)))

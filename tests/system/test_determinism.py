@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PENDULUM, PPO, PRIORITISED, system_plan
+from tests.system.system_plans import (
+    ACROBOT,
+    CARTPOLE,
+    DQN,
+    NORMALISED,
+    PENDULUM,
+    PPO,
+    PRIORITISED,
+    TALLY,
+    system_plan,
+)
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
@@ -45,5 +55,5 @@ def test_same_bits_for_any_number_of_workers(
 
 
 def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin, reference: References) -> None:
-    one, two = (system_plan(tmp_path / str(seed), "single", 1, steps=6000, seed=seed) for seed in (1, 2))
+    one, two = (system_plan(tmp_path / str(seed), "single", 1, TALLY, steps=6000, seed=seed) for seed in (1, 2))
     assert begin(two).done()["weights_sha256"] != reference(one)["weights_sha256"]

@@ -14,7 +14,7 @@ from tests.waiting import until
 
 SCHEDULE = 1_000_000
 ENDLESS = 10_000_000
-EPOCHS = 4
+TALLY, ROUND_S = "tests.system.tally:Tally", 0.02
 NEVER_S = 10_000.0
 Crashed = Callable[..., FarRun]
 
@@ -36,7 +36,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
                 "stop_at_return": None, "checkpoint_every_s": checkpoint_every_s,
             },
             "env": {"vector_envs": 4},
-            "algorithm": {"epochs": EPOCHS},
+            "algorithm": {"kind": TALLY, "round_s": ROUND_S},
             "evaluator": {"episodes": 0},
             "learner": {"host": "h1"},
             "limits": {"host_lease_s": 6.0},
@@ -57,7 +57,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
 
 def alone(folder: Path, total: int) -> str:
     """The sha256 of the same run in one process."""
-    settings = ["run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0", f"algorithm.epochs={EPOCHS}"]
+    settings = ["run.stop_at_return=null", "env.vector_envs=4", "evaluator.episodes=0", f"algorithm.kind={TALLY}"]
     settings += [f"run.total_env_steps={total}", f"run.schedule_env_steps={SCHEDULE}"]
     return sha256_of_one_process(folder / "alone", settings)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import PPO, system_plan
+from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -22,7 +22,7 @@ LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0)
 def test_a_worker_that_is_stopped_for_ever(
     tmp_path: Path, begin: Callable[[RunPlan], PlanRun], reference: References
 ) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, PPO, steps=8000, limits=LIMITS))
+    run = begin(system_plan(tmp_path / "run", "sync", 2, SLOW_TALLY, steps=8000, limits=LIMITS))
     run.wait_for_updates(5)
     before = run.processes()["worker-1"]
     os.kill(before.pid, signal.SIGSTOP)

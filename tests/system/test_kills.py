@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import ACROBOT, IDLE, NORMALISED, PPO, system_plan
+from tests.system.system_plans import ACROBOT, IDLE, NORMALISED, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, reference: References)
 
 
 def _plan(run_dir: Path, **more: Any) -> RunPlan:
-    return system_plan(run_dir, "sync", 2, {**PPO, "epochs": 10}, steps=STEPS, schedule_steps=STEPS, **more)
+    return system_plan(run_dir, "sync", 2, SLOW_TALLY, steps=STEPS, schedule_steps=STEPS, **more)
 
 
 def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(
     env = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
 
     def plan(name: str, mode: Mode) -> RunPlan:
-        return system_plan(tmp_path / name, mode, 2, PPO, env, steps=STEPS, schedule_steps=STEPS)
+        return system_plan(tmp_path / name, mode, 2, SLOW_TALLY, env, steps=STEPS, schedule_steps=STEPS)
 
     run = begin(plan("killed", "sync"))
     run.wait_for_updates(8)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.system import slow_store
 from tests.system.references import References
-from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
@@ -70,7 +70,7 @@ def _check_ledger(summary: dict[str, Any]) -> None:
     assert ledger["stored"] == summary["env_steps"]
 
 
-@pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
+@pytest.mark.parametrize("algorithm", [PRIORITISED, SLOW_TALLY], ids=["dqn", "on-policy"])
 def test_sync_goes_back_and_comes_to_the_same_bits(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
 ) -> None:

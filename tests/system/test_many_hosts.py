@@ -14,7 +14,7 @@ import pytest
 
 from tests.running import END_S
 from tests.system.secret_search import assert_each_stays_on_its_host
-from tests.system.system_plans import IDLE, PPO, system_plan
+from tests.system.system_plans import IDLE, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -90,7 +90,7 @@ def hosts_plan(run_dir: Path, mode: Mode = "sync", hosts: Mapping[str, int] | No
     """The run of `test_kills`, spread over hosts."""
     steps = more.pop("steps", STEPS)
     more.setdefault("limits", LIMITS)
-    algorithm = more.pop("algorithm", {**PPO, "epochs": 10})
+    algorithm = more.pop("algorithm", SLOW_TALLY)
     alone = system_plan(run_dir, mode, 2, algorithm, steps=steps, schedule_steps=STEPS, **more)
     held = {"local": 1, "b": 1, "c": 1} if hosts is None else hosts
     config = replace(

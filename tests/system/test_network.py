@@ -76,7 +76,7 @@ def small(step_s: float = 0.001) -> dict[str, Any]:
             "max_episode_steps": 50,
             "kwargs": {"step_s": step_s},
         },
-        "algorithm": {"minibatch_size": 64, "epochs": 2},
+        "algorithm": {"kind": "tests.system.tally:Tally"},
         "evaluator": {"episodes": 0},
         "limits": {"heartbeat_s": 0.2, "host_lease_s": LEASE_S, "lost_after_s": LOST_S},
         "restart": {"backoff_s": 0.1},

@@ -15,7 +15,17 @@ import pytest
 
 import zmqrl
 from tests.system.references import References
-from tests.system.system_plans import ACROBOT, CARTPOLE, DQN, NORMALISED, PPO, PRIORITISED, system_plan
+from tests.system.system_plans import (
+    ACROBOT,
+    CARTPOLE,
+    DQN,
+    NORMALISED,
+    PPO,
+    PRIORITISED,
+    SLOW_TALLY,
+    TALLY,
+    system_plan,
+)
 from tests.system.system_runs import SAME, PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -27,6 +37,7 @@ STOPPED_STEPS = 40_000
 KINDS = {
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),
+    "tally": (SLOW_TALLY, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
 }
@@ -77,7 +88,7 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, reference: References, mode: Mode) -> None:
     """SIGTERM at any moment, then with another number of workers."""
-    plan = system_plan(tmp_path / "legs", mode, 1, steps=STOPPED_STEPS, schedule_steps=STOPPED_STEPS)
+    plan = system_plan(tmp_path / "legs", mode, 1, TALLY, steps=STOPPED_STEPS, schedule_steps=STOPPED_STEPS)
     run = begin(plan)
     run.wait_for_updates(8)
     run.process.send_signal(signal.SIGTERM)
@@ -95,7 +106,7 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     tmp_path: Path, begin: Begin, reference: References, mode: Mode, start: int
 ) -> None:
     env = replace(CARTPOLE, id="tests.system.offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
-    plan = system_plan(tmp_path / "legs", mode, 1, env=env, steps=STEPS // 2)
+    plan = system_plan(tmp_path / "legs", mode, 1, TALLY, env, steps=STEPS // 2)
     run = begin(plan)
     run.wait_for_updates(5)
     run.kill("worker-0" if mode == "sync" else "learner-0")
@@ -107,7 +118,7 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     assert int(action) - start in range(3)
 
 
-@pytest.mark.parametrize(("kind", "full_mb"), [("ppo", 8.0), ("ppo", 0.0), ("dqn-prioritised", 8.0)])
+@pytest.mark.parametrize(("kind", "full_mb"), [("tally", 8.0), ("tally", 0.0), ("dqn-prioritised", 8.0)])
 def test_a_stop_in_a_round_that_does_not_come_together(
     tmp_path: Path, begin: Begin, reference: References, kind: str, full_mb: float
 ) -> None:

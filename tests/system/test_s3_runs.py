@@ -21,7 +21,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("s3")
 STEPS = 6_000
 MIRROR = f"s3://{BUCKET}/runs"
-SMALL = (f"run.total_env_steps={STEPS}", "network.hidden=[32, 32]", "algorithm.epochs=2", *PLAIN)
+SMALL = (f"run.total_env_steps={STEPS}", "network.hidden=[32, 32]", *PLAIN)
 SETTINGS = (*SMALL, "run.checkpoint_every_s=0.2")
 IDLE = ("algorithm.kind=zmqrl.bench.noop:NoUpdate", "run.total_env_steps=1e9")
 OBJECT = ("run.mode=async", "store.kind=object")

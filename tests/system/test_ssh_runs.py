@@ -21,10 +21,10 @@ pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0
 STEPS = 24_000
-EPOCHS = 20
-"""Enough that a run is not over before its fault."""
-ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}, "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"}}
-"""Of a run whose weights nobody looks at; its learner has no torch."""
+TALLY = "tests.system.tally:Tally"
+ALGORITHM = {"kind": TALLY, "round_s": 0.05}
+"""Rounds that are long enough for a fault to come before the end of the run."""
+ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}}
 PORT = 47_400
 Begin = Callable[..., FarRun]
 
@@ -45,7 +45,7 @@ def begin(lab: Lab) -> Iterator[Begin]:
             "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
             "env": {"vector_envs": 6},
             "min_workers": 6,  # a run that begins without a host may be over before there is anything to kill
-            "algorithm": {"epochs": EPOCHS},
+            "algorithm": ALGORITHM,
             "evaluator": {"episodes": 0},
             "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
             "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
@@ -63,7 +63,12 @@ def begin(lab: Lab) -> Iterator[Begin]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run in one process."""
     run_dir = tmp_path_factory.mktemp("alone") / "run"
-    settings = ("run.stop_at_return=null", "env.vector_envs=6", "evaluator.episodes=0", f"algorithm.epochs={EPOCHS}")
+    settings = (
+        "run.stop_at_return=null",
+        "env.vector_envs=6",
+        "evaluator.episodes=0",
+        f"algorithm.kind={TALLY}",
+    )
     return sha256_of_one_process(run_dir, (*settings, f"run.total_env_steps={STEPS}"))
 
 

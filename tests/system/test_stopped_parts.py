@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import DQN, PPO, system_plan
+from tests.system.system_plans import DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -27,7 +27,7 @@ LIMITS = LimitsSection(heartbeat_s=0.1, lost_after_s=30.0, stalled_after_s=60.0,
 MOST_GROWTH_MB = 24.0
 KINDS: Mapping[str, tuple[Mode, Mapping[str, Any], int]] = {
     "async-dqn": ("async", DQN, 20_000),
-    "sync-ppo": ("sync", PPO, 8_000),
+    "sync": ("sync", SLOW_TALLY, 8_000),
 }
 
 

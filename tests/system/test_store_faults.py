@@ -15,7 +15,7 @@ import pytest
 
 from tests.system.references import References
 from tests.system.slow_store import FULL_S
-from tests.system.system_plans import IDLE, IDLE_DQN, PPO, system_plan
+from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, LimitsSection
@@ -28,7 +28,7 @@ DISK_BYTES = 4 << 20
 
 
 def _plan(run_dir: Path, **more: Any) -> RunPlan:
-    return system_plan(run_dir, "sync", 2, PPO, steps=STEPS, schedule_steps=STEPS, **more)
+    return system_plan(run_dir, "sync", 2, SLOW_TALLY, steps=STEPS, schedule_steps=STEPS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, 
 
 
 def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> None:
-    plan = system_plan(tmp_path / "run", "sync", 2, PPO, steps=30_000, evaluator=EvaluatorSection(episodes=2))
+    plan = system_plan(tmp_path / "run", "sync", 2, SLOW_TALLY, steps=30_000, evaluator=EvaluatorSection(episodes=2))
     run = begin(plan)
     run.wait_for(lambda: "evaluator-0" in run.processes())
     evaluator = run.processes()["evaluator-0"]
