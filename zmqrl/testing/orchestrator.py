@@ -355,7 +355,10 @@ def _await_gone(machines: Machines, *words: str) -> None:
 def _settings(hosts: Hosts, total_env_steps: int, env: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Nested, as hosts.yaml has them."""
     found: dict[str, Any] = {**SETTINGS, "run.total_env_steps": total_env_steps, "env.kwargs": dict(env or {})}
-    return {**hosts.settings, **found}
+    # A fault of an env comes in every worker, so none may have all vector envs before the others are there.
+    workers = [host.get("workers") for host in hosts.settings["hosts"].values()]
+    known = {"min_workers": sum(workers)} if all(isinstance(count, int) for count in workers) else {}
+    return {**known, **hosts.settings, **found}
 
 
 @contextlib.contextmanager
