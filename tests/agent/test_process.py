@@ -114,6 +114,17 @@ def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> Non
     assert events[-1]["event"] == "finished"
 
 
+def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path) -> None:
+    boot = far_boot("runs/mine")
+    config = boot.plan.config
+    limits = replace(config.limits, host_lease_s=0.5)
+    boot = replace(boot, plan=replace(boot.plan, config=replace(config, limits=limits)))
+    with agent_of(boot, tmp_path) as agent:
+        assert agent.wait(WAIT_S) == 0, "its stdin is open, and no line came after the boot"
+        assert agent.stdout is not None
+        assert b'"event":"lease_lost","source":"launcher"' in agent.stdout.read()
+
+
 def registered_as(boot: Boot) -> list[Entry]:
     return [entry for entry in HostLock().entries() if entry.run_id == boot.plan.run_id]
 

@@ -65,6 +65,7 @@ class HostAgent:
     def run(self) -> int:
         """Hold the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
+        self._lease.renew("launcher", self._active.now())  # by the boot line
         if self._data_plane.endpoints is not None:
             self._processes.begin()
         while not self._processes.is_over(time.monotonic()):
