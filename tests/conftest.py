@@ -17,8 +17,11 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.leaks import Held
 from tests.s3_server import S3Server
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
+from zmqrl.loading import prepare
 
 pytest.register_assert_rewrite("zmqrl.testing")
+
+prepare()  # also for the Python processes that tests start
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

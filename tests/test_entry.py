@@ -16,7 +16,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, set_threads
+from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, threads_of
 from zmqrl.errors import EnvFault
 from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
@@ -62,14 +62,10 @@ def test_threads_are_set_before_numpy_loads(tmp_path: Path) -> None:
     assert process.communicate(timeout=15) == ("", "")
 
 
-def test_only_the_learner_has_its_configured_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "x")
-    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
-        monkeypatch.setenv(name, "x")
-    set_threads("zmqrl.learner", boot_of(threads=3))
-    assert os.environ["MKL_NUM_THREADS"] == "3"
-    set_threads("zmqrl.worker", boot_of(threads=3))
-    assert os.environ["OMP_NUM_THREADS"] == "1"
+def test_only_the_learner_has_its_configured_threads() -> None:
+    assert threads_of("zmqrl.learner", boot_of(threads=3)) == 3
+    assert threads_of("zmqrl.learner", boot_of()) == 1
+    assert threads_of("zmqrl.worker", boot_of(threads=3)) == 1
 
 
 @pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])

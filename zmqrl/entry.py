@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zmqrl.loading import loading, prepare, set_threads
 from zmqrl.logs.standard_output import lossy
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ MODULES: Mapping[str, str] = {
 }
 AGENT = "zmqrl.agent"
 PARENT_VARIABLE = "ZMQRL_PARENT"
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 STDIN, STDOUT = 0, 1
 
 
@@ -65,11 +65,10 @@ def read_line(fd: int) -> bytes:
     return bytes(line)
 
 
-def set_threads(role: str, boot: Mapping[str, Any]) -> None:
+def threads_of(role: str, boot: Mapping[str, Any]) -> int:
     """One BLAS thread everywhere but in a learner that is configured otherwise: bits depend on it."""
     threads = boot["plan"]["config"]["learner"]["threads"] if role == "zmqrl.learner" else None
-    for name in THREAD_VARIABLES:
-        os.environ[name] = str(threads or 1)
+    return threads or 1
 
 
 def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
@@ -103,18 +102,21 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         code = lead_session()
         if code is not None:
             return code
-        keys = introduce_agent()
+        with loading():
+            keys = introduce_agent()
     line = read_line(STDIN)
     if not line:
         return 1
     boot = json.loads(line)
-    set_threads(role, boot)
+    set_threads(threads_of(role, boot))
     try:
-        from zmqrl.config.codec import from_json
-        from zmqrl.config.plan import Boot
+        with loading():
+            from zmqrl.config.codec import from_json
+            from zmqrl.config.plan import Boot
 
-        own = from_json(Boot, boot)
-        return int(importlib.import_module(modules[role]).main(replace(own, keys=keys) if keys else own))
+            own = from_json(Boot, boot)
+            module = importlib.import_module(modules[role])
+        return int(module.main(replace(own, keys=keys) if keys else own))
     except Exception as error:
         traceback.print_exc()
         report_fault(role, boot, error)
@@ -126,6 +128,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 3 or arguments[0] not in MODULES:
         print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
         return 2
+    prepare()
     return run(arguments[0])
 
 

@@ -109,7 +109,7 @@ def test_a_slow_wire_delays_both_ways_and_can_be_taken_out(lab: Lab) -> None:
 def test_a_crash_ends_every_process_and_a_boot_brings_the_host_back(own_lab: Lab) -> None:
     host = own_lab.hosts[1]
     ssh(own_lab, 1, "setsid sleep 1234 >/dev/null 2>&1 </dev/null & ")
-    (sleeper,) = host.processes("sleep 1234")
+    (sleeper,) = until(lambda: host.processes("sleep 1234"))  # ssh returns before setsid has run it
     host.crash()
     assert not Path(f"/proc/{sleeper.pid}").exists()
     with pytest.raises(ConnectionRefusedError), own_lab.here():

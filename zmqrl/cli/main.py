@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from zmqrl.errors import ZmqrlError
+from zmqrl.loading import prepare
 
 COMMANDS = {
     "launch": "train",
@@ -68,6 +69,7 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; every `ZmqrlError` is one message and its exit code."""
+    prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
         code = cli.main(standalone_mode=False)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from zmqrl.entry import PARENT_VARIABLE, THREAD_VARIABLES, die_with_parent
+from zmqrl.entry import PARENT_VARIABLE, die_with_parent
 from zmqrl.errors import WireError
+from zmqrl.loading import THREAD_VARIABLES
 from zmqrl.messages.doctor import EnvFacts, Examine, order_line, read_order, read_word, word_line
 from zmqrl.supervision.process_table import cause_of
 

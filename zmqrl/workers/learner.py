@@ -17,6 +17,7 @@ from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.damage import few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
+from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerEnds, LedgerView, TakenSegment
 from zmqrl.memory_backends.inproc import InprocSource
@@ -155,7 +156,8 @@ def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Any:
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
     _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
-    learner = algorithm.learner(weights, device)
+    with loading():
+        learner = algorithm.learner(weights, device)
     _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
     return learner
 

@@ -1,0 +1,71 @@
+"""What a process of zmqrl sets before it imports."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from zmqrl.loading import THREAD_VARIABLES, loading, set_threads
+
+THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
+END_S = 20.0
+
+
+def environment() -> Mapping[str, str]:
+    """Without the variables that limit the threads of numpy."""
+    return {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core numpy starts no threads")
+def test_the_command_starts_no_blas_threads() -> None:
+    code = f"from zmqrl.cli.main import main; import sys; sys.argv[1:] = ['presets']\ntry: main()\nfinally: {THREADS}"
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True, timeout=END_S)
+    assert said.splitlines()[-1] == "1"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core numpy starts no threads")
+def test_an_agent_starts_no_blas_threads_before_it_has_its_boot() -> None:
+    command = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "RUN", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline()  # it has imported what makes a key
+        assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
+        process.stdin.close()
+        process.wait(END_S)
+
+
+def test_threads_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "x")
+    set_threads(3)
+    assert {os.environ[name] for name in THREAD_VARIABLES} == {"3"}
+
+
+def test_what_is_loaded_is_not_searched_for_garbage() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        with loading():
+            assert not gc.isenabled()
+            kept = [[] for _ in range(1000)]  # type: list[list[object]]
+            with loading():
+                pass
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+    finally:
+        gc.unfreeze()
+
+
+def test_garbage_is_searched_for_again_after_an_import_that_failed() -> None:
+    try:
+        with pytest.raises(ImportError), loading():
+            raise ImportError
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
