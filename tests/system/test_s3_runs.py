@@ -128,6 +128,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
     again = tmp_path / "again"
     told = zmqrl("train", "--resume", f"s3://{BUCKET}/{copy}", "--run-dir", again, "--plain", at=tmp_path)
     found = summary(again)
+    assert found["status"] == "done" and found["resumed_from"] is not None, (found, told)
     assert found["resumed_from"]["version"].rpartition("-")[2] == str(at), found["resumed_from"]
     assert found["weights_sha256"] == undisturbed["weights_sha256"]
     assert found["env_steps"] == undisturbed["env_steps"]
