@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.system.slow_envs import Slow
 
-HELD_STEP_S = 0.02
+HELD_STEP_S = 0.01
 
 
 class Held(Slow):

@@ -16,8 +16,8 @@ from tests.lab.slurm import Slurm
 from tests.running import Run
 from tests.waiting import until
 
-STEPS = 12_800
-"""50 rounds."""
+STEPS = 6_528
+"""The count at a boundary of a round: some rows are resets."""
 GONE_S = 5.0
 
 
@@ -58,7 +58,7 @@ class SlurmRun(Run):
         prefix: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`held`: its env steps take 20 ms each until `release`."""
+        """`held`: its env steps take 10 ms each until `release`."""
         self.cluster, self.file, self._hold = cluster, run_dir.with_suffix(".yaml"), run_dir.with_suffix(".hold")
         if held:
             self._hold.touch()
