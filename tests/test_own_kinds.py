@@ -19,7 +19,7 @@ from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.plan_run import ask_hosts
 from zmqrl.messages.agent import Reaped
-from zmqrl.orchestrators.introduction import physical_cores
+from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.process_table import await_gone, identify
 

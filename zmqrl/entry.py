@@ -46,7 +46,7 @@ def die_with_parent() -> None:
 
 def introduce_agent() -> Keys:
     """A remote launcher sends no command before the handshake shows the version of this agent, and its public key."""
-    from zmqrl.orchestrators.introduction import introduction
+    from zmqrl.orchestrators.handshake import introduction
     from zmqrl.wire.sockets import make_keys
 
     keys = make_keys()

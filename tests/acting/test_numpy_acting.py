@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zmqrl.acting.base import noise_for
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.errors import ConfigError
 from zmqrl.types import ColumnSpec, SpaceSpec
@@ -219,5 +219,5 @@ def test_torch_runs_convolutions() -> None:
 
 
 def test_numpy_acting_imports_no_torch_and_no_pydantic() -> None:
-    code = "import sys, zmqrl.acting.load as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
+    code = "import sys, zmqrl.acting.numpy_policy as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

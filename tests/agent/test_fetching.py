@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zmqrl.agent.fetching import AGAIN_MAX_S, AGAIN_S, Fetching
+from zmqrl.agent.remote_data_plane import AGAIN_MAX_S, AGAIN_S, Fetching
 from zmqrl.types import Version
 
 ONE, TWO, THREE = (Version(0, n) for n in (1, 2, 3))

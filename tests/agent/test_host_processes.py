@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from zmqrl.agent.children import Nursery
+from zmqrl.agent.child_process import Nursery
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.shutdown_policy import Manner
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import HostReport
-from zmqrl.supervision.ending import Manner
 
 pytestmark = pytest.mark.whole
 WAIT_S = 20.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zmqrl.agent.lease import HostLease
+from zmqrl.agent.host_agent import HostLease
 
 
 def test_nobody_is_silent_before_the_first_word() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.agent import log_stream
-from zmqrl.agent.log_stream import LogStream
-from zmqrl.agent.output import AgentOutput
+from zmqrl.agent import output as log_stream
+from zmqrl.agent.output import AgentOutput, LogStream
 
 
 class Launcher:

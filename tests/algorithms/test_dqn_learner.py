@@ -10,7 +10,7 @@ from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSect
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import initial_weights
-from zmqrl.replay.build import build_replay
+from zmqrl.replay.prioritised import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, SlotRef
 

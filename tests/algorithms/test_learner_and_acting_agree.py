@@ -8,7 +8,7 @@ import torch
 
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, env_spec
 from zmqrl.acting.base import noise_for
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection

@@ -10,8 +10,8 @@ import pytest
 from tests.contracts.suites import name_of
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import base
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.plugins import concrete, modules
 from zmqrl.testing.env import ENV, MODES, EnvMaker
 from zmqrl.types import Mode

@@ -39,7 +39,7 @@ from zmqrl.messages.doctor import (
     word_line,
 )
 from zmqrl.messages.frames import PROTOCOL
-from zmqrl.orchestrators.code_sync import pack
+from zmqrl.ssh.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole

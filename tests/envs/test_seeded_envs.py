@@ -6,8 +6,8 @@ import pytest
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
 from zmqrl.workers.action_history import ActionHistory

@@ -13,10 +13,9 @@ from gymnasium.vector import AutoresetMode
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import make_single, probe
-from zmqrl.envs.native import NativeVectorEnv
 from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.envs.vector import NativeVectorEnv, make_vector_env
 from zmqrl.errors import EnvFault
 from zmqrl.types import Mode
 

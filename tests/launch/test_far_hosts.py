@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
-from tests.launch.setup_parts import ROOT, parcel
+from tests.provision.setup_parts import ROOT, parcel
 from tests.waiting import until
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.launch.setup_hosts import Parcel
-from zmqrl.orchestrators.code_sync import Pack, deliver, pack
-from zmqrl.orchestrators.ssh_config import resolve
-from zmqrl.orchestrators.ssh_connection import Connection
+from zmqrl.provision.install import Parcel
+from zmqrl.ssh.code_sync import Pack, deliver, pack
+from zmqrl.ssh.config import resolve
+from zmqrl.ssh.connection import Connection
 
 pytestmark = pytest.mark.whole
 PIPES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

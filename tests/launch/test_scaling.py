@@ -10,7 +10,7 @@ from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.scaling import Scaling
+from zmqrl.launch.requests import Scaling
 from zmqrl.types import Mode
 
 

@@ -12,7 +12,7 @@ from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.memory_backends._segment_sender import SealedSender
+from zmqrl.memory_backends._remote_writer import SealedSender
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.seal import Opening
 from zmqrl.wire.admission import Admission

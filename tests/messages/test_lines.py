@@ -29,7 +29,7 @@ from tests.messages.samples import (
 )
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, doctor, files, lines
-from zmqrl.orchestrators.introduction import SENTINEL, introduction
+from zmqrl.orchestrators.handshake import SENTINEL, introduction
 from zmqrl.types import Version
 
 PACKAGE = Path(zmqrl.__file__).parent

@@ -33,7 +33,7 @@ NO_MESSAGES = {
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/run_state.py": {"leases"},  # figures by name
     "launch/url_mirror.py": {"path", "store"},  # of config.json
-    "orchestrators/ssh_config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
+    "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor
     "workers/episodes.py": {"state"},  # an array by name
     "workers/learner.py": {"written_at"},  # of a checkpoint

@@ -7,12 +7,12 @@ from pathlib import Path
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from zmqrl.metrics.tensorboard import TensorBoardLog
+from zmqrl.metrics.recorder import TensorBoardLog
 
 WRITE = """
 import sys
 from pathlib import Path
-from zmqrl.metrics.tensorboard import TensorBoardLog
+from zmqrl.metrics.recorder import TensorBoardLog
 TensorBoardLog(Path(sys.argv[1])).write(1.0, 1, {"loss": 0.5})
 sys.exit(any(name in sys.modules for name in ("numpy", "tensorboard.summary", "tensorboard.compat.tensorflow_stub")))
 """

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from zmqrl.ops.categorical import Categorical
-from zmqrl.ops.gaussian import Gaussian
+from zmqrl.ops.distributions import Categorical, Gaussian
 
 GENERATOR = torch.Generator().manual_seed(3)
 

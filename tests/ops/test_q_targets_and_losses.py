@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from zmqrl.ops.double_q import double_q_target, q_target
-from zmqrl.ops.huber import half_square, huber
-from zmqrl.ops.ppo_loss import approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.q_learning import double_q_target, half_square, huber, q_target
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
-from zmqrl.ops.explained_variance import explained_variance
-from zmqrl.ops.reward_scaling import discounted_returns
-from zmqrl.ops.running_stats import RunningStats
+from zmqrl.ops.ppo import explained_variance
+from zmqrl.ops.running_stats import RunningStats, discounted_returns
 
 
 def test_merging_batches_is_taking_all_rows_at_once() -> None:

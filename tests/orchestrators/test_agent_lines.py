@@ -25,7 +25,7 @@ from zmqrl.messages.agent import (
     LinesRefused,
 )
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.orchestrators.introduction import SENTINEL, versions
+from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
 
 WAIT_S = 15.0

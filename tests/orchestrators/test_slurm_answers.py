@@ -124,7 +124,7 @@ def test_an_end_without_an_answer_of_slurm_is_unreachable_and_reaps_the_node_tha
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-    python.write_text(f"#!/bin/sh\n{sys.executable} -m zmqrl.orchestrators.introduction\nhead -n1 > /dev/null\n")
+    python.write_text(f"#!/bin/sh\n{sys.executable} -m zmqrl.orchestrators.handshake\nhead -n1 > /dev/null\n")
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_commands, "ANSWER_S", SILENT_S)

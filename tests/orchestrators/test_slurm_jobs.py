@@ -127,7 +127,7 @@ def test_another_users_run_is_an_error_only_on_nodes_for_this_run_alone(
     python, boot = tmp_path / "python", tmp_path / "boot.json"
     keep = f"head -n1 > {boot}.new\nmv {boot}.new {boot}"
     reap = f'case "$*" in *reaper*) exec {sys.executable} "$@";; esac'
-    python.write_text(f"#!/bin/sh\n{reap}\n{sys.executable} -m zmqrl.orchestrators.introduction\n{keep}\n")
+    python.write_text(f"#!/bin/sh\n{reap}\n{sys.executable} -m zmqrl.orchestrators.handshake\n{keep}\n")
     python.chmod(0o755)
     hosts = {"n1": {"workers": 4, "python": str(python)}}
     plan = plan_of(tmp_path, hosts=hosts, orchestrator={"exclusive": exclusive})

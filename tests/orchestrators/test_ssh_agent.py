@@ -14,9 +14,9 @@ from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake, Lease
-from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.ssh import Place, SshAgent
-from zmqrl.orchestrators.ssh_connection import Connection
+from zmqrl.ssh.connection import Connection
 
 
 class Far:

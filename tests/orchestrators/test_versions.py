@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zmqrl.orchestrators.introduction import versions
-from zmqrl.orchestrators.versions import processor_refusal, refusals, warnings
+from zmqrl.orchestrators.handshake import processor_refusal, refusals, versions, warnings
 
 HERE = {
     "zmqrl": "1.2.0",

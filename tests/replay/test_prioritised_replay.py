@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.build import build_replay
-from zmqrl.replay.prioritised import Priorities, PrioritisedReplay
+from zmqrl.replay.prioritised import Priorities, PrioritisedReplay, build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, SegmentId, SlotRef, Version
 

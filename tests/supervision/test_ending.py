@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from zmqrl.supervision.ending import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
 
 ALL = {"learner", "worker", "broker", "evaluator"}
 

@@ -16,7 +16,7 @@ import pytest
 from tests.running import environment
 from zmqrl.messages.agent import Handshake
 from zmqrl.messages.lines import handshake
-from zmqrl.orchestrators.introduction import SENTINEL
+from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.supervision.process_table import await_gone, identify
 
 AGENT = (sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "no-run", "0")

@@ -13,7 +13,7 @@ from typing import Any
 from tests.waiting import until
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.messages.agent import Command, Exited, Stop
-from zmqrl.orchestrators.agents import Ended
+from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.base import HostEvent, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
 

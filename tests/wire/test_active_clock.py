@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zmqrl.agent.lease import HostLease
+from zmqrl.agent.host_agent import HostLease
 from zmqrl.broker.liveness import Beat, Liveness, Member
 from zmqrl.config.sections import LimitsSection
 from zmqrl.wire.active_clock import ActiveClock

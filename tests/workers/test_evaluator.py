@@ -13,7 +13,7 @@ from unittest.mock import call, create_autospec
 import numpy as np
 import pytest
 
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, RunPlan

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import probe
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import STATE_COLUMN, ColumnSpec, Mode, SegmentId, Version
 from zmqrl.workers.episodes import EpisodeBook

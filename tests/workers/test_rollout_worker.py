@@ -174,7 +174,7 @@ import zmqrl.workers.rollout_worker
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
-from zmqrl.envs.factory import make_vector_env
+from zmqrl.envs.vector import make_vector_env
 section = EnvSection(num_envs=8)
 make_vector_env(section, probe(section), "sync", 1, 0).start()
 zmq.Context()

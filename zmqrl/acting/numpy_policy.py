@@ -13,6 +13,7 @@ from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import Layer, make_layers
 from zmqrl.acting.observations import ObservationInput
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.plugins import load
 from zmqrl.types import Array, Weights
 
 
@@ -62,3 +63,11 @@ class NumpyPolicy(Policy):
         for layer in self._layers:
             layer.load(self._weights)
         self._head.load(self._weights, self._schedule)
+
+
+def make_policy(spec: ActingSpec) -> Policy:
+    """The policy of `spec.runtime`."""
+    if spec.runtime == "torch":  # by name: an import, however late, would tie numpy acting to torch
+        policy: Policy = load("torch_policy", "zmqrl.acting", Policy)(spec)
+        return policy
+    return NumpyPolicy(spec)

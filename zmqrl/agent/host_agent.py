@@ -1,4 +1,4 @@
-"""The host agent's loop: what is readable or writable, what is due, the launcher's commands."""
+"""The host agent's loop: what is readable or writable, what is due, the launcher's commands, the lease of the host."""
 
 from __future__ import annotations
 
@@ -13,20 +13,72 @@ from typing import Any
 
 import zmq
 
-from zmqrl.agent.children import Nursery
-from zmqrl.agent.commands import Commands
+from zmqrl.agent.child_process import Nursery
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.host_processes import HostProcesses
-from zmqrl.agent.lease import HostLease
-from zmqrl.agent.log_stream import LogStream
-from zmqrl.agent.output import AgentOutput
-from zmqrl.agent.process_events import ProcessEvents
-from zmqrl.agent.usage import SAMPLE_EVERY_S
+from zmqrl.agent.output import AgentOutput, LogStream
+from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
+from zmqrl.agent.shutdown_policy import Manner
 from zmqrl.config.plan import Boot
-from zmqrl.errors import DeadlineExceeded, StoreError
+from zmqrl.errors import DeadlineExceeded, StoreError, WireError
 from zmqrl.messages import agent
-from zmqrl.supervision.ending import Manner
+from zmqrl.messages.agent import Command, Source
+from zmqrl.messages.lines import command
 from zmqrl.wire.active_clock import ActiveClock
+
+
+class HostLease:
+    """Renewed by each of its sources; one that is silent for the lease is enough to end it."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._renewed_at: dict[Source, float] = {}
+
+    def renew(self, source: Source, now: float) -> None:
+        """`source` lives; after its first renewal, renewals are required. `now` in seconds of one clock."""
+        self._renewed_at[source] = now
+
+    def silent(self, now: float) -> Source | None:
+        """The source whose lease has run out, if any."""
+        for source, at in self._renewed_at.items():
+            if now - at >= self._lease_s:
+                return source
+        return None
+
+
+READ_BYTES = 65_536
+MOST_UNREAD_BYTES = 16 << 20
+
+
+class Commands:
+    """Owned by the agent's main thread; never blocks."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.ended = False
+        """The launcher is gone, or has closed the connection."""
+        self.refused: Counter[str] = Counter()
+        """By reason."""
+        self._unread = b""
+        os.set_blocking(fd, False)
+
+    def read(self) -> list[Command]:
+        """Commands that came since the last call; lines that are none are counted in `refused`."""
+        try:
+            chunk = os.read(self.fd, READ_BYTES)
+        except BlockingIOError:
+            return []
+        self.ended = not chunk or len(self._unread) > MOST_UNREAD_BYTES
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        return [found for line in lines if (found := self._parsed(line)) is not None]
+
+    def _parsed(self, line: bytes) -> Command | None:
+        try:
+            return command(line)
+        except WireError as error:
+            self.refused[error.reason] += 1
+            return None
+
 
 LOG = logging.getLogger(__name__)
 LAST_WORDS_S = 1.0
@@ -167,19 +219,19 @@ class HostAgent:
             self._processes.tell(notice)
 
     def _read_commands(self) -> None:
-        for command in self._commands.read():
+        for received in self._commands.read():
             self._lease.renew("launcher", self._active.now())
-            match command:
+            match received:
                 case agent.Stop():
                     self._processes.end(Manner.CLEAN)
                 case agent.Kill():
                     self._processes.end(Manner.KILL)
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
-                    self._join(command)
+                    self._join(received)
                 case agent.Hold() if not self._processes.ending:
-                    self._processes.hold(tuple(command.workers))
+                    self._processes.hold(tuple(received.workers))
                 case agent.Allow():
-                    self._data_plane.allow(command.allowed)
+                    self._data_plane.allow(received.allowed)
         if self._commands.ended:
             self._processes.end(Manner.HURRIED)
 

@@ -13,14 +13,14 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from zmqrl.agent.addresses import own_addresses
-from zmqrl.agent.children import Child, Nursery
+from zmqrl.agent.child_process import Child, Nursery
 from zmqrl.agent.data_plane import DataPlane
-from zmqrl.agent.end import End
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.shutdown import End
+from zmqrl.agent.shutdown_policy import Manner
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.messages import agent
 from zmqrl.messages.bus import HostReport
-from zmqrl.supervision.ending import Manner
 from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
 from zmqrl.types import Ledger, Notice
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from zmqrl.agent.children import CommandLine, Nursery, entry_command
+from zmqrl.agent.child_process import CommandLine, Nursery, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_lock import registered
@@ -23,7 +23,7 @@ from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Warned
-from zmqrl.orchestrators.versions import processor_refusal
+from zmqrl.orchestrators.handshake import processor_refusal
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:

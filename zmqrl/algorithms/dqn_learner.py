@@ -14,8 +14,7 @@ from zmqrl.networks.flat import FlatParameters
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import Tower
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.double_q import double_q_target, q_target
-from zmqrl.ops.huber import half_square, huber
+from zmqrl.ops.q_learning import double_q_target, half_square, huber, q_target
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, Weights
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from zmqrl.ops.reward_scaling import discounted_returns
-from zmqrl.ops.running_stats import RunningStats
+from zmqrl.ops.running_stats import RunningStats, discounted_returns
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
 from zmqrl.types import Array, Version, Weights
 

@@ -12,7 +12,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 
 if TYPE_CHECKING:
-    from zmqrl.launch.bring_down import Doomed, HostReport
+    from zmqrl.launch.teardown import Doomed, HostReport
 
 
 @click.command("down")
@@ -37,7 +37,7 @@ def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: 
 def _one(run: str | None) -> Doomed:
     """A run that is known here; else one of which only processes are, another machine's or a removed directory's."""
     from zmqrl.cli.find_run import agents, find_run
-    from zmqrl.launch.bring_down import Doomed
+    from zmqrl.launch.teardown import Doomed
 
     try:
         directory, info = find_run(run)
@@ -50,7 +50,7 @@ def _one(run: str | None) -> Doomed:
 
 def _all() -> list[Doomed]:
     from zmqrl.cli.find_run import agents, runs_here, runs_of_agents
-    from zmqrl.launch.bring_down import Doomed
+    from zmqrl.launch.teardown import Doomed
 
     found = {run_id: Doomed(run_id) for _, run_id in agents()}
     for directory, info in [*runs_here(), *runs_of_agents()]:
@@ -61,7 +61,7 @@ def _all() -> list[Doomed]:
 
 def _bring_down(doomed: Doomed, limit: Sequence[str], as_data: bool) -> list[str]:
     """Report host by host. Returns what is not down, as `run on host`."""
-    from zmqrl.launch.bring_down import bring_down
+    from zmqrl.launch.teardown import bring_down
 
     if not as_data:
         click.echo(f"run {doomed.run_id}:")

@@ -15,8 +15,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.make import is_by_ssh
-from zmqrl.orchestrators.ssh_config import Target, resolve
 from zmqrl.shared_memory.arena import layout_of
+from zmqrl.ssh.config import Target, resolve
 
 SHOWN = ("user", "port", "identity", "jump", "python", "workdir", "workers", "nice", "tunnel")
 TOGETHER = 8

@@ -12,7 +12,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.errors import HostFailed
-    from zmqrl.launch.setup_hosts import Installed
+    from zmqrl.provision.install import Installed
 
 
 @click.command("setup")
@@ -29,9 +29,9 @@ def setup_command(
     """Create the venv on each host of HOSTS (hosts.yaml) and install this zmqrl into it."""
     from zmqrl.config.hosts import chosen_hosts
     from zmqrl.launch.configure import load_config
-    from zmqrl.launch.setup_hosts import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
-    from zmqrl.launch.wheel import make_wheel
     from zmqrl.orchestrators.make import check_by_ssh
+    from zmqrl.provision.install import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
+    from zmqrl.provision.wheel import make_wheel
 
     config = load_config(hosts_file=hosts, overrides=overrides)
     check_by_ssh(config, "zmqrl setup installs over SSH; install zmqrl for its hosts by other means")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +11,46 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config import hosts as hosts_of
-from zmqrl.config.code_paths import check_code, with_absolute_paths
 from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
-from zmqrl.config.sections import Config
+from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import names_of, unknown_key, validated
-from zmqrl.config.yaml_source import Branch, Leaf, Source, read_file, shown
+from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import ConfigError
 from zmqrl.types import MODES, Mode
+
+
+def with_absolute_paths(tree: Branch) -> Branch:
+    """`code.sync` as absolute paths, while it is known where each was written; flags count from the current folder."""
+    code = tree.children.get("code")
+    sync = tree.at(("code", "sync"))
+    if not isinstance(code, Branch) or not isinstance(sync, Leaf) or not isinstance(sync.value, list):
+        return tree
+    paths = [_absolute(path, sync.source) if isinstance(path, str) else path for path in sync.value]
+    changed: dict[str, Node] = {**code.children, "sync": Leaf(paths, sync.source)}
+    return Branch(tree.source, {**tree.children, "code": Branch(code.source, changed)})
+
+
+def _absolute(path: str, source: Source) -> str:
+    beside = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
+    # Links are not followed: a link's own name is the name of the module.
+    return os.path.normpath(Path(beside, Path(path).expanduser()))
+
+
+def check_code(code: CodeSection) -> None:
+    """Raise `ConfigError` when something to send is not there, or two things have one name."""
+    named: dict[str, str] = {}
+    for path in code.sync:
+        name = Path(path).name
+        if not Path(path).exists():
+            raise ConfigError(f"code.sync: {path!r}: no such file or folder")
+        if not name:
+            raise ConfigError(f"code.sync: {path!r}: set a folder or a file inside it")
+        if named.setdefault(name, path) != path:
+            raise ConfigError(f"code.sync: {path!r} and {named[name]!r}: both would be imported as {name!r}")
+
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT = Source("default")

@@ -17,10 +17,10 @@ from msgspec import structs
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.random_actions import random_actions
 from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import ZmqrlError
 from zmqrl.messages.doctor import EnvFacts
 from zmqrl.random_streams import stream

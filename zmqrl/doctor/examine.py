@@ -15,9 +15,9 @@ from zmqrl.doctor.links import MODULE, Link, ShellLink, link_here
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.questions import examined_hosts, questions
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.code_sync import pack
 from zmqrl.orchestrators.host_commands import module_command
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.ssh.code_sync import pack
 
 MARGIN_S = 3.0
 

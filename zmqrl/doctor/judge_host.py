@@ -5,7 +5,7 @@ from __future__ import annotations
 from zmqrl.config.hosts import LOCAL
 from zmqrl.doctor.case import Case
 from zmqrl.messages.doctor import Lock
-from zmqrl.orchestrators import versions
+from zmqrl.orchestrators import handshake as versions
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0

@@ -18,7 +18,7 @@ from zmqrl.errors import WireError
 from zmqrl.messages.doctor import Order, Word, order_line, read_word
 from zmqrl.orchestrators.host_commands import environment
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.orchestrators.shell import HostShell
+from zmqrl.ssh.shell import HostShell
 
 MODULE = "zmqrl.doctor.probe"
 LOOPBACK = "127.0.0.1"

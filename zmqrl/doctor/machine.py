@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from zmqrl.messages.doctor import Folder, Machine
-from zmqrl.orchestrators.introduction import physical_cores
+from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 
 TRIAL_BYTES = 1 << 20

@@ -15,7 +15,7 @@ from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.questions import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.orchestrators.introduction import versions
+from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Mode

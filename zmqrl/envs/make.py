@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import io
@@ -11,15 +12,111 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import error as gym_error
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.diagnosis import explain
-from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.envs.state import state_spec
 from zmqrl.errors import ConfigError
-from zmqrl.types import EnvSpec
+from zmqrl.types import EnvSpec, SpaceSpec
+
+FLATTEN = "gymnasium.wrappers:FlattenObservation"
+
+
+def observation_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
+    """A box as it is; ConfigError naming a wrapper for the rest."""
+    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
+        return _box(space)
+    raise ConfigError(
+        f"env.id: {env_id!r} has observations {_short(space)}, and only Box is supported; "
+        f"add env.wrappers: [{FLATTEN!r}] or your own wrapper"
+    )
+
+
+def action_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
+    """Discrete, or a box of floats; ConfigError for the rest."""
+    if isinstance(space, spaces.Discrete):
+        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
+    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
+        return _box(space)
+    raise ConfigError(
+        f"env.id: {env_id!r} has actions {_short(space)}, and only Discrete and Box of floats are supported; "
+        "add your own wrapper to env.wrappers"
+    )
+
+
+def _box(space: spaces.Box) -> SpaceSpec:
+    low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
+    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    return SpaceSpec(
+        "box",
+        tuple(int(size) for size in space.shape),
+        str(space.dtype),
+        low=tuple(low.tolist()) if bounded else (),
+        high=tuple(high.tolist()) if bounded else (),
+    )
+
+
+def _short(space: spaces.Space[object]) -> str:
+    text = str(space)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+EXTRAS = {"box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "ALE": "atari"}
+"""Extras of zmqrl by what an error text or an id mentions."""
+
+
+def explain(section: EnvSection, error: Exception) -> ConfigError:
+    """The configuration error behind `error`, which making the env of `section` raised."""
+    if isinstance(error, ConfigError):
+        return error
+    if isinstance(error, gym_error.DependencyNotInstalled):
+        way_out = _install(section, error)
+        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {way_out}")
+    if isinstance(error, gym_error.UnregisteredEnv):
+        return _unregistered(section, error)
+    if isinstance(error, ImportError):
+        missing = error.name or str(error)
+        module = section.id.partition(":")[0]
+        if f"{module}.".startswith(f"{missing}."):
+            return ConfigError(f"env.id: {section.id!r}: module {missing!r} was not found{_near(section.id)}")
+        return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
+    if isinstance(error, TypeError) and section.kwargs:
+        kwargs = dict(section.kwargs)
+        return ConfigError(f"env.kwargs: {kwargs} are not accepted by {section.id!r}: {_first_line(error)}")
+    return ConfigError(f"env.id: {section.id!r} cannot be created: {type(error).__name__}: {_first_line(error)}")
+
+
+def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
+    namespace = section.id.partition("/")[0]
+    if namespace in EXTRAS:
+        return ConfigError(f"env.id: {section.id!r} needs a package that is missing; {_install(section, error)}")
+    return ConfigError(f"env.id: no env is registered as {section.id!r}{_near(section.id)}")
+
+
+def _near(env_id: str) -> str:
+    names = list(gym.registry)
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[found[0]]!r}?" if found else "; write `module:Class` for your own env"
+
+
+def _install(section: EnvSection, error: Exception) -> str:
+    spec = gym.registry.get(section.id)
+    hints = f"{section.id} {error} {spec.entry_point if spec is not None else ''}"
+    for word, extra in EXTRAS.items():
+        if word in hints:
+            return f'run: pip install "zmqrl[{extra}]"'
+    missing = getattr(error, "name", None)
+    return f"run: pip install {missing}" if missing else "install it"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
 
 Env = gym.Env[Any, Any]
 NAMESPACES = {"ALE": "ale_py"}

@@ -20,7 +20,7 @@ from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
-from zmqrl.orchestrators.versions import processor_refusal
+from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
 

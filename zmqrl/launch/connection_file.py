@@ -1,10 +1,12 @@
-"""The file by which a host that SSH cannot reach joins a run: where the broker is, and a token that admits one host."""
+"""How a host that SSH cannot reach joins a run: a file with the address of the broker and a token, and who used it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from zmqrl.config.codec import from_json, to_json
@@ -12,6 +14,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Join
 from zmqrl.messages.files import ConnectionFile
+from zmqrl.wire.admission import digest_of
 
 FORMAT = 2
 
@@ -52,3 +55,36 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is not a connection file: {error}") from error
     return found.boot, found.join
+
+
+TOKEN_BYTES = 32
+
+
+class Invitations:
+    """Who may still enrol a key, and who has."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, str | None] = {}
+
+    @property
+    def tokens(self) -> Mapping[str, str | None]:
+        """As the allow-list has them: a copy."""
+        return dict(self._hosts)
+
+    def token_for(self, host: str) -> str:
+        """A new token of 256 bits for `host`; one that it was given earlier and has not used is void."""
+        self.void(host)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._hosts[digest_of(token)] = host
+        return token
+
+    def void(self, host: str) -> None:
+        """A token that `host` was given and has not used is invalid from now on."""
+        self._hosts = {digest: invited for digest, invited in self._hosts.items() if invited != host}
+
+    def accept(self, digest: str) -> str | None:
+        """The host that the token admits, once; None when it was used, or is unknown."""
+        host = self._hosts.get(digest)
+        if host is not None:
+            self._hosts[digest] = None
+        return host

@@ -12,11 +12,9 @@ from msgspec import structs
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.boots import boots
-from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
-from zmqrl.launch.invitations import Invitations
-from zmqrl.launch.requests import Requests
+from zmqrl.launch.connection_file import Invitations, remove_connection_file, write_connection_file
+from zmqrl.launch.requests import Requests, Scaling
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.scaling import Scaling
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zmqrl.acting.base import Policy
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.algorithms.base import Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config

@@ -21,8 +21,7 @@ from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends._learner_channel import ZmqChannel
 from zmqrl.memory_backends._record_fetching import RecordFetching
-from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends._segment_sender import make_sender
+from zmqrl.memory_backends._remote_writer import RemoteWriter, make_sender
 from zmqrl.memory_backends.base import (
     LearnerEnds,
     MemoryBackend,

@@ -2,11 +2,73 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from zmqrl.metrics.append_file import AppendFile
 from zmqrl.metrics.jsonl import MetricsLog
-from zmqrl.metrics.tensorboard import TensorBoardLog
+
+FILE_VERSION = "brain.Event:2"
+CRC32C = 0x82F63B78
+"""The polynomial (Castagnoli), bits reversed."""
+
+
+class TensorBoardLog:
+    """Of tensorboard, only the messages are imported, and not before the first value.
+
+    Its `EventFileWriter` is not used: after a failed write its thread ends, and the next values wait for it forever.
+    Its `RecordWriter` is not used: importing it takes most of a second, in which the launcher handles no event.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: AppendFile | None = None
+
+    def write(self, wall_time: float, env_steps: int, values: Mapping[str, float]) -> None:
+        """One scalar per value, at step `env_steps` and unix time `wall_time`. OSError: see `AppendFile.write`."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        events = [Event(wall_time=wall_time, step=env_steps, summary=Summary(value=scalars))]
+        if self._file is None:
+            name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+            self._file = AppendFile(self._folder / name)
+            events.insert(0, Event(wall_time=wall_time, file_version=FILE_VERSION))
+        self._file.write(b"".join(_record(event.SerializeToString()) for event in events))
+
+    def close(self) -> None:
+        """Close the file. Safe to call twice. OSError: values that still waited are lost."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _record(data: bytes) -> bytes:
+    """A TFRecord: length and data, each with its checksum (https://www.tensorflow.org/tutorials/load_data/tfrecord)."""
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated by 15 bits and shifted by a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _table_entry(remainder: int) -> int:
+    for _ in range(8):
+        remainder = remainder >> 1 ^ (CRC32C if remainder & 1 else 0)
+    return remainder
+
+
+TABLE = tuple(map(_table_entry, range(256)))
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""Count, mean and variance of a stream of rows, merged batch by batch in float64."""
+"""Count, mean and variance of a stream of rows, merged batch by batch in float64, and rewards scaled by them."""
 
 from __future__ import annotations
 
@@ -39,3 +39,18 @@ class RunningStats:
     def scale(self) -> Array:
         """1 / deviation `[D]`; 1 before the first row."""
         return np.ones_like(self.mean) if self.count == 0 else 1.0 / np.sqrt(self.m2 / self.count + VARIANCE_FLOOR)
+
+
+def discounted_returns(reward: Array, done: Array, valid: Array, start: Array, gamma: float) -> tuple[Array, Array]:
+    """Running discounted returns `[T, N]` float64 of one vector env, and where they stand `[N]` after its last row.
+
+    R_t = gamma R_{t-1} + r_t, from `start [N]`; it starts again after a `done [T, N]`. Invalid rows leave it at 0.
+    """
+    assert reward.shape == done.shape == valid.shape and start.shape == reward.shape[1:], (reward.shape, start.shape)
+    returns = np.empty(reward.shape, dtype=np.float64)
+    running = start.astype(np.float64)
+    for t in range(len(reward)):
+        running = np.where(valid[t], gamma * running + reward[t], 0.0)
+        returns[t] = running
+        running = np.where(done[t], 0.0, running)
+    return returns, running

@@ -16,7 +16,7 @@ from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Command, Event, Reaped
-from zmqrl.orchestrators.shell import HostShell
+from zmqrl.ssh.shell import HostShell
 from zmqrl.types import Role
 
 

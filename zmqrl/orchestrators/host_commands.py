@@ -25,7 +25,7 @@ def reaper_command(section: HostSection, run_id: str, host: str, grace_s: float 
 
 def introduction_command(section: HostSection) -> str:
     """What has a host's zmqrl say what it is, and end."""
-    return f"{environment(section)}{far(section.python)} -m zmqrl.orchestrators.introduction"
+    return f"{environment(section)}{far(section.python)} -m zmqrl.orchestrators.handshake"
 
 
 def far(path: str | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.orchestrators.agents import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, session_members
 

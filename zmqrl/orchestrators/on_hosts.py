@@ -10,10 +10,10 @@ from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, ZmqrlError
 from zmqrl.messages.agent import Reaped
 from zmqrl.messages.lines import handshake, reaped
-from zmqrl.orchestrators.agents import Ended
+from zmqrl.orchestrators.agent_pool import Ended
+from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import FAR_RUNS, far, introduction_command, reaper_command
-from zmqrl.orchestrators.introduction import SENTINEL
-from zmqrl.orchestrators.shell import HostShell
+from zmqrl.ssh.shell import HostShell
 
 T = TypeVar("T")
 Shells: TypeAlias = Iterable[tuple[str, HostShell | HostFailed]]

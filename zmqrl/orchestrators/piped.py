@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.shell import Finished, HostShell, Pipe
+from zmqrl.ssh.shell import Finished, HostShell, Pipe
 
 END_S = 2.0
 

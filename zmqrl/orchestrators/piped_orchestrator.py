@@ -13,7 +13,7 @@ from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.agent import HostUnusable
-from zmqrl.orchestrators.agents import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.agent_pool import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over

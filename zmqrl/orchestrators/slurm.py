@@ -26,7 +26,7 @@ from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.orchestrators import slurm_commands
-from zmqrl.orchestrators.agents import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.agent_pool import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.on_hosts import ended_over

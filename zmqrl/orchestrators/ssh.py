@@ -16,15 +16,15 @@ from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import HostUnusable
-from zmqrl.orchestrators.agents import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
+from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.code_sync import deliver, pack
 from zmqrl.orchestrators.host_commands import FAR_RUNS, agent_command
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
-from zmqrl.orchestrators.ssh_checkpoints import Mirror, bring_left, collect, remove, send
-from zmqrl.orchestrators.ssh_config import Target, resolve
-from zmqrl.orchestrators.ssh_connection import Connection, open_all
+from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
+from zmqrl.ssh.code_sync import deliver, pack
+from zmqrl.ssh.config import Target, resolve
+from zmqrl.ssh.connection import Connection, open_all
 
 RESOLVERS = 8
 """`ssh -G` at once."""

@@ -1,4 +1,4 @@
-"""Prioritised replay, proportional variant (Schaul et al. 2016, section 3)."""
+"""Prioritised replay, proportional variant (Schaul et al. 2016, section 3), over a sum tree."""
 
 from __future__ import annotations
 
@@ -8,9 +8,62 @@ from dataclasses import dataclass
 import numpy as np
 
 from zmqrl.replay.base import ReplaySample
-from zmqrl.replay.sum_tree import SumTree
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, Weights
+
+
+class SumTree:
+    """Leaves 0 .. size - 1. Parents are recomputed from both children, never by differences, so sums do not drift."""
+
+    def __init__(self, size: int) -> None:
+        self._depth = max(1, (size - 1).bit_length())
+        self._first = 1 << self._depth
+        self._nodes = np.zeros(2 * self._first)
+
+    @property
+    def total(self) -> float:
+        """Mass of all leaves."""
+        return float(self._nodes[1])
+
+    def get(self, leaves: Array) -> Array:
+        """Mass of `leaves [B]`."""
+        masses: Array = self._nodes[self._first + leaves]
+        return masses
+
+    def set(self, leaves: Array, masses: Array) -> None:
+        """Set the mass of `leaves [B]`; of a leaf that is named twice, the last counts."""
+        nodes = self._nodes
+        at = leaves + self._first
+        nodes[at] = masses
+        for _ in range(self._depth):
+            at = at >> 1
+            nodes[at] = nodes[2 * at] + nodes[2 * at + 1]
+
+    def set_range(self, start: int, masses: Array) -> None:
+        """Set consecutive leaves from `start` on: as `set`, for a whole segment at a time."""
+        nodes, low, high = self._nodes, start + self._first, start + self._first + len(masses)
+        nodes[low:high] = masses
+        for _ in range(self._depth):
+            low, high = low >> 1, ((high - 1) >> 1) + 1
+            nodes[low:high] = nodes[2 * low : 2 * high : 2] + nodes[2 * low + 1 : 2 * high : 2]
+
+    def find(self, masses: Array) -> Array:
+        """The leaves `[B]` at which the running sum first exceeds `masses [B]`, each in [0, total).
+
+        A leaf without mass is never found.
+        """
+        nodes = self._nodes
+        rest: Array = masses.astype(np.float64)
+        at: Array = np.ones(len(masses), dtype=np.int64)
+        for _ in range(self._depth):
+            at += at
+            left = nodes.take(at)
+            right = rest >= left
+            # Guards against rounding: `rest` may reach the sum of a node by a last bit.
+            right &= nodes.take(at + 1) > 0.0
+            np.subtract(rest, left, out=rest, where=right)
+            at += right
+        return at - self._first
 
 
 @dataclass(frozen=True)
@@ -83,3 +136,15 @@ class PrioritisedReplay(UniformReplay):
 
     def _released(self, place: int) -> None:
         self._tree.set_range(place * self._rows_per_place, np.zeros(self._rows_per_place))
+
+
+def build_replay(
+    columns: Mapping[str, Array], capacity: int, seed: int, prioritised: Mapping[str, float] | None
+) -> UniformReplay:
+    """Uniform, or prioritised by `Algorithm.prioritised`; `capacity` is in env steps, rounded up to segments."""
+    _, steps, envs = columns["reward"].shape
+    max_segments = -(-capacity // (steps * envs))
+    if prioritised is None:
+        return UniformReplay(columns, max_segments, seed)
+    known = {name: prioritised[name] for name in ("alpha", "beta", "epsilon", "uniform_mix") if name in prioritised}
+    return PrioritisedReplay(columns, max_segments, seed, Priorities(**known))

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zmqrl.acting.base import noise_for
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.codec import to_json
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.build import build_replay
 from zmqrl.replay.gather import gather
+from zmqrl.replay.prioritised import build_replay
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 

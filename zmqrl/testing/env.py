@@ -10,9 +10,9 @@ import numpy as np
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv
-from zmqrl.envs.factory import make_vector_env
 from zmqrl.envs.make import Env, make_single, probe
 from zmqrl.envs.random_actions import random_actions
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, EnvSpec, Mode, SegmentId, Version

@@ -9,7 +9,7 @@ import numpy as np
 
 from zmqrl.acting.base import ActingNoise
 from zmqrl.acting.heads import Head
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream

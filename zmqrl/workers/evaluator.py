@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot

@@ -24,7 +24,7 @@ from zmqrl.memory_backends.inproc import InprocSource
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
-from zmqrl.replay.build import build_replay
+from zmqrl.replay.prioritised import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Weights
 from zmqrl.workers.async_loop import run_async_off_policy, run_async_on_policy

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from zmqrl.acting.base import Policy
-from zmqrl.acting.load import make_policy
+from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
-from zmqrl.envs.factory import make_vector_env
+from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
 from zmqrl.memory_backends.make import make_backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zmqrl.agent.children import Nursery
+from zmqrl.agent.child_process import Nursery
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.output import AgentOutput

@@ -1,0 +1,189 @@
+"""Copies of a far learner's checkpoints: the newest wins, nothing damaged is taken, and the wire is left to others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from tests.waiting import until
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.copies import BUSY_SHARE
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.remote_checkpoints import KEPT, MIRRORED, Mirror, bring, send
+from zmqrl.ssh.connection import Connection
+from zmqrl.ssh.shell import Finished
+
+
+class Target:
+    host = "far"
+
+
+class Shell:
+    """A connection to this machine: commands by a shell, files by copying, as slowly as is asked."""
+
+    target = Target()
+
+    def __init__(self) -> None:
+        self.slow_s, self.fails = 0.0, False
+        self.gets: list[float] = []
+
+    def run(self, command: str, timeout_s: float) -> Finished:
+        if self.fails:
+            raise HostFailed("far", "the connection is lost", "try again")
+        done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=timeout_s, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def get(self, path: str, target: Path) -> None:
+        self.gets.append(time.monotonic())
+        time.sleep(self.slow_s)
+        shutil.copyfile(path, target)
+
+    def put(self, path: Path, target: str) -> None:
+        shutil.copyfile(path, target)
+
+    def is_alive(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    (tmp_path / "far dir").mkdir()
+    return tmp_path / "far dir"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path / "here"
+
+
+def write(folder: Path, *names: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / f"{name}.safetensors").write_bytes(tensors.dump({"w": np.arange(50.0)}, {"name": name}))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".safetensors") for path in folder.iterdir())
+
+
+def take(shell: Shell, far: Path, here: Path, kinds: dict[str, int] | None = None, check_here: bool = False) -> bool:
+    return bring(cast(Connection, shell), str(far), here, kinds or MIRRORED, check_here)
+
+
+def test_the_newest_are_copied_and_the_older_ones_removed(shell: Shell, far: Path, here: Path) -> None:
+    write(far, "full-0-9", "full-0-10", "full-0-8", "best-0-4", "best-0-7", "v0-10", "v0-9")
+    assert take(shell, far, here)
+    assert names(here) == ["best-0-7", "full-0-10", "full-0-9"]
+    assert names(far) == sorted(["full-0-9", "full-0-10", "full-0-8", "best-0-4", "best-0-7", "v0-10", "v0-9"])
+    write(far, "full-0-11", "best-0-11")
+    assert take(shell, far, here)
+    assert names(here) == ["best-0-11", "full-0-10", "full-0-11"]
+    assert take(shell, far, here, dict(KEPT)) and "v0-10" in names(here)
+
+
+def test_what_is_not_newer_is_not_read(shell: Shell, far: Path, here: Path) -> None:
+    write(far, "full-0-38", "best-0-30")
+    write(here, "full-1-2", "best-0-30")
+    assert take(shell, far, here)
+    assert (names(here), shell.gets) == (["best-0-30", "full-1-2"], [])
+
+
+def test_a_damaged_file_does_not_replace_anything(shell: Shell, far: Path, here: Path) -> None:
+    write(far, "full-0-5")
+    write(here, "full-0-4")
+    path = far / "full-0-5.safetensors"
+    path.write_bytes(path.read_bytes()[:-3] + b"bad")
+    assert not take(shell, far, here)
+    assert names(here) == ["full-0-4"] and names(far) == ["full-0-5"]
+
+
+def test_a_damaged_file_uses_up_no_place(shell: Shell, far: Path, here: Path) -> None:
+    """Neither among what is copied nor among what is kept."""
+    write(far, "full-0-3", "full-0-4", "full-0-5", "full-0-6")
+    for name in ("full-0-5", "full-0-6"):
+        (far / f"{name}.safetensors").write_bytes(b"half")
+    assert not take(shell, far, here)
+    assert names(here) == ["full-0-3", "full-0-4"]
+    (here / "full-0-5.safetensors").write_bytes(b"half")
+    write(far, "full-0-6")
+    assert take(shell, far, here)
+    assert names(here) == ["full-0-4", "full-0-5", "full-0-6"], "two whole ones, and a damaged one between them"
+
+
+def test_a_file_system_whose_directories_cannot_be_synced_takes_copies(
+    shell: Shell, far: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def files_alone(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    write(far, "full-0-5")
+    assert take(shell, far, here) and names(here) == ["full-0-5"]
+
+
+def test_a_damaged_file_is_not_sent(shell: Shell, far: Path, here: Path) -> None:
+    write(here, "full-0-3", "full-0-4", "full-0-5", "best-0-2")
+    (here / "full-0-5.safetensors").write_bytes(b"half")
+    send(cast(Connection, shell), here, str(far))
+    assert names(far) == ["best-0-2", "full-0-3", "full-0-4"]
+
+
+def test_a_resume_takes_what_is_whole_there_and_damaged_here(shell: Shell, far: Path, here: Path) -> None:
+    for folder in (far, here):
+        write(folder, "full-0-5")
+    (here / "full-0-5.safetensors").write_bytes(b"half")
+    assert take(shell, far, here) and (here / "full-0-5.safetensors").read_bytes() == b"half"
+    assert take(shell, far, here, check_here=True)
+    assert (here / "full-0-5.safetensors").read_bytes() == (far / "full-0-5.safetensors").read_bytes()
+
+
+def test_a_folder_that_is_not_there_yet_is_empty(shell: Shell, far: Path, here: Path) -> None:
+    assert take(shell, far / "later", here)
+    assert names(here) == []
+
+
+@pytest.mark.timed
+def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here: Path) -> None:
+    shell.slow_s = 0.1
+    write(far, "full-0-1")
+    begun = time.monotonic()
+    mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda host, text: None)
+    number = 1
+    while time.monotonic() < begun + 2.0:
+        if f"full-0-{number}" in (names(here) if here.is_dir() else []):
+            number += 1
+            write(far, f"full-0-{number}")
+        time.sleep(0.01)
+    mirror.close()
+    took_s = time.monotonic() - begun
+    assert 2 <= len(shell.gets) <= took_s * BUSY_SHARE / shell.slow_s + 1
+
+
+def test_a_failure_is_told_once_and_then_gets_over_it(shell: Shell, far: Path, here: Path) -> None:
+    told: list[str] = []
+    write(far, "full-0-1")
+    shell.fails = True
+    mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda host, text: told.append(f"{host}: {text}"))
+    time.sleep(0.3)  # many tries
+    shell.fails = False
+    until(lambda: here.is_dir() and names(here) == ["full-0-1"], "the file")
+    mirror.close()
+    assert len(told) == 1 and told[0].startswith("far: ") and "the connection is lost" in told[0]

@@ -1,0 +1,348 @@
+"""What `zmqrl setup` does on a host, here on this one: a shell takes the place of the SSH connection."""
+
+from __future__ import annotations
+
+import fcntl
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.provision.setup_parts import ROOT, parcel, requirements
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import HostFailed
+from zmqrl.provision import remote_install as far_setup
+from zmqrl.provision.install import Installed, Parcel, _script, _Setup
+from zmqrl.provision.remote_install import NEWEST, OLDEST, STAMP
+from zmqrl.ssh.connection import Connection
+
+pytestmark = pytest.mark.whole
+
+
+@dataclass
+class Done:
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass
+class Shell:
+    """A login shell in a home of its own, with no Python but what `path` has."""
+
+    home: Path
+    path: str
+    sent: list[str] = field(default_factory=list)
+    accepted: tuple[str, ...] = ()
+    jump_accepted: tuple[str, ...] = ()
+
+    def run(self, command: str, timeout_s: float, input: bytes = b"") -> Done:
+        env = {"HOME": str(self.home), "PATH": self.path, "PIP_CONFIG_FILE": os.devnull}
+        done = subprocess.run(
+            command, shell=True, input=input, capture_output=True, env=env, cwd=self.home, timeout=200
+        )
+        return Done(done.returncode, b"Welcome!\n" + done.stdout, done.stderr)
+
+    def put(self, content: bytes | Path, path: str) -> None:
+        self.sent.append(Path(path).name)
+        assert path.startswith(str(self.home))
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+
+
+@pytest.fixture(scope="module")
+def goods(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
+    return parcel(tmp_path_factory.mktemp("goods") / "wheels")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A host with this test's Python under the name python3."""
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "programs" / "python3").symlink_to(os.path.realpath(sys.executable))
+    return Shell(tmp_path / "home", f"{tmp_path}/programs:/usr/sbin:/sbin:{only_tools(tmp_path)}")
+
+
+@pytest.fixture(scope="module")
+def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With pip alone: making one is slow."""
+    folder = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def with_venv(shell: Shell, empty_venv: Path) -> None:
+    """The host has one that is empty."""
+    shutil.copytree(empty_venv, shell.home / "venvs" / "zmqrl", symlinks=True)
+
+
+def only_tools(tmp_path: Path) -> Path:
+    """A /usr/bin without a Python in it."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name in ("sh", "cat", "tail", "tr"):
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    return folder
+
+
+HOST = HostSection(python="~/venvs/zmqrl/bin/python", workdir="~/zmqrl")
+
+
+def set_up(shell: Shell, goods: Parcel, python: str = str(HOST.python), **section: Any) -> Installed:
+    host = replace(HOST, python=python, **section)
+    return _Setup("node7", "ssh node7", cast(Connection, shell), host, goods).run()
+
+
+def refused(shell: Shell, goods: Parcel, python: str = str(HOST.python)) -> str:
+    with pytest.raises(HostFailed) as failed:
+        set_up(shell, goods, python)
+    return str(failed.value)
+
+
+@pytest.mark.timeout(400)
+def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Parcel) -> None:
+    done = set_up(shell, goods)
+    python = shell.home / "venvs" / "zmqrl" / "bin" / "python"
+    assert (done.python, done.made_venv, done.was_there, done.version) == (
+        str(python),
+        True,
+        False,
+        goods.wheel.version,
+    )
+    code = "import zmqrl; print(zmqrl.__file__)"
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert said.startswith(str(shell.home / "venvs" / "zmqrl" / "lib"))
+    assert os.listdir(shell.home / "zmqrl") == []  # what was sent is gone again
+    assert sorted(os.listdir(shell.home)) == ["venvs", "zmqrl"]
+    changed_later(shell, goods, python)
+
+
+def changed_later(shell: Shell, goods: Parcel, python: Path) -> None:
+    """The second setup sends nothing; one of other code with the same version number installs that."""
+    sent = len(shell.sent)
+    again = set_up(shell, goods)
+    assert (again.was_there, len(shell.sent)) == (True, sent)
+    assert "already installed" in str(again)
+    entry = next((shell.home / "venvs" / "zmqrl" / "lib").glob("python*/site-packages/zmqrl/entry.py"))
+    entry.write_text("broken = True\n")
+    mended = set_up(shell, goods)
+    assert (mended.was_there, mended.made_venv) == (False, False)
+    assert entry.read_bytes() == (ROOT / "zmqrl" / "entry.py").read_bytes()
+    other_pins = replace(goods, constraints=goods.constraints + b"absent==1\n")
+    assert not _Setup("node7", "ssh", cast(Connection, shell), HOST, other_pins)._ask("look", 30.0)["current"]
+
+
+@pytest.fixture
+def index() -> Iterator[tuple[str, list[str]]]:
+    """The address of a package index that has nothing, and what it was asked for."""
+    asked: list[str] = []
+
+    class Empty(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.usefixtures("with_venv")
+def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: Parcel, index: tuple[str, list[str]]) -> None:
+    address, asked = index
+    with pytest.raises(HostFailed) as failed:
+        set_up(shell, replace(goods, wheels=None), env={"PIP_INDEX_URL": address})
+    assert asked[0] == f"/simple/{requirements()[0]}/"
+    assert f"pip found no {requirements()[0]}==" in str(failed.value)
+    assert "in the package index of the host" in str(failed.value)
+    assert "zmqrl setup hosts.yaml --limit node7 --wheels DIR" in str(failed.value)
+
+
+@pytest.mark.usefixtures("with_venv")
+def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods: Parcel) -> None:
+    assert goods.wheels is not None
+    without = replace(goods, wheels=tuple(w for w in goods.wheels if not w.name.startswith("torch-")))
+    pin = f"torch=={version('torch')}"
+    assert refused(shell, without).startswith(
+        f"node7: pip found no {pin} compatible with the other pins in the wheel folder"
+    )
+    message = refused(shell, replace(without, constraints=b""))
+    assert "pip: No matching distribution found for torch>=2.4" in message
+    assert "add it: python -m pip download -d DIR torch; for other pins" in message
+    assert os.listdir(shell.home / "zmqrl") == []
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "mend"),
+    [
+        ("exit 1", "no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python", "apt install python3"),
+        ('echo "Python 3.8.1"; exit 1', ", found Python 3.8.1", "set hosts.node7.python"),
+        ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "no answer from setup: exit code 3", "ssh node7 sh -c true"),
+    ],
+)  # fmt: skip
+def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: str, cause: str, mend: str) -> None:
+    python = shell.home.parent / "programs" / "python3"
+    python.unlink()
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    message = refused(shell, goods)
+    assert cause in message
+    assert mend in message
+    assert os.listdir(shell.home) == []
+
+
+def test_a_host_without_any_python(shell: Shell, goods: Parcel) -> None:
+    (shell.home.parent / "programs" / "python3").unlink()
+    assert refused(shell, goods).startswith(
+        "node7: no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python\n"
+    )
+
+
+HIDDEN = """import sys, importlib.util as u
+find = u.find_spec
+u.find_spec = lambda name, *more: None if name == "ensurepip" else find(name, *more)
+exec(compile(sys.argv.pop(1), "program", "exec"))
+"""
+
+
+def test_debian_without_python3_venv(shell: Shell, goods: Parcel) -> None:
+    """Its Python has the module venv and no ensurepip."""
+    (shell.home.parent / "hidden.py").write_text(HIDDEN)
+    python = shell.home.parent / "programs" / "python3"
+    python.unlink()
+    hidden = f'exec {sys.executable} -I -c "$(cat {shell.home.parent}/hidden.py)"'
+    python.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 1\nshift 2\n{hidden} "$@"\n')
+    python.chmod(0o755)
+    message = refused(shell, goods)
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"the host's Python {minor} cannot create ~/venvs/zmqrl/bin/python: venv or ensurepip is missing" in message
+    assert f"sudo apt install python{minor}-venv" in message
+    assert not (shell.home / "venvs" / "zmqrl").exists()
+
+
+def test_it_installs_into_venvs_alone(shell: Shell, goods: Parcel) -> None:
+    python = os.path.realpath(sys.executable)
+    assert f"{python} is not in a venv; setup installs into venvs only" in refused(shell, goods, python)
+    assert "python9 was not found" in refused(shell, goods, "python9")
+    assert "/opt/none/python9x does not exist and is not of the form VENV/bin/python" in refused(
+        shell, goods, "/opt/none/python9x"
+    )
+    assert os.listdir(shell.home) == []
+
+
+def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: Parcel) -> None:
+    source = shell.home / "src"
+    (source / "zmqrl").mkdir(parents=True)
+    (source / "zmqrl" / "__init__.py").write_text("")
+    (source / "setup.cfg").write_text("[metadata]\nname = zmqrl\nversion = 9\n[options]\npackages = zmqrl\n")
+    (source / "setup.py").write_text("from setuptools import setup; setup()")
+    venv = shell.home / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    site = next((venv / "lib").glob("python*/site-packages"))
+    (site / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=60)
+    message = refused(shell, goods, "~/venv/bin/python")
+    assert f"has an editable zmqrl, whose files in {source} differ from those on this machine" in message
+    assert "-m pip uninstall -y zmqrl" in message
+
+
+def test_a_venv_whose_python_is_gone(shell: Shell, goods: Parcel) -> None:
+    (shell.home / "venvs" / "zmqrl" / "bin").mkdir(parents=True)
+    (shell.home / "venvs" / "zmqrl" / "bin" / "python").symlink_to("/nowhere/python3.9")
+    message = refused(shell, goods)
+    assert f"{shell.home}/venvs/zmqrl exists, but its Python does not start" in message
+    assert f"ssh node7 rm -r {shell.home}/venvs/zmqrl" in message
+
+
+def test_a_workdir_that_cannot_be_made(shell: Shell, goods: Parcel) -> None:
+    (shell.home / "zmqrl").write_text("a file")
+    message = refused(shell, goods)
+    assert "File exists" in message
+    assert "set hosts.node7.workdir" in message
+
+
+@pytest.fixture
+def waiting(shell: Shell, goods: Parcel) -> Iterator[subprocess.Popen[bytes]]:
+    """An install step that waits for the lock that this test holds."""
+    upload = shell.home / "upload"
+    upload.mkdir()
+    (shell.home / "venvs").mkdir()
+    with (shell.home / "venvs" / "zmqrl.setup-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        nothing = dict.fromkeys(("digest", "stamp", "wheel"), "")
+        asked = {"step": "install", "python": "~/venvs/zmqrl/bin/python", "workdir": "~", "env": {}, **nothing}
+        asked |= {"extras": [], "no_index": True, "timeout_s": 60, "upload": str(upload)}
+        env = {"HOME": str(shell.home), "PATH": shell.path}
+        process = subprocess.Popen(["sh", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(_script(asked).encode())
+        process.stdin.close()
+        assert process.stdout.readline() == b".\n"  # it waits, and says so
+        yield process
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_hosts_that_share_a_home_take_turns(waiting: subprocess.Popen[bytes]) -> None:
+    assert waiting.stdout is not None
+    assert [waiting.stdout.readline() for _ in range(3)] == [b".\n"] * 3
+    assert waiting.poll() is None
+
+
+def test_it_ends_when_nobody_waits_for_it_any_more(waiting: subprocess.Popen[bytes], shell: Shell) -> None:
+    assert waiting.stdout is not None
+    waiting.stdout.close()
+    waiting.wait(10)
+    assert not (shell.home / "upload").exists()
+
+
+def test_a_venv_half_made_is_removed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next setup would take it for one that is broken."""
+    venv = shell.home / "venv"
+
+    def begun(command: list[str], deadline: float) -> tuple[int, str]:
+        (venv / "bin").mkdir(parents=True)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(far_setup, "_run", begun)
+    with pytest.raises(BrokenPipeError):
+        far_setup._make_venv(str(venv), 0.0)
+    assert not venv.exists()
+
+
+@pytest.mark.usefixtures("with_venv")
+def test_what_an_interrupted_setup_left_is_swept(shell: Shell, goods: Parcel) -> None:
+    for name, age_s in (("setup-old", 100_000), ("setup-new", 60), ("runs", 100_000)):
+        (shell.home / "zmqrl" / name).mkdir(parents=True)
+        os.utime(shell.home / "zmqrl" / name, (time.time() - age_s,) * 2)
+    with pytest.raises(HostFailed):
+        set_up(shell, replace(goods, wheels=()))
+    assert sorted(os.listdir(shell.home / "zmqrl")) == ["runs", "setup-new"]
+
+
+def test_the_versions_of_python_are_those_of_the_package() -> None:
+    text = (ROOT / "setup.cfg").read_text()
+    assert f"python_requires = >={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}\n" in text
+    assert requirements()
+    assert STAMP.startswith(".")

@@ -1,0 +1,256 @@
+"""The connection at work, against real sshds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab, lab_or_skip
+from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
+from tests.waiting import until
+from zmqrl.errors import HostFailed
+from zmqrl.ssh.connection import Connection, open_all
+
+pytestmark = pytest.mark.whole
+NOISE = 4_000_000
+ECHO = "import sys\nfor line in sys.stdin: print('got', line.strip(), flush=True)"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3) as lab, lab.here():
+        yield lab
+
+
+@pytest.fixture
+def connection(lab: Lab) -> Iterator[Connection]:
+    with connected(target_of(lab, 1)) as connection:
+        yield connection
+
+
+def test_a_command_runs_there_with_its_input_streams_and_exit_code(lab: Lab, connection: Connection) -> None:
+    done = connection.run("cat; echo $SSH_CONNECTION; echo wrong >&2; exit 3", WAIT_S, b"given\n")
+    assert done.code == 3
+    assert done.stdout.startswith(b"given\n") and lab.hosts[1].address.encode() in done.stdout
+    assert done.stderr == b"wrong\n"
+    assert connection.run("no-such-python -V", WAIT_S).code == 127
+    assert connection.run("kill -9 $$", WAIT_S).code == -1
+
+
+def test_much_noise_on_both_streams_and_much_input_block_nothing(connection: Connection) -> None:
+    command = f"head -c {NOISE} /dev/zero >&2; head -c {NOISE} /dev/zero; wc -c >&2"
+    done = connection.run(command, WAIT_S, bytes(NOISE))
+    assert done.stdout == bytes(NOISE)
+    assert done.stderr.strip(b"\0 \n") == str(NOISE).encode()
+    assert done.code == 0
+
+
+@pytest.mark.timed
+def test_a_command_that_takes_too_long_is_given_up(connection: Connection) -> None:
+    start = time.monotonic()
+    with pytest.raises(HostFailed, match=r"h1: `sleep 1` did not end within 0.2 s"):
+        connection.run("sleep 1", 0.2)
+    assert time.monotonic() - start < 1.0
+    assert connection.run("echo still here", WAIT_S).stdout == b"still here\n"
+
+
+def test_a_process_that_stays_is_spoken_with_and_its_noise_is_logged(connection: Connection, tmp_path: Path) -> None:
+    code = f"import sys; sys.stderr.write('n' * {NOISE}); sys.stderr.flush()\n{ECHO}"
+    log = tmp_path / "logs" / "agent.log"
+    channel = connection.start(f'{sys.executable} -c "{code}"', log)
+    heard: list[str] = []
+    reader = threading.Thread(target=lambda: heard.extend(channel.lines()))
+    reader.start()
+    channel.write(b"one\n")
+    channel.write(b"two\n")
+    until(lambda: len(heard) == 2)
+    assert heard == ["got one", "got two"]
+    assert channel.exit_status(0.0) is None
+    channel.end_input()
+    assert channel.exit_status(WAIT_S) == 0
+    channel.close()
+    reader.join(WAIT_S)
+    assert not reader.is_alive()
+    assert log.stat().st_size == NOISE
+
+
+@pytest.mark.parametrize("end", ["channel", "connection"])
+def test_a_process_that_watches_its_stdin_ends_with_channel_or_connection(lab: Lab, tmp_path: Path, end: str) -> None:
+    with connected(target_of(lab, 2)) as connection:
+        channel = connection.start(f'{sys.executable} -c "{ECHO}" for-{end}', tmp_path / "log")
+        until(lambda: [p for p in lab.hosts[2].processes(f"for-{end}") if p.argv[0] == sys.executable])
+        if end == "connection":
+            connection.close()
+        channel.close()
+        until(lambda: not lab.hosts[2].processes(f"for-{end}"))
+
+
+def test_the_end_of_lines_tells_of_a_lost_connection(lab: Lab, tmp_path: Path) -> None:
+    with connected(target_of(lab, 2)) as connection:
+        channel = connection.start("cat", tmp_path / "log")
+        channel.write(b"half a line")
+        for process in sessions(lab.hosts[2]):
+            os.kill(process.pid, signal.SIGKILL)
+        assert list(channel.lines()) in ([], ["half a line"])
+        assert channel.exit_status(WAIT_S) == -1
+        until(lambda: not connection.is_alive())
+        with pytest.raises(HostFailed, match="h2: the connection is lost"):
+            connection.run("true", WAIT_S)
+        channel.close()
+
+
+@pytest.mark.timed
+def test_writing_to_a_process_that_does_not_read_never_blocks(connection: Connection, tmp_path: Path) -> None:
+    channel = connection.start("sleep 30 & echo $!; wait", tmp_path / "log")
+    pid = next(channel.lines())
+    start = time.monotonic()
+    for _ in range(60):
+        channel.write(bytes(1_000_000))
+    with pytest.raises(HostFailed, match="does not read its input"):
+        channel.write(bytes(10_000_000))
+    assert time.monotonic() - start < 2.0
+    channel.close()
+    connection.run(f"kill {pid}", WAIT_S)
+
+
+def test_files_go_and_come_whole(lab: Lab, connection: Connection, tmp_path: Path) -> None:
+    far = f"{lab.hosts[1].hosts_yaml()['workdir']}/runs/7"
+    (tmp_path / "source").write_bytes(bytes(range(256)) * 10_000)
+    connection.put(b"old", f"{far}/deep/file")
+    connection.put(tmp_path / "source", f"{far}/deep/file", mode=0o640)
+    assert connection.run(f"stat -c %a {far}/deep/file; ls {far}/deep", WAIT_S).stdout == b"640\nfile\n"
+    connection.get(f"{far}/deep/file", tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == (tmp_path / "source").read_bytes()
+    connection.run(f"mkdir {far}/out && touch {far}/out/kept && ln -s {far}/out {far}/deep/link", WAIT_S)
+    connection.remove_tree(f"{far}/deep")
+    connection.remove_tree(f"{far}/deep")
+    assert connection.run(f"ls {far} {far}/out", WAIT_S).stdout.split()[-1] == b"kept"
+    assert connection.run("cd; pwd", WAIT_S).stdout
+    for folder in ("", "/", "~", "~/", "~/../x"):
+        with pytest.raises(HostFailed, match="not removed"):
+            connection.remove_tree(folder)
+
+
+def test_a_file_that_cannot_be_written_or_read_is_named(connection: Connection, tmp_path: Path) -> None:
+    with pytest.raises(HostFailed, match=r"h1: /proc/none/file: "):
+        connection.put(b"x", "/proc/none/file")
+    with pytest.raises(HostFailed, match=r"h1: /none: No such file"):
+        connection.get("/none", tmp_path / "none")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_reverse_tunnel_leads_back_to_here(lab: Lab, connection: Connection) -> None:
+    with socket.create_server((lab.hosts[0].address, 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [connection.forward_back(server.getsockname()[:2]) for server in (first, second)]
+        for server, port in zip((first, second), ports, strict=True):
+            server.settimeout(WAIT_S)
+            code = (
+                "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+                "s.sendall(b'x' * 3000000); s.shutdown(1); print(s.makefile().read())"
+            )
+            channel = connection.start(f'{sys.executable} -c "{code}" {port}', Path("/dev/null"))
+            near, _ = server.accept()
+            with near:
+                near.settimeout(WAIT_S)
+                got = 0
+                while data := near.recv(65536):
+                    got += len(data)
+                near.sendall(f"{got} of {port}".encode())
+            assert next(channel.lines()) == f"3000000 of {port}"
+            channel.close()
+
+
+def test_a_tunnel_to_nobody_closes_at_once(connection: Connection) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()[:2]
+    port = connection.forward_back(nobody)
+    code = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(1))"
+    assert connection.run(f'{sys.executable} -c "{code}"', WAIT_S).stdout.strip() == b"b''"
+
+
+def test_hosts_behind_one_jump_host_share_a_connection_to_it(lab: Lab) -> None:
+    jump = target_of(lab, 1)
+    targets = [target_of(lab, index, host=f"{index}-{n}", jump=jump) for index in (0, 2) for n in range(3)]
+    opened = dict(open_all(targets, SSH))
+    try:
+        connections = [found for found in opened.values() if isinstance(found, Connection)]
+        assert len(connections) == 6, opened
+        assert len(sessions(lab.hosts[1])) == 1
+        for connection in connections[:-1]:
+            connection.close()
+        source = connections[-1].run("echo $SSH_CONNECTION", WAIT_S).stdout.split()[0].decode()
+        assert source == lab.hosts[1].address
+    finally:
+        for found in opened.values():
+            assert isinstance(found, Connection)
+            found.close()
+    until(lambda: not sessions(lab.hosts[1]))
+
+
+def test_forty_connections_at_once_come_through_one_sshd(lab: Lab) -> None:
+    """Its MaxStartups 10:30:100 hangs up on callers at random: none of that reaches the caller."""
+    target = target_of(lab, 2)
+    opened: list[Connection] = []
+    failed: list[HostFailed] = []
+
+    def call() -> None:
+        try:
+            opened.append(Connection.open(target, SSH))
+        except HostFailed as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for connection in opened:
+        connection.close()
+    assert not failed
+    assert len(opened) == 40
+
+
+def test_forty_hosts_are_connected_to_in_turn(lab: Lab) -> None:
+    targets = [target_of(lab, 2, host=f"n{index}") for index in range(40)]
+    names = []
+    for name, found in open_all(targets, SSH):
+        assert isinstance(found, Connection)
+        found.close()
+        names.append(name)
+    assert sorted(names) == sorted(target.host for target in targets)
+
+
+def test_open_all_left_half_way_closes_what_nobody_was_given(lab: Lab) -> None:
+    results = open_all([target_of(lab, 2, host=f"n{index}") for index in range(12)], SSH)
+    _, first = next(results)
+    assert isinstance(first, Connection)
+    results.close()  # type: ignore[attr-defined]
+    first.close()
+    until(lambda: not sessions(lab.hosts[2]))
+
+
+def test_a_cut_cable_ends_it_only_after_the_silence_that_it_bears(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lab.isolated:
+        pytest.skip(lab.why_not_isolated)
+    monkeypatch.setattr("zmqrl.ssh.transport.SILENT_S", 0.5)
+    with connected(target_of(lab, 2)) as hasty, connected(target_of(lab, 2)) as patient:
+        hasty.bear(1.0)
+        patient.bear(60.0)
+        lab.link(2, False)
+        try:
+            for connection in (hasty, patient):
+                connection._transport.send_ignore()  # what is not acknowledged is what it waits for
+            until(lambda: not hasty.is_alive())
+        finally:
+            lab.link(2, True)
+        assert patient.run("echo there", WAIT_S).stdout == b"there\n"
+        for process in sessions(lab.hosts[2]):  # the far end of `hasty` has nothing to send: it would never learn
+            os.kill(process.pid, signal.SIGKILL)

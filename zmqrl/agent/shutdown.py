@@ -1,0 +1,117 @@
+"""How a host's part of the run ends: role after role, what is left is killed, and everything is counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zmqrl.agent.child_process import Child
+from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+from zmqrl.config.plan import Boot
+from zmqrl.messages.agent import Evaluate
+from zmqrl.supervision.process_table import kill, session_members
+from zmqrl.supervision.restarts import Place
+from zmqrl.types import Notice
+
+HURRIED_GRACE_S = 2.5
+"""Limit after the end of stdin: the host agent ends within 3 s."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the processes of a host have ended."""
+
+    ended: int
+    """Processes that ended on their own."""
+    killed: list[str]
+    left: list[str]
+    final_stopped: bool
+    """The evaluator was ended before it had scored the final version."""
+
+
+class End:
+    """Carries out what `supervision.ending` decides, on the children of one agent."""
+
+    def __init__(self, boot: Boot, children: Mapping[Place, Child]) -> None:
+        self._boot, self._children = boot, children
+        self._ending: Ending | None = None
+        self._ended = 0
+        self._killed: list[str] = []
+        self.final_notice: Notice | None = None
+        """What the learner published last, as it reported at its end."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the host is ending."""
+        return self._ending is not None
+
+    def begin(self, manner: Manner, now: float) -> None:
+        """End from now on; a harder manner takes the place of a softer one."""
+        if self._ending is not None and manner in (Manner.CLEAN, Manner.FAILED):
+            return
+        config = self._boot.plan.config
+        grace_s = HURRIED_GRACE_S if manner is Manner.HURRIED else config.limits.grace_s
+        self._ending = Ending(manner, grace_s, config.evaluator.final_limit_s, now)
+
+    def extend(self, role: str, now: float) -> None:
+        """A process of the role reports that it is writing."""
+        if self._ending is not None:
+            self._ending.extend(role, now)
+
+    def is_over(self, now: float) -> bool:
+        """Nothing of the host is alive, or nothing more can be done."""
+        return self._ending is not None and self._ending.is_over(self._roles_alive(), now)
+
+    def step(self, current: Notice | None, now: float) -> None:
+        """What is due now. `current`: the newest version that this host knows."""
+        for action in self._ending.step(self._roles_alive(), now) if self._ending else ():
+            if isinstance(action, ScoreFinal):
+                self._score_final(current)
+            elif isinstance(action, CloseEvaluator):
+                self._close_evaluator()
+            elif isinstance(action, (Terminate, Kill)):
+                number = signal.SIGTERM if isinstance(action, Terminate) else signal.SIGKILL
+                for child in [c for c in self._children.values() if c.place.role == action.role]:
+                    child.send_signal(number)
+
+    def count(self, child: Child) -> None:
+        """A process that was to end has ended."""
+        if child.killed:
+            self._killed.append(f"{self._boot.host}/{child.place} (pid {child.identity.pid})")
+        else:
+            self._ended += 1
+
+    def report(self) -> Outcome:
+        """Once it is over."""
+        killed = [*self._killed, *self._kill_strays()]
+        left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
+        stopped = self._ending is not None and self._ending.final_stopped
+        return Outcome(self._ended, killed, left, stopped)
+
+    def _roles_alive(self) -> set[str]:
+        return {place.role for place in self._children}
+
+    def _score_final(self, current: Notice | None) -> None:
+        notice = self.final_notice or current
+        evaluator = self._children.get(Place("evaluator", 0))
+        if notice is None:
+            self._close_evaluator()
+        elif evaluator is not None and evaluator.stdin_fd >= 0:
+            evaluator.write_line(Evaluate(notice, final=True))
+            evaluator.told_to_end = True
+
+    def _close_evaluator(self) -> None:
+        evaluator = self._children.get(Place("evaluator", 0))
+        if evaluator is not None and evaluator.stdin_fd >= 0:
+            evaluator.told_to_end = True
+            evaluator.close_stdin()
+
+    def _kill_strays(self) -> list[str]:
+        """What a user's env started and left behind: it is in our session, if we lead one."""
+        if os.getsid(0) != os.getpid():
+            return []
+        held = {child.identity.pid for child in self._children.values()} | {os.getpid()}
+        strays = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
+        return [f"{self._boot.host}/stray (pid {process.pid})" for process in strays]

@@ -1,0 +1,97 @@
+"""Vector envs: seeded ones, and in async those of gymnasium, which step all envs in one call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
+from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.envs.make import make_native, make_single
+from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.errors import EnvFault
+from zmqrl.random_streams import episode_seed
+from zmqrl.types import Array, EnvSpec, Mode
+
+WHOLE_BATCH = -1
+"""The slot in seeds and faults that concern no single env."""
+
+
+class NativeVectorEnv(VectorEnv):
+    """One seed, by (vector env, incarnation), for the whole batch; states are not rebuilt, envs start again."""
+
+    def __init__(self, spec: EnvSpec, env: Any, num_envs: int, seed: int, vector_env: int, incarnation: int) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._env = env
+        self._vector_env = vector_env
+        self._seed = episode_seed(seed, vector_env, WHOLE_BATCH, 0, incarnation)
+        self._steps = 0
+        self._done = np.zeros(num_envs, bool)
+        self._shape = (num_envs, *spec.observation.shape)
+        self._flags = (num_envs,)
+
+    def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
+        del states
+        self._steps = 0
+        self._done = np.zeros(self.num_envs, bool)
+        try:
+            obs = np.asarray(self._env.reset(seed=self._seed)[0])
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(WHOLE_BATCH, f"reset raised {type(error).__name__}: {error}", error)
+        self._check(obs, np.zeros(self.num_envs))
+        return obs
+
+    def step(self, actions: Array) -> StepResult:
+        actions = self.spec.action.for_env(actions)
+        try:
+            obs, gain, terminated, truncated, _ = self._env.step(actions)
+            obs, reward = np.asarray(obs), np.asarray(gain, np.float64)
+            done = np.logical_or(terminated, truncated)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._fault(WHOLE_BATCH, f"step raised {type(error).__name__}: {error}", error)
+        self._steps += 1
+        self._check(obs, reward)
+        if done.shape != self._flags:
+            self._fault(WHOLE_BATCH, f"the env returned flags of shape {done.shape}, expected {self._flags}")
+        if self._done.any() and (done[self._done].any() or reward[self._done].any()):
+            self._fault(
+                int(self._done.argmax()), "the step after the end of an episode is not a reset (NEXT_STEP autoreset)"
+            )
+        self._done = done
+        return StepResult(obs, reward, terminated, truncated)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _check(self, obs: Array, reward: Array) -> None:
+        if obs.shape != self._shape or reward.shape != self._flags:
+            self._fault(WHOLE_BATCH, f"the env returned shapes {obs.shape} and {reward.shape}, expected {self._shape}")
+        bad = first_bad_slot(obs, reward)
+        if bad is not None:
+            self._fault(*bad)
+
+    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
+        if isinstance(cause, EnvFault):
+            raise cause
+        raise Where(self.spec.id, self._vector_env, slot, self._seed, 0, self._steps).fault(what) from cause
+
+
+def make_vector_env(
+    section: EnvSection, spec: EnvSpec, mode: Mode, seed: int, vector_env: int, incarnation: int = 0
+) -> VectorEnv:
+    """Native in async where there is a native form; else env by env, with seeds by incarnation only in async.
+
+    In single and sync a successor repeats its predecessor's episodes, so `incarnation` plays no part there.
+    """
+    if mode == "async" and spec.native_vector:
+        native = make_native(section, section.num_envs)
+        if native is not None:
+            return NativeVectorEnv(spec, native, section.num_envs, seed, vector_env, incarnation)
+    keyed = incarnation if mode == "async" else 0
+    return SeededVectorEnv(spec, partial(make_single, section), section.num_envs, seed, vector_env, keyed)

@@ -1,0 +1,333 @@
+"""What the kinds of orchestrator share: agents by host, their lines as events, and an end that is verified."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.errors import HostFailed, WireError
+from zmqrl.messages import agent as messages
+from zmqrl.messages.lines import agent_event, handshake, line_of
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.orchestrators.handshake import SENTINEL, clock_warnings, processor_refusal, refusals, versions, warnings
+from zmqrl.orchestrators.piped import PipedProcess
+
+KILL_WAIT_S = 3.0
+CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
+RECORDS_END_S = 2.0
+"""What an engine may take to record that a command has ended."""
+Warn: TypeAlias = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is known of a host after its agent has gone."""
+
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass
+class Told:
+    """What an agent has reported so far; read by the main thread after the reader has seen it."""
+
+    started: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(pid, start time) to `host/role-index (pid n)`."""
+    finished: messages.Finished | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    """Its lines that are not events, by reason."""
+
+
+INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
+
+
+class Agent(ABC):
+    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
+
+    def __init__(self, boot: Boot, warn: Warn) -> None:
+        """`warn` is called by the reader thread, with the host and a text for the user."""
+        self.boot, self.host, self.warn = boot, boot.host, warn
+        self.told = Told()
+        self._boot_lock = threading.Lock()
+        self._is_booted = self._is_refused = False
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """What it writes to stdout, until its end."""
+
+    @abstractmethod
+    def write(self, line: bytes) -> None:
+        """To its stdin; never blocks; no error when it is gone."""
+
+    def introduced(self, handshake: messages.Handshake) -> None:
+        """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
+        here, there = versions(), handshake.versions
+        wrong = refusals(here, there)
+        if wrong:
+            mend = INSTALL.format(host=self.host)
+            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
+        processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
+        if processor is not None:
+            raise HostFailed(self.host, processor, "exclude it with --limit")
+        for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
+            self.warn(self.host, difference)
+        with self._boot_lock:
+            if not self._is_refused:
+                self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+                self._is_booted = True  # after: the main thread has leases to send at any moment
+
+    @property
+    def is_booted(self) -> bool:
+        """Whether it was accepted and has its boot; before that nothing of the run is on its host."""
+        return self._is_booted
+
+    def refuse_boot(self) -> bool:
+        """Whether it has no boot; it gets none from now on."""
+        with self._boot_lock:
+            self._is_refused = True
+            return not self._is_booted
+
+    def send(self, command: messages.Command) -> None:
+        """A command, once it has its boot, which is the first line that it reads."""
+        if self._is_booted:
+            self.write(line_of(command))
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code, None while it runs."""
+
+    def silent_end(self, code: int | None) -> HostFailed | None:
+        """Why it ended before its handshake, where known."""
+        return None
+
+    def cut_off(self) -> HostFailed | None:
+        """Why its engine ended it after its handshake, where the engine reports that."""
+        return None
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """It has no boot, and nothing to lose."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """It does not end on its own."""
+
+    @abstractmethod
+    def end(self) -> Ended:
+        """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
+
+
+class PipedAgent(Agent):
+    """The host agent on the stdin and stdout of a command of this machine, which ends when the agent ends.
+
+    A kind overrides `remaining` and `cancel` where its engine knows what is left of a host's part of the run.
+    """
+
+    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path) -> None:
+        """Start `command`; its stderr is appended to `log`.
+
+        Raises:
+            HostFailed: The command cannot be started.
+        """
+        super().__init__(boot, warn)
+        self.log = log
+        self.process = PipedProcess(boot.host, command, log)
+
+    def remaining(self) -> Sequence[str]:
+        """What the engine still has of this agent and its processes, by names that `cancel` takes. HostFailed."""
+        return ()
+
+    def cancel(self, names: Sequence[str]) -> None:
+        """End these; `remaining` shows the result. HostFailed."""
+        del names
+
+    def lines(self) -> Iterator[str]:
+        yield from self.process.lines()
+
+    def write(self, line: bytes) -> None:
+        self.process.write(line)
+
+    def wait(self, timeout_s: float) -> int | None:
+        return self.process.exit_status(timeout_s)
+
+    def silent_end(self, code: int | None) -> HostFailed | None:
+        said = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
+        cause = ": ".join([f"the host agent exited with code {code} before its handshake", *said])
+        return HostFailed(self.host, cause, f"see {self.log}")
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> Ended:
+        killed: tuple[str, ...] = ()
+        left: Sequence[str] = ()
+        cancel_at = time.monotonic() + RECORDS_END_S
+        until = cancel_at + CANCEL_S
+        try:
+            while (left := self.remaining()) and time.monotonic() < until:
+                if time.monotonic() >= cancel_at:
+                    killed = killed or tuple(left)
+                    self.cancel(left)
+                time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
+        except HostFailed as error:
+            left = (f"? (unreachable: {error.cause})",)
+        self.process.close()
+        return Ended(tuple(f"{self.host}/{name}" for name in killed), tuple(f"{self.host}/{name}" for name in left))
+
+
+class AgentsOrchestrator(Orchestrator, ABC):
+    """Holds an agent per host; what starts one is the kind's."""
+
+    def __init__(self, config: Any, plan: RunPlan | None) -> None:
+        super().__init__(config, plan)
+        self.agents: dict[str, Agent] = {}
+        self._events: queue.Queue[HostEvent] = queue.Queue()
+        self._readers: list[threading.Thread] = []
+
+    def warn(self, host: str, text: str) -> None:
+        """Any thread: a text for the user."""
+        self.put(host, messages.Warned(text))
+
+    def put(self, host: str, event: messages.Event) -> None:
+        """Any thread: an event for `monitor`."""
+        self._events.put(HostEvent(host, event))
+
+    def adopt(self, agent: Agent) -> None:
+        """Any thread: `agent` has been started."""
+        self.agents[agent.host] = agent
+        reader = threading.Thread(target=self._read, args=(agent,), name=f"events of {agent.host}", daemon=True)
+        self._readers.append(reader)
+        reader.start()
+
+    def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        events = []
+        try:
+            events.append(self._events.get(timeout=timeout_s))
+            while True:
+                events.append(self._events.get_nowait())
+        except queue.Empty:
+            return events
+
+    def command(self, host: str | None, command: messages.Command) -> None:
+        for agent in list(self.agents.values()):
+            if host in (None, agent.host):
+                agent.send(command)
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        agents = list(self.agents.values())
+        for agent in agents:
+            if agent.refuse_boot() and agent.wait(0.0) is None:
+                agent.terminate()
+        steps: tuple[tuple[messages.Command, float], ...] = ((messages.Stop(), grace_s), (messages.Kill(), KILL_WAIT_S))
+        for command, wait_s in steps:
+            running = [agent for agent in agents if agent.wait(0.0) is None]
+            for agent in running:
+                agent.send(command)
+            until = time.monotonic() + wait_s
+            for agent in running:
+                agent.wait(max(0.0, until - time.monotonic()))
+        for agent in agents:
+            if agent.wait(0.0) is None:
+                agent.kill()
+        for reader in self._readers:
+            reader.join(KILL_WAIT_S)
+        for agent in agents:
+            self.read_to_the_end(agent)
+        ended = in_parallel([agent.end for agent in agents])
+        self.agents = {}
+        finished = [agent.told.finished for agent in agents if agent.told.finished is not None]
+        killed_by_agents = [who for said in finished for who in said.killed]
+        return Teardown(
+            ended=sum(said.ended for said in finished),
+            killed=(*killed_by_agents, *(who for e in ended for who in e.killed)),
+            left=tuple(who for e in ended for who in e.left),
+        )
+
+    def read_to_the_end(self, agent: Agent) -> None:
+        """An agent has sent its last message, and its connection is open."""
+        return
+
+    def _read(self, agent: Agent) -> None:
+        """The reader thread: lines to events until the agent's stdout ends."""
+        introduced = False
+        try:
+            for line in agent.lines():
+                if not introduced and line.startswith(SENTINEL):
+                    introduced = True
+                    said = _handshake(agent.host, line.removeprefix(SENTINEL))
+                    agent.introduced(said)
+                    self.put(agent.host, said)
+                elif introduced and line.startswith("{"):
+                    self._take_line(agent, line)
+        except HostFailed as error:
+            self.put(agent.host, messages.HostUnusable(error.cause, error.mend))
+        if agent.told.refused:
+            self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
+        code = agent.wait(KILL_WAIT_S)
+        if self._is_superseded(agent):
+            return
+        why = agent.cut_off() if introduced else agent.silent_end(code)
+        if why is not None:
+            self.put(agent.host, messages.HostUnusable(why.cause, why.mend))
+        self.put(agent.host, messages.AgentExited(code, introduced))
+
+    def _take_line(self, agent: Agent, line: str) -> None:
+        """A line that is not an event is counted; the counts are reported with each power of two, and at the end."""
+        try:
+            event = agent_event(line)
+        except WireError as error:
+            refused = agent.told.refused
+            refused[error.reason] += 1
+            if refused[error.reason].bit_count() == 1:
+                self.put(agent.host, messages.LinesRefused(dict(refused)))
+            return
+        self._said(agent, event)
+
+    def _is_superseded(self, agent: Agent) -> bool:
+        """Another agent of its host has been started: its end is not the end of the host's part."""
+        return self.agents.get(agent.host, agent) is not agent
+
+    def _said(self, agent: Agent, event: messages.AgentEvent) -> None:
+        if self._is_superseded(agent) and isinstance(event, messages.LeaseLost | messages.Unreachable):
+            return
+        if not isinstance(event, messages.ProcessReport):
+            if isinstance(event, messages.Finished):
+                agent.told.finished = event
+            self.put(agent.host, event)
+            return
+        report = event.report
+        if isinstance(report, messages.Started):
+            who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
+            agent.told.started[report.pid, report.start_time] = who
+        self._events.put(HostEvent(agent.host, report, event.role, event.index))
+
+
+def _handshake(host: str, line: str) -> messages.Handshake:
+    try:
+        return handshake(line)
+    except WireError as error:
+        mend = INSTALL.format(host=host)
+        raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", mend) from error
+
+
+def in_parallel(calls: Sequence[Any]) -> list[Any]:
+    """Results of bounded calls, each in a separate thread where there are several."""
+    if len(calls) <= 1:
+        return [call() for call in calls]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]

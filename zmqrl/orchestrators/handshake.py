@@ -1,0 +1,134 @@
+"""The handshake of a host agent: its identity and versions, sent before it receives anything, and their check."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from zmqrl.messages.agent import Handshake
+from zmqrl.messages.frames import PROTOCOL
+from zmqrl.messages.lines import line_of
+from zmqrl.supervision.process_table import identify
+from zmqrl.types import Mode
+
+SENTINEL = "ZMQRL-AGENT 1 "
+"""Begins the first line; everything before it is noise of a shell."""
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium")
+SLURM_NODE = "SLURMD_NODENAME"
+"""Slurm's name of the node, where it differs from the machine's."""
+TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
+
+
+def introduction(public: str = "") -> str:
+    """The agent's first line, with its end. `public`: of its CURVE pair; none where only the host is asked about."""
+    me = identify(os.getpid())
+    said = Handshake(
+        versions=versions(),
+        pid=os.getpid(),
+        time=time.time(),
+        start_time=None if me is None else me.start_time,
+        node=os.environ.get(SLURM_NODE) or socket.gethostname(),
+        user=_user(),
+        cores=physical_cores(Path("/sys/devices/system/cpu")),
+        public=public,
+    )
+    return SENTINEL + line_of(said).decode()
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything that two hosts of a run must agree on, or should."""
+    found: dict[str, str | None] = {
+        "protocol": str(PROTOCOL),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "byteorder": sys.byteorder,
+        "machine": platform.machine(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def physical_cores(cpus: Path) -> int:
+    """Cores that this process may use, two threads of one core counted once."""
+    usable = os.sched_getaffinity(0)
+    siblings = {
+        path.read_text().strip() for path in cpus.glob(TOPOLOGY) if int(path.parts[-3].removeprefix("cpu")) in usable
+    }
+    return len(siblings) or len(usable)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(introduction())
+
+
+MOST_SKEW_S = 30.0
+MUST_AGREE = ("zmqrl", "protocol", "byteorder")
+"""The boot line and every message depend on these."""
+MAJOR_AGREES = ("numpy", "msgpack", "msgspec", "pyzmq", "torch")
+MINOR_AGREES = ("python", "gymnasium")
+"""Where another one is likely to give other bits, or another env."""
+
+ORDERED_STORES = ("x86_64", "AMD64")
+"""Processors whose stores other cores see in program order, as `platform.machine` names them."""
+
+
+def processor_refusal(machine: str | None, mode: Mode) -> str | None:
+    """Why a host with this processor cannot participate in `mode`; None when it can, or does not name its processor.
+
+    The processes of sync and async write payload, seal and record into shared memory without barriers between them.
+    """
+    if mode == "single" or machine is None or machine in ORDERED_STORES:
+        return None
+    return (
+        f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "
+        "which processes share segments and weights; run.mode single is supported"
+    )
+
+
+def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
+    """What the remote host has, and cannot participate with."""
+    return [
+        f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
+        for name in MUST_AGREE
+        if there.get(name) != here.get(name)
+    ]
+
+
+def warnings(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
+    """What differs and may do."""
+    parts = [*((name, 1) for name in MAJOR_AGREES), *((name, 2) for name in MINOR_AGREES)]
+    return [
+        f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
+        for name, count in parts
+        if _head(there.get(name), count) != _head(here.get(name), count)
+    ]
+
+
+def clock_warnings(there: float, here: float) -> list[str]:
+    """What two clocks, in Unix seconds, differ by when it is more than the way between them can explain."""
+    ahead_s = there - here
+    if abs(ahead_s) <= MOST_SKEW_S:
+        return []
+    word = "ahead of" if ahead_s > 0 else "behind"
+    return [f"the host's clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
+
+
+def _head(version: str | None, count: int) -> list[str]:
+    return (version or "").split(".")[:count]

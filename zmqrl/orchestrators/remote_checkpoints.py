@@ -1,0 +1,187 @@
+"""Checkpoints of a learner on another host: there before it resumes, and copied here while it runs and at the end."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Set
+from itertools import islice
+from pathlib import Path
+
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.data_stores import files, tensors
+from zmqrl.data_stores.copies import pause_s
+from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.no_full import is_whole
+from zmqrl.errors import HostFailed, StoreError
+from zmqrl.orchestrators.host_commands import far
+from zmqrl.ssh.config import resolve
+from zmqrl.ssh.connection import Connection
+
+LIST_S = 15.0
+MIRRORED: Mapping[str, int] = {"full-": 2, "best-": 1}
+"""Kinds that are copied while the run is running, and how many of each are kept here."""
+KEPT: Mapping[str, int] = {"v": 1, **MIRRORED}
+"""As `MIRRORED`, at the end of the run."""
+CLOSE_S = 3.0
+
+
+def send(connection: Connection, checkpoints: Path, folder: str) -> None:
+    """Send the newest FULLs and the best of the run directory to the remote `folder`. HostFailed on error."""
+    for kind, most in MIRRORED.items():
+        for name in _newest_whole(checkpoints, kind, most):
+            connection.put(checkpoints / name, f"{folder}/{name}")
+
+
+def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
+    """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
+    if not bring(connection, folder, checkpoints, KEPT):
+        raise HostFailed(
+            connection.target.host, f"a checkpoint in {folder} is damaged", "see the remaining files there"
+        )
+
+
+def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
+    """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
+    target = resolve(host, config.hosts.get(host, HostSection()), config.defaults)
+    connection = Connection.open(target, config.ssh)
+    try:
+        bring(connection, folder, checkpoints, KEPT, check_here=True)
+    finally:
+        connection.close()
+
+
+def bring(
+    connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int], check_here: bool = False
+) -> bool:
+    """Copy the checkpoints of the remote `folder` that are newer than those here; the newest of each kind stay.
+
+    Damaged files count neither among what is copied nor among what is kept.
+
+    Args:
+        connection: To the host of `folder`.
+        folder: Where the learner writes; it may not be there yet.
+        checkpoints: The directory here.
+        kinds: What is copied, and how many of each kind are kept here.
+        check_here: Files here count only if they can be loaded.
+
+    Returns:
+        Whether everything newer was copied: a file may be replaced while it is read.
+
+    Raises:
+        HostFailed: the folder cannot be listed, or a file not be copied.
+        OSError: a file cannot be written here.
+    """
+    listed = connection.run(f"ls {far(folder)} 2>/dev/null || test ! -e {far(folder)}", LIST_S)
+    if listed.code != 0:
+        raise HostFailed(
+            connection.target.host,
+            f"the host's checkpoints in {folder} cannot be listed",
+            "see the remaining files there",
+        )
+    there, whole = listed.stdout.decode(errors="replace").split(), True
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    for kind, most in kinds.items():
+        here = checkpoint_names(_names_here(checkpoints), kind).items()
+        newest_here = max((v for name, v in here if not check_here or is_whole(checkpoints / name)), default=None)
+        newer = [name for name, v in checkpoint_names(there, kind).items() if newest_here is None or v > newest_here]
+        copied: set[str] = set()
+        while newer and len(copied) < most:
+            name = newer.pop()
+            if _copy(connection, f"{folder}/{name}", checkpoints):
+                copied.add(name)
+            else:
+                whole = False
+        _keep(checkpoints, kind, most, copied)
+    return whole
+
+
+def _keep(checkpoints: Path, kind: str, most: int, whole: Set[str]) -> None:
+    """Remove what is older than the newest `most` that can be loaded; `whole` are known to be."""
+    names = list(checkpoint_names(_names_here(checkpoints), kind))
+    if len(names) > most:
+        kept = _newest_whole(checkpoints, kind, most, whole)
+        for name in names[: names.index(kept[-1])] if len(kept) == most else ():
+            (checkpoints / name).unlink(missing_ok=True)
+
+
+def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = frozenset()) -> list[str]:
+    """The newest `most` of a kind that can be loaded, newest first; those in `whole` are not read."""
+    names = reversed(checkpoint_names(_names_here(checkpoints), kind))
+    return list(islice((name for name in names if name in whole or is_whole(checkpoints / name)), most))
+
+
+def remove(connection: Connection, folder: str) -> None:
+    """The remote run folder of one host, and the run's when nothing else is in it."""
+    connection.remove_tree(folder)
+    connection.run(f"rmdir {far(posixpath.dirname(folder))}", LIST_S)
+
+
+class Mirror:
+    """A thread that copies FULL and best of a remote learner to the run directory while the run is running."""
+
+    def __init__(
+        self, connection: Connection, folder: str, checkpoints: Path, every_s: float, warn: Callable[[str, str], None]
+    ) -> None:
+        """`every_s`: the least time between two copies; `warn`: takes host and text, from the thread."""
+        self._connection, self._folder, self._checkpoints = connection, folder, checkpoints
+        self._every_s, self._warn = every_s, warn
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mirror of checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No copy begins any more; one that is being made has `CLOSE_S` to end. Safe to call twice."""
+        self._closed.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        wait_s, failing = self._every_s, False
+        while not self._closed.wait(wait_s) and self._connection.is_alive():
+            begun = time.monotonic()
+            try:
+                bring(self._connection, self._folder, self._checkpoints, MIRRORED)
+                failing = False
+            except (HostFailed, OSError) as error:
+                if not failing and self._connection.is_alive():
+                    host, why = self._connection.target.host, getattr(error, "cause", str(error))
+                    self._warn(
+                        host,
+                        f"the host's checkpoints are not copied to {self._checkpoints}: {why}; the copy is retried",
+                    )
+                failing = True
+            wait_s = pause_s(self._every_s, time.monotonic() - begun)
+
+
+def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
+    """One remote file, verified before it has its name here, and durable. False: it was replaced while it was read."""
+    folder, name = posixpath.split(path)
+    link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
+    # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
+    pair = f"{shlex.quote(name)} {shlex.quote(link)}"
+    linked = connection.run(f"cd {far(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null", LIST_S)
+    if linked.code != 0:
+        return False
+    try:
+        connection.get(f"{folder}/{link}", temporary)
+        content = temporary.read_bytes()
+        tensors.verify(content)
+        files.sync_file(str(temporary))
+        files.rename(str(temporary), str(checkpoints / name))
+        files.sync_directory(str(checkpoints))
+    except StoreError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+        connection.run(f"rm -f {far(f'{folder}/{link}')}", LIST_S)
+    return True
+
+
+def _names_here(checkpoints: Path) -> list[str]:
+    try:
+        return os.listdir(checkpoints)
+    except FileNotFoundError:
+        return []

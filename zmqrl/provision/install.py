@@ -1,0 +1,271 @@
+"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `far_setup`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.hosts import filled, is_remote
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.provision.errors import Host, cause_and_mend
+from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
+from zmqrl.provision.wheel import PACKAGE, Wheel
+from zmqrl.ssh.config import Target, resolve
+from zmqrl.ssh.connection import Connection, open_all
+
+CONSTRAINTS = PACKAGE / "constraints.txt"
+LOOK_S, INSTALL_S = 60.0, 1800.0
+TOGETHER = 16
+_END = "ZMQRL_END_OF_PROGRAM"
+
+# Whatever the login shell is, it only has to start `sh -s`; everything else stands on its stdin.
+_SCRIPT = f"""
+program=$(cat <<'{_END}'
+%(program)s
+{_END}
+)
+asked=$(cat <<'{_END}'
+%(asked)s
+{_END}
+)
+path=%(python)s
+case $path in '~/'*) path=$HOME/${{path#'~/'}} ;; esac
+seen=
+for name in "$path" %(candidates)s; do
+  found=$(command -v "$name" 2>/dev/null) || continue
+  if "$found" -I -c 'import sys; sys.exit(not %(oldest)s <= sys.version_info[:2] <= %(newest)s)' 2>/dev/null; then
+    exec "$found" -I -c "$program" "$asked" </dev/null
+  fi
+  seen="$seen $("$found" --version 2>&1 | tail -n 1 | tr -cd 'A-Za-z0-9. ');"
+done
+echo '{MARK}{{"error": "none", "detail": "'"$seen"'"}}'
+"""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What every host gets."""
+
+    wheel: Wheel
+    constraints: bytes
+    wheels: tuple[Path, ...] | None = None
+    """Wheel files for hosts without an index; None: the host's own index."""
+    extras: tuple[str, ...] = ()
+
+    @property
+    def stamp(self) -> str:
+        """What an installation is remembered by."""
+        parts = (self.wheel.digest.encode(), self.constraints, ",".join(self.extras).encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A host that now has this zmqrl."""
+
+    host: str
+    python: str
+    python_version: str
+    version: str
+    made_venv: bool
+    was_there: bool
+    took_s: float
+    accepted: tuple[str, ...]
+    """Host keys that were new and are now known: what to report to the user."""
+
+    def __str__(self) -> str:
+        how = "already installed" if self.was_there else "new venv" if self.made_venv else "installed"
+        where = f"{self.python} (Python {self.python_version})"
+        return f"{self.host}: zmqrl {self.version} in {where}, {how}, {self.took_s:.1f} s"
+
+
+def wheel_files(folder: Path) -> tuple[Path, ...]:
+    """The wheels of a folder for hosts without an index. ConfigError when there are none."""
+    files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
+    if not files:
+        raise ConfigError(
+            f"--wheels {folder}: no wheels found; download them where a package index is reachable: "
+            f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
+        )
+    return files
+
+
+def _needed() -> list[str]:
+    """Names of what zmqrl depends on, extras left out."""
+    lines = (line for line in requires("zmqrl") or () if "extra ==" not in line)
+    return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines]
+
+
+def set_up(config: Config, names: Sequence[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
+    """Set up the hosts, several at once; gives each as it is done.
+
+    An interrupted caller (Ctrl-C) ends the setup: the remote side kills pip when the connection closes.
+
+    Args:
+        config: The hosts of these names are reached by SSH.
+        names: Which of them.
+        parcel: What is installed.
+    """
+    work = _Work(config, parcel)
+    with ThreadPoolExecutor(TOGETHER) as pool, work:
+        connecting = threading.Thread(target=work.connect, args=(names, pool), daemon=True)
+        connecting.start()
+        for _ in names:
+            result = work.results.get()
+            if not isinstance(result, (Installed, HostFailed)):
+                raise result
+            yield result
+
+
+def remote_hosts(config: Config) -> list[str]:
+    """The hosts that are reached by SSH."""
+    return [name for name, host in config.hosts.items() if is_remote(name, host)]
+
+
+class _Work:
+    """Connections and results of all hosts."""
+
+    def __init__(self, config: Config, parcel: Parcel) -> None:
+        self.results: queue.SimpleQueue[Installed | HostFailed | BaseException] = queue.SimpleQueue()
+        self._config, self._parcel = config, parcel
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._ended = False
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        """Close what is open: who waits for an answer over it fails."""
+        with self._lock:
+            self._ended = True
+            connections = list(self._open)
+        for connection in connections:
+            connection.close()
+
+    def connect(self, names: Sequence[str], pool: ThreadPoolExecutor) -> None:
+        """In a separate thread: hosts that answer begin while others do not."""
+        try:
+            targets = {target.host: target for target in self._targets(names)}
+            for name, connected in open_all(list(targets.values()), self._config.ssh):
+                if isinstance(connected, HostFailed):
+                    self.results.put(connected)
+                elif self._keep(connected):
+                    pool.submit(self._one, targets[name], connected)
+                else:
+                    return
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
+            self.results.put(error)
+
+    def _targets(self, names: Sequence[str]) -> Iterator[Target]:
+        for name in names:
+            try:
+                yield resolve(name, self._config.hosts[name], self._config.defaults)
+            except HostFailed as failed:
+                self.results.put(failed)
+
+    def _keep(self, connection: Connection) -> bool:
+        with self._lock:
+            if not self._ended:
+                self._open.add(connection)
+        if self._ended:
+            connection.close()
+        return not self._ended
+
+    def _one(self, target: Target, connection: Connection) -> None:
+        section = filled(self._config.hosts[target.host], self._config.defaults)
+        try:
+            self.results.put(_Setup(target.host, target.login_command(), connection, section, self._parcel).run())
+        except BaseException as error:  # noqa: BLE001  # HostFailed is a result, the rest is raised by the caller
+            self.results.put(error)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+
+class _Setup:
+    """The steps on one host."""
+
+    def __init__(self, host: str, login: str, connection: Connection, section: HostSection, parcel: Parcel) -> None:
+        self._host, self._login, self._connection = host, login, connection
+        self._section, self._parcel = section, parcel
+        self._began = time.monotonic()
+
+    def run(self) -> Installed:
+        looked = self._ask("look", LOOK_S)
+        if looked["current"]:
+            return self._installed(looked, made=False)
+        upload = looked["upload"]
+        self._send(upload)
+        done = self._ask("install", INSTALL_S, upload=upload, wheel=self._parcel.wheel.name)
+        return self._installed(done, made=done["made"])
+
+    def _send(self, upload: str) -> None:
+        self._connection.put(self._parcel.wheel.content, f"{upload}/{self._parcel.wheel.name}")
+        self._connection.put(self._parcel.constraints, f"{upload}/constraints.txt")
+        for file in self._parcel.wheels or ():
+            self._connection.put(file, f"{upload}/wheels/{file.name}")
+
+    def _ask(self, step: str, timeout_s: float, **more: str) -> dict[str, Any]:
+        """One step on the host; its answer, or what it failed of."""
+        asked = {
+            "step": step,
+            "python": self._section.python,
+            "workdir": self._section.workdir,
+            "env": dict(self._section.env),
+            "digest": self._parcel.wheel.digest,
+            "stamp": self._parcel.stamp,
+            "extras": list(self._parcel.extras),
+            "no_index": self._parcel.wheels is not None,
+            "timeout_s": timeout_s,
+            **more,
+        }
+        done = self._connection.run("sh -s", timeout_s + LOOK_S, _script(asked).encode())
+        for line in done.stdout.decode(errors="replace").splitlines():
+            if line.startswith(MARK):
+                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                if "error" in answer:
+                    raise self._failed(answer["error"], answer["detail"])
+                return answer
+        said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+        raise self._failed("silent", said)
+
+    def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
+        state, took_s = answer["state"], time.monotonic() - self._began
+        accepted = self._connection.accepted
+        python = answer["python"]
+        return Installed(
+            self._host, python, state["version"], state["zmqrl"], made, answer["current"], took_s, accepted
+        )
+
+    def _failed(self, kind: str, detail: str) -> HostFailed:
+        at = Host(self._host, self._login, str(self._section.python), self._parcel.wheels is not None)
+        return HostFailed(self._host, *cause_and_mend(kind, detail, at))
+
+
+def _script(asked: Mapping[str, Any]) -> str:
+    minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
+    program = Path(__file__).with_name("far_setup.py").read_text(encoding="utf-8")
+    python = "'" + str(asked["python"]).replace("'", "'\\''") + "'"
+    return _SCRIPT % {
+        "program": program,
+        "asked": json.dumps(asked),
+        "python": python,
+        "candidates": " ".join([minor, "python3", *others]),
+        "oldest": OLDEST,
+        "newest": NEWEST,
+    }

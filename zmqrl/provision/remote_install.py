@@ -1,0 +1,277 @@
+"""Runs on a host that is set up, on whatever Python it has: makes the venv, and installs into it and nowhere else.
+
+`zmqrl.provision.install` sends this file as text: it may import only the standard library. Its one argument is JSON;
+its answer is the line on stdout that begins with `ZMQRL-SETUP `, a JSON object with `error` in it when it failed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, TextIO
+
+MARK = "ZMQRL-SETUP "
+OLDEST, NEWEST = (3, 10), (3, 13)
+"""As `python_requires` in setup.cfg."""
+STAMP = ".zmqrl-setup"
+PROBE_S = 60.0
+LEFT_AFTER_S = 86_400.0
+PROBE = """
+import hashlib, importlib.metadata as m, importlib.util, json, pathlib, sys
+found = {"version": sys.version.split()[0], "pair": sys.version_info[:2], "venv": sys.prefix != sys.base_prefix,
+         "prefix": sys.prefix, "pip": importlib.util.find_spec("pip") is not None, "zmqrl": None, "digest": None,
+         "editable": None}
+try:
+    dist = m.distribution("zmqrl")
+    files = {str(f): f.locate() for f in dist.files or () if str(f).startswith("zmqrl/") and f.suffix != ".pyc"}
+    if json.loads(dist.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+        package = pathlib.Path(importlib.util.find_spec("zmqrl").origin).parent
+        found["editable"] = str(package.parent)
+        files = {f"zmqrl/{f.relative_to(package)}": f for f in package.rglob("*")
+                 if f.is_file() and "__pycache__" not in f.parts}
+    lines = [f"{n} {hashlib.sha256(files[n].read_bytes()).hexdigest()}\\n" for n in sorted(files)]
+    found.update(zmqrl=dist.version, digest=hashlib.sha256("".join(lines).encode()).hexdigest())
+except (m.PackageNotFoundError, OSError, AttributeError):
+    pass
+print("ZMQRL-PROBE " + json.dumps(found))
+"""
+IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnasium, safetensors, psutil"
+
+
+class Refused(Exception):
+    """`kind` selects the message of `setup_hosts`."""
+
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(kind)
+        self.kind, self.detail = kind, detail
+
+
+def main() -> None:
+    """Do the step that is requested, and print the answer."""
+    asked = json.loads(sys.argv[1])
+    os.environ.update(asked["env"])
+    # Packages of another installation on the search path would count as installed.
+    os.environ.pop("PYTHONPATH", None)
+    try:
+        answer = look(asked) if asked["step"] == "look" else install(asked)
+    except Refused as refused:
+        answer = {"error": refused.kind, "detail": refused.detail}
+    except OSError as error:
+        answer = {"error": "os", "detail": str(error)}
+    print(MARK + json.dumps(answer), flush=True)
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """Whether the host needs anything; if so, an empty folder to send it to."""
+    python, state = _state(asked)
+    if state is not None and _is_current(asked, state):
+        return {"python": python, "state": state, "current": True}
+    workdir = os.path.expanduser(asked["workdir"])
+    os.makedirs(workdir, mode=0o700, exist_ok=True)
+    _sweep(workdir)
+    upload = tempfile.mkdtemp(prefix="setup-", dir=workdir)
+    return {"python": python, "state": state, "current": False, "upload": upload}
+
+
+def _sweep(workdir: str) -> None:
+    """Remove what a setup left whose launcher went away between its steps."""
+    for entry in os.scandir(workdir):
+        if entry.name.startswith("setup-") and entry.stat().st_mtime < time.time() - LEFT_AFTER_S:
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def install(asked: dict[str, Any]) -> dict[str, Any]:
+    """The venv, the wheel and what it needs; one at a time where hosts share the folder."""
+    deadline = time.monotonic() + asked["timeout_s"]
+    try:
+        python, _ = _state(asked)
+        with _Locked(_venv_of(python), deadline):
+            python, state = _state(asked)
+            made = state is None
+            if made:
+                _make_venv(_venv_of(python), deadline)
+                python, state = _state(asked)
+            if state is None:
+                raise Refused("broken", _venv_of(python))
+            current = _is_current(asked, state)
+            if not current:
+                _install_into(python, state["prefix"], asked, deadline)
+                state = _verified(python, asked)
+            return {"python": python, "state": state, "current": current, "made": made}
+    finally:
+        shutil.rmtree(asked["upload"], ignore_errors=True)
+
+
+def _state(asked: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """The absolute path of the Python requested and what it is; None when it is yet to be made."""
+    asked_python = asked["python"]
+    python = os.path.expanduser(asked_python) if "/" in asked_python else shutil.which(asked_python) or asked_python
+    if not os.path.isabs(python):
+        raise Refused("absent", python)
+    if not os.access(python, os.X_OK):
+        venv = _venv_of(python)
+        if os.path.lexists(python) or (os.path.isdir(venv) and os.listdir(venv)):
+            raise Refused("broken", venv)
+        return python, None
+    state = _probed(python)
+    if not OLDEST <= tuple(state["pair"]) <= NEWEST:
+        raise Refused("version", state["version"])
+    if not state["venv"]:
+        raise Refused("no-venv", python)
+    return python, state
+
+
+def _venv_of(python: str) -> str:
+    folder, name = os.path.split(python)
+    if os.path.basename(folder) != "bin" or not re.fullmatch(r"python[0-9.]*", name):
+        raise Refused("path", python)
+    return os.path.dirname(folder)
+
+
+def _probed(python: str) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise Refused("broken-python", f"{python}: {error.strerror}") from error
+    for line in done.stdout.splitlines():
+        if line.startswith("ZMQRL-PROBE "):
+            found: dict[str, Any] = json.loads(line[len("ZMQRL-PROBE ") :])
+            return found
+    raise Refused("broken-python", f"{python}: {_last(done.stderr)}")
+
+
+def _is_current(asked: dict[str, Any], state: dict[str, Any]) -> bool:
+    """Whether this wheel is there, installed with these pins. An editable one is the user's to keep."""
+    if state["editable"]:
+        if state["digest"] == asked["digest"]:
+            return True
+        raise Refused("editable", state["editable"])
+    try:
+        with open(os.path.join(state["prefix"], STAMP), encoding="utf-8") as stamp:
+            return bool(stamp.read().strip() == asked["stamp"] and state["digest"] == asked["digest"])
+    except OSError:
+        return False
+
+
+class _Locked:
+    """Held while a venv is changed: hosts that share a home would install into it at once."""
+
+    def __init__(self, venv: str, deadline: float) -> None:
+        self._path, self._deadline = f"{venv}.setup-lock", deadline
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        self._file = open(self._path, "a", encoding="utf-8")
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > self._deadline:
+                    raise Refused("busy", self._path) from None
+                _beat()
+                time.sleep(0.2)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+
+
+def _make_venv(venv: str, deadline: float) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+        raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
+    there, code = os.path.isdir(venv), -1
+    try:
+        code, said = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
+    finally:
+        if code != 0 and not there:
+            shutil.rmtree(venv, ignore_errors=True)
+    if code != 0:
+        kind = "ensurepip" if "ensurepip" in said else "make"
+        detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(said)
+        raise Refused(kind, detail)
+
+
+def _install_into(python: str, prefix: str, asked: dict[str, Any], deadline: float) -> None:
+    """The wheel and what it needs."""
+    upload = asked["upload"]
+    stamp = os.path.join(prefix, STAMP)
+    if os.path.lexists(stamp):
+        os.unlink(stamp)
+    if not _probed(python)["pip"]:
+        code, said = _run([python, "-I", "-m", "ensurepip", "--upgrade"], deadline)
+        if code != 0:
+            raise Refused("no-pip", _last(said))
+    pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    wheel = os.path.join(upload, asked["wheel"])
+    # Isolated: a host's pip.conf may name folders and indexes of its own.
+    folder = ["--isolated", "--no-index", "--find-links", os.path.join(upload, "wheels")]
+    where = folder if asked["no_index"] else []
+    extras = f"[{','.join(asked['extras'])}]" if asked["extras"] else ""
+    pins = ["--constraint", os.path.join(upload, "constraints.txt")]
+    code, said = _run([*pip, *where, *pins, wheel + extras], deadline)
+    if code == 0 and _probed(python)["digest"] != asked["digest"]:
+        # pip leaves one of the same version alone, whatever is in it.
+        code, said = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
+    if code != 0:
+        raise Refused("pip", said[-4000:])
+    with open(stamp, "w", encoding="utf-8") as file:
+        file.write(asked["stamp"] + "\n")
+
+
+def _verified(python: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a run needs can be imported, and the files are those that were sent."""
+    done = subprocess.run(
+        [python, "-I", "-c", IMPORTS], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise Refused("import", _last(done.stderr))
+    state = _probed(python)
+    if state["digest"] != asked["digest"]:
+        raise Refused("content", f"{state['zmqrl']} in {python}")
+    return state
+
+
+def _run(command: list[str], deadline: float) -> tuple[int, str]:
+    """Exit code and output. Without a waiting launcher the command is killed."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    child.wait(0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > deadline:
+                        raise Refused("timeout", " ".join(command[:6])) from None
+                    _beat()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        output.seek(0)
+        return child.returncode, output.read()
+
+
+def _beat() -> None:
+    """Output to the launcher; without launcher this fails, and the finally clauses clean up."""
+    print(".", flush=True)
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["no output"])[-1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A command on another host: one that is waited for, and one that stays. No PTY, every stream drained."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zmqrl.errors import HostFailed
+from zmqrl.ssh.shell import Finished, Pipe
+
+if TYPE_CHECKING:
+    import paramiko
+
+CHUNK = 65536
+LONGEST_LINE = 16_000_000
+MOST_UNSENT = 64_000_000
+"""Bytes that may wait for a process that does not read its stdin; above it the process is abandoned."""
+END_S = 2.0
+
+
+class Channel(Pipe):
+    """A process on another host that is spoken with. It does not die with the channel: it must end at stdin's end.
+
+    `write` may be called from any thread; `lines` from one.
+    """
+
+    def __init__(self, host: str, channel: paramiko.Channel, stderr: Path) -> None:
+        self._host, self._channel = host, channel
+        self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._unsent = 0
+        self._counting = threading.Lock()
+        self._input_ended = False
+        stderr.parent.mkdir(parents=True, exist_ok=True)
+        self._threads = [
+            threading.Thread(target=self._send, name=f"{host} stdin", daemon=True),
+            threading.Thread(target=self._log, args=(stderr,), name=f"{host} stderr", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Send to the process's stdin; never blocks. HostFailed when the process has long not read."""
+        with self._counting:
+            self._unsent += len(data)
+            unsent = self._unsent
+        if unsent > MOST_UNSENT:
+            self._channel.close()
+            why = f"the process does not read its input: {unsent} bytes unsent"
+            raise HostFailed(self._host, why, "see its log; the process is not restarted")
+        self._to_send.put(data)
+
+    def lines(self) -> Iterator[str]:
+        """Lines of the process's stdout, without their ends, until it ends or the connection is lost."""
+        rest = b""
+        while chunk := _receive(self._channel):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield line.decode(errors="replace").rstrip("\r")
+            if len(rest) > LONGEST_LINE:
+                rest = b""  # no line of ours is as long: noise
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def end_input(self) -> None:
+        """Close the process's stdin, once what was written has gone."""
+        if not self._input_ended:
+            self._input_ended = True
+            self._to_send.put(None)
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        """The exit code; -1 when a signal or the connection's loss ended it, None when it still runs."""
+        if not self._channel.status_event.wait(timeout_s):
+            return None
+        return self._channel.exit_status
+
+    def close(self) -> None:
+        """End the process's stdin and let go; bounded."""
+        self.end_input()
+        self._threads[0].join(END_S)
+        self._channel.close()
+        for thread in self._threads:
+            thread.join(END_S)
+
+    def _send(self) -> None:
+        while (data := self._to_send.get()) is not None:
+            try:
+                self._channel.sendall(data)
+            except (OSError, EOFError):
+                return  # it ended: the reader tells
+            with self._counting:
+                self._unsent -= len(data)
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.shutdown_write()
+
+    def _log(self, path: Path) -> None:
+        """A full disk loses lines of the log; what is not received would block the process."""
+        while chunk := _receive(self._channel, stderr=True):
+            with contextlib.suppress(OSError), path.open("ab", buffering=0) as log:
+                log.write(chunk)
+
+
+def finish(host: str, channel: paramiko.Channel, timeout_s: float, data: bytes, command: str) -> Finished:
+    """Feed a started command, drain both streams, and wait for its end; HostFailed when that takes too long."""
+    streams: dict[bool, list[bytes]] = {False: [], True: []}
+
+    def drain(stderr: bool) -> None:
+        while chunk := _receive(channel, stderr):
+            streams[stderr].append(chunk)
+
+    def feed() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            channel.sendall(data)
+            channel.shutdown_write()
+
+    threads = [threading.Thread(target=drain, args=(stderr,), daemon=True) for stderr in streams]
+    threads.append(threading.Thread(target=feed, daemon=True))
+    try:
+        for thread in threads:
+            thread.start()
+        if not channel.status_event.wait(timeout_s):
+            why = f"`{_short(command)}` did not end within {timeout_s:g} s"
+            raise HostFailed(host, why, "log in and check the state of the command")
+        for thread in threads[:2]:
+            thread.join(END_S)  # what the command started in the background may hold the streams open
+    finally:
+        channel.close()
+        for thread in threads:
+            thread.join(END_S)
+    return Finished(channel.exit_status, b"".join(streams[False]), b"".join(streams[True]))
+
+
+def _receive(channel: paramiko.Channel, stderr: bool = False) -> bytes:
+    try:
+        return channel.recv_stderr(CHUNK) if stderr else channel.recv(CHUNK)
+    except (OSError, EOFError):
+        return b""
+
+
+def _short(command: str) -> str:
+    return command if len(command) <= 80 else f"{command[:77]}..."

@@ -1,0 +1,172 @@
+"""`code.sync`: the user's own modules in one archive, sent once to each host, into a folder named after its sha256.
+
+The folder goes onto the module search path there: what was `./my_envs` here is imported as `my_envs`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shlex
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from zmqrl.config.sections import CodeSection
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.ssh.config import Target
+from zmqrl.ssh.connection import Connection
+from zmqrl.ssh.shell import Finished
+
+MB = 1_000_000
+LOOK_S, SEND_S = 30.0, 300.0
+MOST_FILES = 20_000
+HERE, ABSENT = "ZMQRL-CODE here ", "ZMQRL-CODE absent "
+
+_BEGIN = """set -eu
+base=$1
+case $base in '~') base=$HOME ;; '~/'*) base=$HOME/${base#'~/'} ;; esac
+base=$base/code
+"""
+_LOOK = 'if [ -d "$base/$2" ]; then echo "ZMQRL-CODE here $base/$2"; else echo "ZMQRL-CODE absent $base"; fi\n'
+# Complete under another name first, renamed then: another run on this host sees the whole folder or none.
+_UNPACK = """umask 077
+mkdir -p "$base"
+part=$(mktemp -d "$base/.part-XXXXXX")
+trap 'rm -rf "$part"' EXIT
+trap 'exit 1' HUP INT TERM
+cat >"$part/archive"
+echo "$2  $part/archive" | sha256sum -c - >/dev/null || { echo 'the archive arrived incomplete' >&2; exit 1; }
+mkdir "$part/code"
+tar -xf "$part/archive" -C "$part/code"
+mv -T "$part/code" "$base/$2" || [ -d "$base/$2" ]
+echo "ZMQRL-CODE here $base/$2"
+"""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What is sent: the same files give the same bytes, whatever their times and owners are."""
+
+    sha256: str
+    content: bytes
+    """A tar archive."""
+    names: tuple[str, ...]
+    """The files in it, sorted."""
+
+
+def pack(code: CodeSection) -> Pack | None:
+    """The files of `code.sync` in one archive; None when there is nothing to send.
+
+    Raises:
+        ConfigError: They are more than `code.max_mb`, or one cannot be read.
+    """
+    if not code.sync:
+        return None
+    files = _collected(code)
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(files):
+            _add(archive, name, files[name])
+    data = content.getvalue()
+    return Pack(hashlib.sha256(data).hexdigest(), data, tuple(sorted(files)))
+
+
+def _collected(code: CodeSection) -> dict[str, Path]:
+    """Files by their name in the archive, while they are few and small enough."""
+    files: dict[str, Path] = {}
+    total, largest = 0, ("", 0)
+    for sync in code.sync:
+        for name, path, nbytes in _walk(Path(sync), Path(sync).name, code.exclude, ()):
+            files[name] = path
+            total += nbytes
+            largest = max(largest, (name, nbytes), key=lambda file: file[1])
+            if total > code.max_mb * MB or len(files) > MOST_FILES:
+                raise ConfigError(
+                    f"code.max_mb: {code.max_mb:g}: code.sync is larger: {len(files)} files with {total / MB:.1f} MB "
+                    f"so far, the largest {largest[0]} with {largest[1] / MB:.1f} MB; exclude other files with "
+                    f"code.exclude (patterns of names), or raise code.max_mb (at most {MOST_FILES} files)"
+                )
+    return files
+
+
+def _walk(
+    path: Path, name: str, exclude: tuple[str, ...], above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, Path, int]]:
+    """Regular files at and below `path`; links are followed, except back to a folder that they lie in."""
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            yield name, path, status.st_size
+        if not stat.S_ISDIR(status.st_mode) or (status.st_dev, status.st_ino) in above:
+            return
+        entries = sorted(os.listdir(path))
+    except FileNotFoundError:  # removed since it was listed, or a link to nothing
+        return
+    except OSError as error:
+        raise ConfigError(f"code.sync: {str(path)!r} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        inner = f"{name}/{entry}"
+        if not any(fnmatchcase(entry, pattern) or fnmatchcase(inner, pattern) for pattern in exclude):
+            yield from _walk(path / entry, inner, exclude, (*above, (status.st_dev, status.st_ino)))
+
+
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    """One file, without its time and owner."""
+    try:
+        data = path.read_bytes()
+        executable = path.stat().st_mode & stat.S_IXUSR
+    except OSError as error:
+        raise ConfigError(f"code.sync: {str(path)!r} cannot be read: {error.strerror}") from error
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), 0o755 if executable else 0o644
+    archive.addfile(info, io.BytesIO(data))
+
+
+def deliver(connection: Connection, pack: Pack, workdir: str) -> str:
+    """Bring `pack` to a host, unless it is there; returns the absolute path of the folder for its `PYTHONPATH`.
+
+    Blocks until it is there, at most some minutes.
+
+    Raises:
+        HostFailed: The host cannot take it, or went away.
+    """
+    arguments = f"{shlex.quote(workdir)} {pack.sha256}"
+    looked = connection.run(f"sh -s -- {arguments}", LOOK_S, (_BEGIN + _LOOK).encode())
+    there = _place(looked, HERE)
+    if there is not None:
+        return there
+    if _place(looked, ABSENT) is None:
+        raise _failed(connection.target, looked, workdir)
+    # The script is an argument this time: stdin carries the archive.
+    sent = connection.run(f"sh -c {shlex.quote(_one_line(_BEGIN + _UNPACK))} sh {arguments}", SEND_S, pack.content)
+    there = _place(sent, HERE) if sent.code == 0 else None
+    if there is None:
+        raise _failed(connection.target, sent, workdir)
+    return there
+
+
+def _one_line(script: str) -> str:
+    """Without line ends: a csh takes none inside quotes."""
+    return "; ".join(script.rstrip().split("\n"))
+
+
+def _place(finished: Finished, mark: str) -> str | None:
+    """The text after `mark`; login shells print other things before it."""
+    for line in finished.stdout.decode(errors="replace").splitlines():
+        if line.startswith(mark):
+            return line.removeprefix(mark)
+    return None
+
+
+def _failed(target: Target, finished: Finished, workdir: str) -> HostFailed:
+    said = finished.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {finished.code}"]
+    return HostFailed(
+        target.host,
+        f"the code of code.sync could not be unpacked below {workdir}: {said[-1]}",
+        f"check: {target.login_command()} 'df -h {workdir}; ls -ld {workdir}'; or set hosts.{target.host}.workdir",
+    )

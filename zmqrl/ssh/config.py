@@ -1,0 +1,285 @@
+"""How a host is reached: hosts.yaml and the user's ssh configuration put together.
+
+Precedence: the host in hosts.yaml, ~/.ssh/config, the `defaults` of hosts.yaml, the defaults of ssh. The ssh client
+itself reads its configuration (`ssh -G`): only it knows Include, Match and tokens in full.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.sections import DefaultsSection, HostSection
+from zmqrl.errors import HostFailed
+
+_INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
+
+
+STANDARD = {
+    "port": "22",
+    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+}
+
+
+def read_without_client(
+    host: str, name: str, files: Sequence[Path], before: str, after: str
+) -> dict[str, Sequence[str]]:
+    """Settings by lower-case name, as `ssh -G` names them; those that may stand often have many values.
+
+    `before` and `after` are blocks of the same form that stand above and below the files. HostFailed when only ssh can
+    read them.
+    """
+    import paramiko
+
+    texts = []
+    for file in files:
+        try:
+            texts.append(file.read_text())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise HostFailed(host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
+        if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
+            why = f"{file} has Include, which only the ssh client supports"
+            raise HostFailed(host, why, "install it: apt install openssh-client")
+    try:
+        looked_up = paramiko.SSHConfig.from_text("\n".join([before, *texts, after])).lookup(name)
+    except paramiko.SSHException as error:
+        raise HostFailed(host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
+    settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
+    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
+
+
+ASK_S = 10.0
+MOST_JUMPS = 8
+NOT_AN_IDENTITY = "zmqrl-end-of-identities"
+"""A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
+STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+USER_CONFIG = "~/.ssh/config"
+SYSTEM_CONFIG = "/etc/ssh/ssh_config"
+_HOP = re.compile(r"^(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?P<port>\d{1,5}))?/?$")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One login, with everything that is needed to make it. Paths are absolute, tokens are expanded."""
+
+    host: str
+    """The name in hosts.yaml; of a jump host, the name it is requested by."""
+    hostname: str
+    """Name or address to connect to."""
+    port: int
+    user: str
+    identities: tuple[str, ...]
+    identities_only: bool
+    """Of the agent's keys, only those of `identities` are tried."""
+    known_hosts: tuple[str, ...]
+    new_keys_file: str | None
+    """Where accepted keys go: the user's first known_hosts; None when that is switched off."""
+    jump: Target | None = None
+    """The host before this one; it may have one before itself."""
+    proxy_command: str | None = None
+    host_key_alias: str | None = None
+    hash_known_hosts: bool = False
+    agent: str | None = None
+    """Socket of the ssh agent, `none` for no agent; None: the one that the environment names."""
+    connect_timeout_s: float = 0.0
+    """What ssh's configuration allows; the larger of this and hosts.yaml's holds."""
+
+    @property
+    def address(self) -> str:
+        """For messages: `name:port`."""
+        return f"{self.hostname}:{self.port}"
+
+    def login_command(self) -> str:
+        """The ssh command that makes the same login by hand."""
+        port = f" -p {self.port}" if self.port != 22 else ""
+        hops, jump = [], self.jump
+        while jump is not None:
+            hops.append(f"{jump.user}@{jump.hostname}" + (f":{jump.port}" if jump.port != 22 else ""))
+            jump = jump.jump
+        through = f" -J {','.join(reversed(hops))}" if hops else ""
+        return f"ssh{port}{through} {self.user}@{self.hostname}"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One login to resolve, before the ssh configuration has been read."""
+
+    host: str
+    name: str
+    user: str | None
+    port: int | None
+    identity: str | None
+    jump: str | None
+    fallback: DefaultsSection
+
+
+def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: Path | None = None) -> Target:
+    """The login for a host of hosts.yaml.
+
+    Args:
+        host: its name there; `section.ssh` is the name given to ssh, default the same.
+        section: the configuration of this host.
+        defaults: what holds for hosts that do not say otherwise.
+        config: an ssh configuration to read in place of the user's and the system's.
+
+    Raises:
+        HostFailed: ssh refuses its configuration, or a value of hosts.yaml cannot be one.
+    """
+    name = section.ssh or host
+    if defaults.jump and (hop := _HOP.match(defaults.jump)) and name in (hop["host"], defaults.jump):
+        defaults = replace(defaults, jump=None)  # the jump host of all the others is a host itself
+    wanted = _Wanted(host, name, section.user, section.port, section.identity, section.jump, fallback=defaults)
+    return _target(wanted, config, depth=0)
+
+
+def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:
+    if depth > MOST_JUMPS:
+        raise HostFailed(
+            wanted.host,
+            f"more than {MOST_JUMPS} jump hosts, or a cycle of jump hosts",
+            f"ssh -G {wanted.name} | grep proxy",
+        )
+    _check(wanted)
+    client = shutil.which("ssh")
+    found = _ask_client(client, wanted, config) if client else _ask_fallback(wanted, config)
+    one = {key: values[0] for key, values in found.items()}
+    hostname, port, user = one["hostname"], int(one["port"]), one["user"]
+    tokens = {"h": hostname, "n": wanted.name, "p": str(port), "r": user, "d": str(Path.home()), "%": "%"}
+    spec = None if before else _clean(one.get("proxyjump"))
+    named = [path for path in found.get("identityfile", ()) if path not in (NOT_AN_IDENTITY, "none")]
+    own = wanted.identity or (None if named else wanted.fallback.identity)
+    identities = [own] if own else named or STANDARD_IDENTITIES
+    users, systems = (
+        [_expand(path, tokens) for path in one.get(key, "").split() if path not in ("none", "/dev/null")]
+        for key in ("userknownhostsfile", "globalknownhostsfile")
+    )
+    return Target(
+        host=wanted.host,
+        hostname=hostname,
+        port=port,
+        user=user,
+        identities=tuple(_expand(path, tokens) for path in identities),
+        identities_only=own is not None or one.get("identitiesonly") == "yes",
+        known_hosts=(*users, *systems),
+        new_keys_file=users[0] if users else None,
+        jump=before or (_jump(spec, wanted, config, depth) if spec else None),
+        proxy_command=None if before or spec else _proxy_command(one, tokens),
+        host_key_alias=_clean(one.get("hostkeyalias")),
+        hash_known_hosts=one.get("hashknownhosts") == "yes",
+        agent=_agent(one.get("identityagent"), tokens),
+        connect_timeout_s=float(_clean(one.get("connecttimeout")) or 0),
+    )
+
+
+def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target | None:
+    """The chain of jump hosts `a,b,c`: a is reached by its own configuration, b through a, c through b."""
+    before = None
+    for hop in spec.split(","):
+        match = _HOP.match(hop.strip())
+        if match is None:
+            raise HostFailed(wanted.host, f"jump {hop!r} is not [user@]host[:port]", f"hosts.{wanted.host}.jump")
+        name = match["host"].strip("[]")
+        if name.lower() == wanted.name.lower():
+            continue  # `Host *.lab` with ProxyJump gw.lab also matches gw.lab: ssh does not jump over a host to itself
+        fallback = DefaultsSection(user=wanted.fallback.user, identity=wanted.identity or wanted.fallback.identity)
+        port = int(match["port"]) if match["port"] else None
+        before = _target(_Wanted(name, name, match["user"], port, None, None, fallback), config, depth + 1, before)
+    return before
+
+
+def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
+    """Every setting that the ssh client would use, by lower-case name; those that may stand often have many values."""
+    options = [
+        *(["-l", wanted.user] if wanted.user else []),
+        *(["-p", str(wanted.port)] if wanted.port else []),
+        *(["-J", wanted.jump] if wanted.jump else []),
+    ]
+    with tempfile.NamedTemporaryFile("w", prefix="zmqrl-ssh-") as layered:
+        layered.write(_layers(wanted.fallback, config))
+        layered.flush()
+        command = [client, "-F", layered.name, *options, "-G", "--", wanted.name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            why = f"`ssh -G {wanted.name}` took longer than {ASK_S:g} s"
+            raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
+    if done.returncode:
+        said = done.stderr.strip() or f"exit {done.returncode}"
+        raise HostFailed(wanted.host, f"ssh rejects its configuration: {said}", f"try: ssh -G {wanted.name}")
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        found.setdefault(key.lower(), []).append(value)
+    return found
+
+
+def _layers(fallback: DefaultsSection, config: Path | None) -> str:
+    """A configuration for ssh, which takes the first value it meets: the user's, the system's, then our defaults."""
+    return "\n".join([*(f'Include "{path}"' for path in _files(config)), _block(fallback), ""])
+
+
+def _ask_fallback(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
+    """The same without an ssh client."""
+    asked = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
+    files = [Path(path).expanduser() for path in _files(config)]
+    found = read_without_client(wanted.host, wanted.name, files, _block(asked), _block(wanted.fallback))
+    if wanted.jump:
+        found.pop("proxycommand", None)
+    return found
+
+
+def _files(config: Path | None) -> list[str]:
+    return [str(config.absolute())] if config else [USER_CONFIG, SYSTEM_CONFIG]
+
+
+def _block(values: DefaultsSection) -> str:
+    """Settings of every host, where no earlier line sets them."""
+    settings = {"User": values.user, "Port": values.port, "ProxyJump": values.jump, "IdentityFile": NOT_AN_IDENTITY}
+    return "\n".join(["Host *", *(f"  {key} {value}" for key, value in settings.items() if value)])
+
+
+def _check(wanted: _Wanted) -> None:
+    """Values become arguments and lines of a configuration: they may not be more than one."""
+    for key, value in (
+        ("ssh", wanted.name),
+        ("user", wanted.user),
+        ("jump", wanted.jump),
+        ("user", wanted.fallback.user),
+        ("jump", wanted.fallback.jump),
+    ):
+        if value is not None and (not value or value.startswith("-") or re.search(r"[\s\"'\\\x00-\x1f]", value)):
+            raise HostFailed(wanted.host, f"{key}: invalid value {value!r}", f"correct hosts.{wanted.host}.{key}")
+
+
+def _proxy_command(one: Mapping[str, str], tokens: Mapping[str, str]) -> str | None:
+    command = _clean(one.get("proxycommand"))
+    return None if command is None else _replace(command, tokens)
+
+
+def _agent(value: str | None, tokens: Mapping[str, str]) -> str | None:
+    if value is None or value == "SSH_AUTH_SOCK" or value.startswith("$"):
+        return None
+    return "none" if value == "none" else _expand(value, tokens)
+
+
+def _clean(value: str | None) -> str | None:
+    return None if value in (None, "", "none") else value
+
+
+def _expand(path: str, tokens: Mapping[str, str]) -> str:
+    return os.path.abspath(os.path.expanduser(_replace(path.strip('"'), tokens)))
+
+
+def _replace(text: str, tokens: Mapping[str, str]) -> str:
+    return re.sub(r"%([a-zA-Z%])", lambda match: tokens.get(match[1], match[0]), text)

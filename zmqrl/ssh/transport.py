@@ -1,0 +1,158 @@
+"""The way to a host before anyone has logged in: a TCP connection, a channel of a jump host, or a ProxyCommand."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from zmqrl.errors import HostFailed
+from zmqrl.ssh.config import Target
+
+if TYPE_CHECKING:
+    import paramiko
+
+SILENT_S = 20.0
+"""A peer that acknowledges nothing for so long is dead: its connection then ends here too."""
+END_S = 2.0
+
+
+class Way(ABC):
+    """What carries an ssh session. `stream` is handed to paramiko; `close` ends the rest, after the session's end."""
+
+    stream: socket.socket | paramiko.Channel
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it; may be called twice."""
+
+    def said(self) -> str:
+        """What a helper process had to say, for messages."""
+        return ""
+
+    def bear(self, silence_s: float) -> None:
+        """Do not take a peer for dead that acknowledges nothing for so long."""
+        return
+
+
+class Direct(Way):
+    """A TCP connection of our own."""
+
+    stream: socket.socket
+
+    def __init__(self, target: Target, timeout_s: float) -> None:
+        try:
+            addresses = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            raise HostFailed(
+                target.host,
+                f"unknown host name {target.hostname!r} ({error})",
+                f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh "
+                "or to an address",
+            ) from error
+        self.stream = self._connect(target, addresses, timeout_s)
+
+    def _connect(self, target: Target, addresses: list, timeout_s: float) -> socket.socket:  # type: ignore[type-arg]
+        """The first address that answers; each has its share of the time, so that a silent one hides no other."""
+        first: OSError | None = None
+        for family, kind, protocol, _, address in addresses:
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(timeout_s / len(addresses))
+                connection.connect(address)
+                _notice_death(connection)
+                return connection
+            except OSError as error:
+                connection.close()
+                first = first or error
+        assert first is not None
+        raise _unreachable(target, first, timeout_s) from first
+
+    def bear(self, silence_s: float) -> None:
+        _notice_death(self.stream, max(SILENT_S, silence_s))
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class ThroughJump(Way):
+    """A channel of a connection to the host before this one."""
+
+    def __init__(self, target: Target, gateway: paramiko.Transport, timeout_s: float) -> None:
+        import paramiko
+
+        assert target.jump is not None
+        try:
+            self.stream = gateway.open_channel(
+                "direct-tcpip", (target.hostname, target.port), ("127.0.0.1", 0), timeout=timeout_s
+            )
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            code = error.code if isinstance(error, paramiko.ChannelException) else None
+            why = "forwarding is disabled (AllowTcpForwarding)" if code == 1 else str(error) or "connection closed"
+            raise HostFailed(
+                target.host,
+                f"jump host {target.jump.host} cannot connect to {target.address}: {why}",
+                f"try: {target.jump.login_command()} nc -vz {target.hostname} {target.port}",
+            ) from error
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class Proxied(Way):
+    """A command of the user's that carries the bytes on its stdin and stdout."""
+
+    def __init__(self, command: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  held as long as the command runs
+        self.stream, inner = socket.socketpair()
+        with inner:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=inner.fileno(),
+                stdout=inner.fileno(),
+                stderr=self._errors,
+            )
+
+    def said(self) -> str:
+        with contextlib.suppress(ValueError):
+            self._errors.seek(0)
+            return self._errors.read(2000).decode(errors="replace").strip()
+        return ""
+
+    def close(self) -> None:
+        self.stream.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(END_S)
+        self._errors.close()
+
+
+def _notice_death(connection: socket.socket, silence_s: float = SILENT_S) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1e3))
+
+
+def _unreachable(target: Target, error: OSError, timeout_s: float) -> HostFailed:
+    if isinstance(error, ConnectionRefusedError):
+        return HostFailed(
+            target.host,
+            f"{target.address} refused the connection",
+            f"check sshd on the host: systemctl status ssh; and the port here: hosts.{target.host}.port",
+        )
+    if isinstance(error, TimeoutError):
+        return HostFailed(
+            target.host,
+            f"no answer from {target.address} within {timeout_s:g} s",
+            f"possible causes: host down, firewall; try: ping {target.hostname}; "
+            "for a slow host: --set ssh.connect_timeout_s=30",
+        )
+    return HostFailed(
+        target.host, f"{target.address} cannot be reached: {error.strerror}", f"try: ping {target.hostname}"
+    )
