@@ -12,14 +12,13 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
-from zmqrl.launch.live_view import picture
-from zmqrl.launch.picture import duration, sparkline
-from zmqrl.launch.plain_view import line_of
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Summary, summarise
+from zmqrl.views.plain import line_of
+from zmqrl.views.tables import duration, render, sparkline
 
 SUMMARY_KEYS = [
     "status",
@@ -120,7 +119,7 @@ def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
     for _ in range(2):
         json.dumps(status_of(state, state.plan.started_at + 10))
         console = Console(record=True, width=150)
-        console.print(picture(state, state.plan.started_at + 10))
+        console.print(render(status_of(state, state.plan.started_at + 10)))
         tell(state, "started", role="worker", index=0, pid=1, start_time=1, spawn=0)
         tell(state, "first_step", role="worker", index=0, wall=state.plan.started_at + 1)
         tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.2, env_steps_per_s=5.0, episodes=1)
@@ -129,7 +128,7 @@ def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
     text = console.export_text()
     for word in ("64/128", "bottleneck: workers", "return 12.0", "local", "eta 0:00:09"):
         assert word in text
-    assert "50.0%  64 env steps  1,234/s" in line_of(state, state.plan.started_at + 10)
+    assert "50.0%  64 env steps  1,234/s" in line_of(status_of(state, state.plan.started_at + 10))
 
 
 def test_sparkline_and_duration() -> None:

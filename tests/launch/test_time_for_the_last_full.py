@@ -13,9 +13,9 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.view import View
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.views.base import View
 
 WRITING = host_event("local", "writing", role="learner", index=0)
 

@@ -21,10 +21,10 @@ from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, read_config, stored_config
 from zmqrl.launch.url_mirror import UrlMirror, check_mirror_owner, fetch, target_of
 from zmqrl.types import Version
+from zmqrl.views.problem import Problem
 
 SLOW_S = 0.05
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}

@@ -24,8 +24,6 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.picture import picture_of
-from zmqrl.launch.plain_view import line_of as plain_line_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
@@ -34,6 +32,8 @@ from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.views.plain import line_of as plain_line_of
+from zmqrl.views.tables import render
 
 EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "200"))
 LONG = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -224,8 +224,8 @@ def test_what_the_launcher_takes_never_ends_it(tmp_path_factory: Any, data: Any,
         launcher._take(taken, Records())  # type: ignore[arg-type]
     state, now = launcher._state, time.time()
     status = status_of(state, now)
-    picture_of(status)
-    plain_line_of(state, now)
+    render(status)
+    plain_line_of(status)
     [str(problem) for problem in state.problems]
     summarise(plan, state, "done", 0, None, now)
 

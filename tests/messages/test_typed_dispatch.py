@@ -14,24 +14,37 @@ from zmqrl.messages import agent
 from zmqrl.messages.tables import TABLES, kinds_in
 
 PACKAGE = Path(zmqrl.__file__).parent
-BEFORE_THE_INSTALLATION = ("far_setup.py", "setup_hosts.py")
+BEFORE_THE_INSTALLATION = ("remote_install.py", "install.py")
 """`zmqrl setup`: its far end runs where no package is installed yet."""
 FILES = [
     path
     for path in PACKAGE.rglob("*.py")
     if path.parent.name != "messages" and path.name not in BEFORE_THE_INSTALLATION
 ]
-ENDS = {"agent", "broker", "doctor", "launch", "logs", "memory_backends", "orchestrators", "wire", "workers", "zmqrl"}
+ENDS = {
+    "agent",
+    "broker",
+    "doctor",
+    "launch",
+    "logs",
+    "memory_backends",
+    "orchestrators",
+    "ssh",
+    "wire",
+    "workers",
+    "zmqrl",
+}
 """Packages that send and receive."""
 TAGS = {"event", "command", "word", "order"}
 FIGURES = {field for kind in (agent.Ended, agent.WorkerRates) for field in kind.__struct_fields__}
 """Names that `metrics`, status and summary have as well, which are JSON."""
 FIELDS = {field for table in TABLES for kind in kinds_in(table).values() for field in kind.__struct_fields__} - FIGURES
-SHOWN = {"doctor/report.py", "launch/picture.py", "launch/plain_view.py", "launch/view.py"}
-"""Tables of a status."""
+SHOWN = {"doctor/report.py"}
+"""Tables of findings."""
 NO_MESSAGES = {
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/run_state.py": {"leases"},  # figures by name
+    "launch/summary.py": {"stored"},  # of the ledger in summary.json
     "launch/url_mirror.py": {"path", "store"},  # of config.json
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor

@@ -67,15 +67,15 @@ def _watch(directory: Path, info: RunInfo) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from zmqrl.launch.picture import picture_of
     from zmqrl.launch.run_directory import is_live
+    from zmqrl.views.tables import render
 
     with Live(Text("starting"), console=Console(), auto_refresh=False) as view:
         while is_live(directory, info):
             status = _status(directory, info)
             if status is not None:
                 notes = [Text(note, style="red") for note in [*_silence(status), *status["problems"]]]
-                view.update(Group(picture_of(status), *notes), refresh=True)
+                view.update(Group(render(status), *notes), refresh=True)
             time.sleep(FOLLOW_S)  # the pace of status.json
 
 
@@ -124,7 +124,7 @@ def _resume(directory: Path) -> str:
 
 
 def _live_status(directory: Path, info: RunInfo) -> str:
-    from zmqrl.launch.problem import short
+    from zmqrl.views.problem import short
 
     status = _status(directory, info)
     if status is None:

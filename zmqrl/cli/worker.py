@@ -51,8 +51,8 @@ def worker_command(file: Path) -> int:
 
 def _line(event: HostEvent) -> str | None:
     """Text of an event for the user."""
-    from zmqrl.launch.problem import last_words
     from zmqrl.messages import agent
+    from zmqrl.views.problem import last_words
 
     role, index = event.process
     match event.event:

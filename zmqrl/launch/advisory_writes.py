@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
-from zmqrl.launch.problem import Problem
+from zmqrl.views.problem import Problem
 
 Arguments = ParamSpec("Arguments")
 

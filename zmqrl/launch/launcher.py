@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,20 @@ from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.lost_agent import lost_agent
-from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
-from zmqrl.launch.summary import Status, Summary, summarise
+from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.url_mirror import UrlMirror, target_of
-from zmqrl.launch.view import View, final_lines
-from zmqrl.launch.views import make_view
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.views.base import View, make_view
+from zmqrl.views.problem import Problem
 
 BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
 MONITOR_S = 0.1
@@ -138,7 +138,7 @@ class Launcher:
             except ConfigError:
                 directory.discard()
                 raise
-            view = make_view(self._plain, self._state)
+            view = make_view(self._plain)
             recorder = Recorder(directory.path, self._plan.started_at)
             try:
                 self._warn(view)
@@ -207,7 +207,8 @@ class Launcher:
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
-            view.update(self._state, time.time())
+            now_unix = time.time()
+            view.update(partial(status_of, self._state, now_unix), now_unix)
         lost = lost_agent(self._state)
         if lost is not None and self._signals.request is not Request.KILL:
             self._state.note(lost)

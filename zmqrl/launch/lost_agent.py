@@ -6,10 +6,10 @@ from pathlib import Path
 
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_state import RunState
 from zmqrl.logs.tail import tail_of
 from zmqrl.supervision.process_table import cause_of
+from zmqrl.views.problem import Problem
 
 
 def lost_agent(state: RunState) -> Problem | None:

@@ -15,10 +15,10 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
-from zmqrl.launch.problem import Problem
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
+from zmqrl.views.problem import Problem
 
 Bottleneck = Literal["workers", "learner", "bus", "store"]
 BOTH_WAIT = 1.25

@@ -14,7 +14,7 @@ RETURNS_SHOWN = 30
 
 def status_of(state: RunState, now: float) -> dict[str, Any]:
     """JSON data at unix time `now`."""
-    done, eta_s = progress(state, now)
+    done, eta_s = _progress(state, now)
     run = state.plan.config.run
     return {
         "run_id": state.plan.run_id,
@@ -32,6 +32,8 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": {} if state.score is None else to_json(state.score),
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
+        "ready_workers": state.ready_workers,
+        "expected_workers": state.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,
         "recovery": recovery_of(state.plan),
         "hosts": [host_status(state, row, now) for row in state.hosts],
@@ -68,7 +70,7 @@ def _phase(state: RunState) -> str:
     return "running" if state.all_ready else "starting"
 
 
-def progress(state: RunState, now: float) -> tuple[float, float | None]:
+def _progress(state: RunState, now: float) -> tuple[float, float | None]:
     """Fraction of the total that is done, and seconds to go at the mean speed so far."""
     total = state.plan.config.run.total_env_steps
     done = min(1.0, state.env_steps / total)

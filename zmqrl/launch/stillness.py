@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zmqrl.launch.problem import Problem
 from zmqrl.launch.run_state import RunState
+from zmqrl.views.problem import Problem
 
 
 class Stillness:

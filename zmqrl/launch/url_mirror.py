@@ -22,7 +22,7 @@ from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.problem import Problem
+from zmqrl.views.problem import Problem
 
 RESULTS = ("summary.json", "metrics.jsonl", INITIAL)
 RECORDS = ("config.json", "run.json", *RESULTS)

@@ -9,8 +9,8 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.lost_agent import tail_since
-from zmqrl.launch.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 from zmqrl.launch.run_state import RunState
+from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 
 DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]
 

@@ -17,7 +17,7 @@ ROWS_SHOWN = 16
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def picture_of(status: Mapping[str, Any]) -> Group:
+def render(status: Mapping[str, Any]) -> Group:
     """All of it as one renderable."""
     hosts = status.get("hosts", [])
     table = _host_table(hosts) if len(hosts) > 1 else _worker_table(status["workers"])

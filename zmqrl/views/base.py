@@ -1,0 +1,38 @@
+"""Interface of a view of a run on the launcher's terminal. A view draws the data of `status.json`."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+Status: TypeAlias = Callable[[], Mapping[str, Any]]
+"""The current content of `status.json`."""
+
+
+class View(ABC):
+    """Only the launcher's main thread calls it."""
+
+    @abstractmethod
+    def update(self, status: Status, now: float) -> None:
+        """Show the run at unix time `now`. Called often; a view that is due calls `status` and draws it."""
+
+    @abstractmethod
+    def message(self, text: str) -> None:
+        """Print a block to stderr without breaking the view."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Return the terminal to its normal state."""
+
+
+def make_view(plain: bool) -> View:
+    """The live view on a terminal, plain lines elsewhere and with `--plain`."""
+    if plain or not sys.stdout.isatty():
+        from zmqrl.views.plain import PlainView
+
+        return PlainView()
+    from zmqrl.views.live import LiveView
+
+    return LiveView()

@@ -1,0 +1,33 @@
+"""The run on the launcher's terminal, drawn again four times a second."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from zmqrl.views.base import Status, View
+from zmqrl.views.tables import render
+
+REDRAW_EVERY_S = 0.25
+
+
+class LiveView(View):
+    """What `zmqrl status -f` shows from another shell."""
+
+    def __init__(self) -> None:
+        self._live = Live(Text("starting"), console=Console(), auto_refresh=False, transient=False)
+        self._live.start()
+        self._next_at = 0.0
+
+    def update(self, status: Status, now: float) -> None:
+        if now < self._next_at:
+            return
+        self._next_at = now + REDRAW_EVERY_S
+        self._live.update(render(status()), refresh=True)
+
+    def message(self, text: str) -> None:
+        self._live.console.print(Text(text, style="red"))
+
+    def close(self) -> None:
+        self._live.stop()

@@ -1,0 +1,52 @@
+"""A line every 10 s, for logs and pipes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from zmqrl.views.base import Status, View
+
+LINE_EVERY_S = 10.0
+
+
+class PlainView(View):
+    """Writes to stdout, from the first metrics on; messages to stderr."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def update(self, status: Status, now: float) -> None:
+        if now < self._next_at or not (current := status())["metrics"]:
+            return
+        self._next_at = now + LINE_EVERY_S
+        print(line_of(current), flush=True)
+
+    def message(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+def line_of(status: Mapping[str, Any]) -> str:
+    """The run in one line."""
+    m = status["metrics"]
+    parts = [
+        f"{status['wall_s']:7.1f}s",
+        f"{100 * status['progress']:5.1f}%",
+        f"{status['env_steps']:,} env steps",
+        f"{m.get('env_steps_per_s', 0.0):,.0f}/s",
+        f"{m.get('updates_per_s', 0.0):,.0f} updates/s",
+    ]
+    if "train_return_mean_100" in m:
+        parts.append(f"return {m['train_return_mean_100']:.1f}")
+    if "policy_lag_mean" in m:
+        parts.append(f"lag {m['policy_lag_mean']:.1f}")
+    parts.append(f"workers {status['ready_workers']}/{max(1, status['expected_workers'])}")
+    if status["eta_s"] is not None:
+        parts.append(f"eta {status['eta_s']:.0f}s")
+    if status["bottleneck"]:
+        parts.append(f"bottleneck {status['bottleneck']}")
+    return "  ".join(parts)
