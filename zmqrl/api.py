@@ -22,14 +22,14 @@ from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
-from zmqrl.types import Array, Mode
+from zmqrl.types import Array, ModeName
 
 
 def train(
     preset: str,
     *,
     run_dir: str | Path | None = None,
-    mode: Mode | None = None,
+    mode: ModeName | None = None,
     workers: int | None = None,
     seed: int | None = None,
     init_from: str | Path | None = None,

@@ -27,9 +27,29 @@ VersionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 38)]
 Weights = Mapping[str, Array]
 """Named arrays: the network's tensors and the statistics that acting needs."""
 
-Mode = Literal["single", "sync", "async"]
-MODES: tuple[Mode, ...] = ("single", "sync", "async")
 
+ModeName: TypeAlias = Literal["single", "sync", "async"]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Who waits for whom. Code decides by these properties, never by the name of a mode."""
+
+    name: ModeName
+    in_process: bool
+    """The learner steps the envs itself: no broker, no workers."""
+    lag: int | None
+    """Versions published between that of a segment and the one it trains; None: as many as back-pressure allows."""
+
+    @property
+    def deterministic(self) -> bool:
+        """The weights depend on seed and configuration alone: segments are trained in rounds of one version."""
+        return self.lag is not None
+
+
+MODES: Mapping[ModeName, Mode] = {
+    mode.name: mode for mode in (Mode("single", True, 0), Mode("sync", False, 0), Mode("async", False, None))
+}
 
 Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
 """Of a process that a host agent starts."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, EvaluatorSection, LimitsSection, RestartSection, RunSection
-from zmqrl.types import EnvSpec, Mode, SpaceSpec
+from zmqrl.types import EnvSpec, ModeName, SpaceSpec
 
 SPACE = SpaceSpec("discrete", (), "int64", 2)
 START = str(Path(__file__).parent / "stand_ins" / "start.py")
 
 
-def stand_in_plan(run_dir: Path, mode: Mode = "sync", workers: int = 2, **behaviour: Any) -> RunPlan:
+def stand_in_plan(run_dir: Path, mode: ModeName = "sync", workers: int = 2, **behaviour: Any) -> RunPlan:
     """A run whose `algorithm` section says how the stand-ins behave."""
     config = Config(
         run=RunSection(mode=mode, total_env_steps=128),

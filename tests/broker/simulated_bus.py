@@ -21,7 +21,7 @@ from zmqrl.broker.orders import TakeUp
 from zmqrl.broker.state import BrokerState
 from zmqrl.memory_backends.base import LearnerWord, OpenSegment, Orders, TakenSegment, TakeUpRequest
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Mode, Notice, SegmentId, Version
+from zmqrl.types import ModeName, Notice, SegmentId, Version
 
 NEAR, FAR = "local", "far"
 QUIET_TURNS = 2500
@@ -157,7 +157,7 @@ class Learner:
 class Bus:
     """`turn` lets somebody do something; `quiet` lets all arrive; `end` ends the run."""
 
-    def __init__(self, seed: int, mode: Mode, far: bool) -> None:
+    def __init__(self, seed: int, mode: ModeName, far: bool) -> None:
         self.dice, self.sync, self.vector_envs = random.Random(seed), mode == "sync", 3
         self.plan = bus_plan(mode, workers=3, vector_envs=self.vector_envs, slots=12)
         self.arena = Arena.private(self.plan)

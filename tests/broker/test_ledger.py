@@ -14,7 +14,7 @@ from zmqrl.broker.streams import Streams
 from zmqrl.memory_backends._arena_ends import ArenaWriter
 from zmqrl.shared_memory.arena import SEAL, Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
-from zmqrl.types import Mode, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
 Defect = Callable[[Arena, SlotRef, SegmentMeta], None]
 
@@ -22,7 +22,7 @@ Defect = Callable[[Arena, SlotRef, SegmentMeta], None]
 class OneWorker:
     """A broker, and worker 0 with vector env 0."""
 
-    def __init__(self, mode: Mode = "sync", remote: bool = False) -> None:
+    def __init__(self, mode: ModeName = "sync", remote: bool = False) -> None:
         self.plan = bus_plan(mode, workers=1, vector_envs=1)
         self.arena = Arena.private(self.plan)
         self.writer = ArenaWriter(self.arena)

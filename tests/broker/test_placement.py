@@ -14,13 +14,13 @@ from zmqrl.broker.orders import RESUMED_SHIFT, TakeUp, TakeUpRequest
 from zmqrl.broker.placement import Placement
 from zmqrl.broker.streams import Streams
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Mode, Version
+from zmqrl.types import ModeName, Version
 
 
 class Placed:
     """A placement with the books it writes into, and the members it asks for."""
 
-    def __init__(self, mode: Mode = "sync", resume: bool = False, arena: Arena | None = None) -> None:
+    def __init__(self, mode: ModeName = "sync", resume: bool = False, arena: Arena | None = None) -> None:
         self.plan = replace(bus_plan(mode, workers=2, vector_envs=2), resume=resume)
         self.arena = arena or Arena.private(self.plan)
         self.streams = Streams(self.arena, ROWS)

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.broker.simulated_bus import Bus
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 RUNS = int(os.environ.get("ZMQRL_BUS_RUNS", "5"))
 TURNS = 1500
@@ -18,7 +18,7 @@ TURNS = 1500
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_nothing_is_lost_or_doubled(mode: Mode, far: bool) -> None:
+def test_nothing_is_lost_or_doubled(mode: ModeName, far: bool) -> None:
     kills = 0
     for seed in range(RUNS):
         bus = Bus(seed, mode, far)

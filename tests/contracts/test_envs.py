@@ -14,7 +14,7 @@ from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.plugins import concrete, modules
 from zmqrl.testing.env import ENV, MODES, EnvMaker
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 ENVS = {
     "gymnasium": EnvSection(num_envs=3),
@@ -47,7 +47,7 @@ def test_every_vector_env_is_among_them() -> None:
         for kind in concrete(f"zmqrl.envs.{name}", base.VectorEnv)
     }
 
-    def used(section: EnvSection, mode: Mode) -> type[base.VectorEnv]:
+    def used(section: EnvSection, mode: ModeName) -> type[base.VectorEnv]:
         env = make_vector_env(section, probe(section), mode, 1, 0)
         env.close()
         return type(env)

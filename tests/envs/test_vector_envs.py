@@ -17,9 +17,9 @@ from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.envs.vector import NativeVectorEnv, make_vector_env
 from zmqrl.errors import EnvFault
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
-KINDS: dict[str, tuple[EnvSection, Mode, type[VectorEnv]]] = {
+KINDS: dict[str, tuple[EnvSection, ModeName, type[VectorEnv]]] = {
     "seeded": (EnvSection(num_envs=3), "sync", SeededVectorEnv),
     "native": (EnvSection(num_envs=3), "async", NativeVectorEnv),
     "seeded-async": (EnvSection(id="tests.envs.odd_envs:Walker", num_envs=3), "async", SeededVectorEnv),
@@ -28,11 +28,11 @@ KINDS: dict[str, tuple[EnvSection, Mode, type[VectorEnv]]] = {
 
 
 @pytest.fixture(params=sorted(KINDS))
-def kind(request: pytest.FixtureRequest) -> tuple[EnvSection, Mode, type[VectorEnv]]:
+def kind(request: pytest.FixtureRequest) -> tuple[EnvSection, ModeName, type[VectorEnv]]:
     return KINDS[request.param]
 
 
-def build(kind: tuple[EnvSection, Mode, type[VectorEnv]], vector_env: int = 0, incarnation: int = 0) -> VectorEnv:
+def build(kind: tuple[EnvSection, ModeName, type[VectorEnv]], vector_env: int = 0, incarnation: int = 0) -> VectorEnv:
     section, mode, _ = kind
     return make_vector_env(section, probe(section), mode, 5, vector_env, incarnation)
 

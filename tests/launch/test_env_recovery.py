@@ -16,19 +16,19 @@ from zmqrl.launch import env_recovery
 from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode, SpaceSpec, StateSpec
+from zmqrl.types import ModeName, SpaceSpec, StateSpec
 
 WALKER = "tests.envs.odd_envs:Walker"
 
 
-def planned(tmp_path: Path, mode: Mode = "sync", **values: Any) -> RunPlan:
+def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
     loaded = load("cartpole-ppo", overrides=flags, mode=mode, workers=2)
     return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: Mode) -> None:
+def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: ModeName) -> None:
     with pytest.raises(ConfigError, match=rf"env.recovery: 'exact': env.id '{WALKER}' has no limit") as refused:
         planned(tmp_path, mode, env__id=WALKER)
     sentences = str(refused.value).removesuffix(".").split(". ")
@@ -44,7 +44,7 @@ def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, m
     ("sync", {"env__max_episode_steps": 9}),
     ("sync", {"env__recovery": "restart_episode"}),
 ], ids=["async repeats nothing", "a limit", "restart_episode"])  # fmt: skip
-def test_each_way_out_starts(tmp_path: Path, mode: Mode, values: dict[str, Any]) -> None:
+def test_each_way_out_starts(tmp_path: Path, mode: ModeName, values: dict[str, Any]) -> None:
     plan = planned(tmp_path, mode, env__id=WALKER, **values)
     assert plan.env.max_episode_steps == values.get("env__max_episode_steps")
 

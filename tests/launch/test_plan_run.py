@@ -17,10 +17,12 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 
-def planned(tmp_path: Path, preset: str, mode: Mode | None = None, workers: int | None = 2, **values: Any) -> RunPlan:
+def planned(
+    tmp_path: Path, preset: str, mode: ModeName | None = None, workers: int | None = 2, **values: Any
+) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
     loaded = load(preset, overrides=flags, mode=mode, workers=workers)
     return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
@@ -37,7 +39,7 @@ def planned(tmp_path: Path, preset: str, mode: Mode | None = None, workers: int 
         ("cartpole-dqn", "async", 313 + 8 + 2, 2 + 64, 2, 0),
     ],
 )
-def test_sizes(tmp_path: Path, preset: str, mode: Mode, slots: int, streams: int, workers: int, batch: int) -> None:
+def test_sizes(tmp_path: Path, preset: str, mode: ModeName, slots: int, streams: int, workers: int, batch: int) -> None:
     plan = planned(tmp_path, preset, mode)
     assert (plan.slots, plan.streams, dict(plan.workers)) == (slots, streams, {"local": workers})
     assert plan.batch_segments == batch
@@ -95,7 +97,7 @@ def test_faults(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     preset: str,
-    mode: Mode,
+    mode: ModeName,
     values: dict[str, Any],
     message: str,
 ) -> None:
@@ -152,7 +154,7 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ModeName
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(ConfigError, match=rf"run.mode: '{mode}': on this machine the processor is aarch64.* single"):
@@ -201,5 +203,5 @@ def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
-def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: Mode) -> None:
+def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: ModeName) -> None:
     assert planned(tmp_path, preset, mode).warnings == ()

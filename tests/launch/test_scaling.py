@@ -11,10 +11,10 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.requests import Scaling
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 
-def plan_of(mode: Mode = "sync", vector_envs: int = 4) -> RunPlan:
+def plan_of(mode: ModeName = "sync", vector_envs: int = 4) -> RunPlan:
     plan = bus_plan(mode, vector_envs=vector_envs)
     hosts = {"local": HostSection(workers=2), "b": HostSection(workers=1), "c": HostSection(workers=0)}
     return replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": 2, "b": 1, "c": 0})
@@ -38,7 +38,7 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
     ("sync", "b", 3, "b=3 gives 5 workers for 4 vector envs"),
     ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has 1 unused"),
 ])  # fmt: skip
-def test_refusals(mode: Mode, host: str, workers: int, why: str) -> None:
+def test_refusals(mode: ModeName, host: str, workers: int, why: str) -> None:
     scaling = Scaling(plan_of(mode))
     with pytest.raises(ConfigError, match="^" + why.replace("?", r"\?")):
         scaling.scale(host, workers)

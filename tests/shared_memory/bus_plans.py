@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
-from zmqrl.types import ColumnSpec, EnvSpec, Mode, SpaceSpec
+from zmqrl.types import ColumnSpec, EnvSpec, ModeName, SpaceSpec
 
 STEPS, ENVS = 4, 2
 ROWS = STEPS * ENVS
@@ -22,7 +22,12 @@ HEARTBEAT_S = 0.05
 
 
 def bus_plan(
-    mode: Mode = "sync", workers: int = 2, vector_envs: int = 2, leases: int = 2, slots: int = 8, run_dir: Path = Path()
+    mode: ModeName = "sync",
+    workers: int = 2,
+    vector_envs: int = 2,
+    leases: int = 2,
+    slots: int = 8,
+    run_dir: Path = Path(),
 ) -> RunPlan:
     """An on-policy run: no limiter."""
     space = SpaceSpec("discrete", (), "int64", 2)

@@ -15,7 +15,7 @@ from zmqrl.config.sections import ReplaySection, StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge
 from zmqrl.shared_memory import memory
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, SEAL, Arena, check_fits, layout_of
-from zmqrl.types import ColumnSpec, Mode, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import ColumnSpec, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
 PLAN = bus_plan()
 
@@ -121,7 +121,7 @@ def test_too_little_memory_says_the_need_what_there_is_and_what_to_lower() -> No
     ("mode", "async_replay", "copies"), [("sync", False, 1), ("async", True, 1), ("async", False, 0)]
 )
 def test_the_copy_of_replay_for_full_is_counted(
-    monkeypatch: pytest.MonkeyPatch, mode: Mode, async_replay: bool, copies: int
+    monkeypatch: pytest.MonkeyPatch, mode: ModeName, async_replay: bool, copies: int
 ) -> None:
     plan = bus_plan(mode)
     config = replace(

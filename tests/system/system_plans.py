@@ -20,7 +20,7 @@ from zmqrl.config.sections import (
     RunSection,
 )
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 IDLE: Mapping[str, Any] = {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
 """PPO that publishes the weights it was given, for runs whose weights nobody looks at; its learner has no torch."""
@@ -51,7 +51,7 @@ REPLAY = ReplaySection(capacity=2000, learning_starts=500, ratio=0.1)
 
 def system_plan(
     run_dir: Path,
-    mode: Mode = "sync",
+    mode: ModeName = "sync",
     workers: int = 2,
     algorithm: Mapping[str, Any] = PPO,
     env: EnvSection = CARTPOLE,

@@ -20,7 +20,7 @@ from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 16_000
@@ -118,7 +118,7 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
 def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
     env = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
 
-    def plan(name: str, mode: Mode) -> RunPlan:
+    def plan(name: str, mode: ModeName) -> RunPlan:
         return system_plan(tmp_path / name, mode, 2, SLOW_TALLY, env, steps=STEPS, schedule_steps=STEPS)
 
     run = begin(plan("killed", "sync"))

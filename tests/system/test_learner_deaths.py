@@ -19,13 +19,13 @@ from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores import tensors
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
 
 Begin = Callable[[RunPlan], PlanRun]
 
 
-def _plan(run_dir: Path, mode: Mode, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
+def _plan(run_dir: Path, mode: ModeName, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
     """FULL on the clock alone."""
     plan = system_plan(
         run_dir, mode, 2, algorithm, CARTPOLE, steps=steps, schedule_steps=steps, checkpoint_every_s=every_s

@@ -21,7 +21,7 @@ from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, Limit
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.requests import ask
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 STEPS = 8_000
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ class HostsRun(PlanRun):
         return ask(self.run_dir, {"scale": workers}, ANSWER_S)
 
 
-def hosts_plan(run_dir: Path, mode: Mode = "sync", hosts: Mapping[str, int] | None = None, **more: Any) -> RunPlan:
+def hosts_plan(run_dir: Path, mode: ModeName = "sync", hosts: Mapping[str, int] | None = None, **more: Any) -> RunPlan:
     """The run of `test_kills`, spread over hosts."""
     steps = more.pop("steps", STEPS)
     more.setdefault("limits", LIMITS)

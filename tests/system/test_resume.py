@@ -29,7 +29,7 @@ from tests.system.system_plans import (
 from tests.system.system_runs import SAME, PlanRun, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
@@ -61,7 +61,7 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("dqn", "single"),
     ("dqn-prioritised", "sync"),
 ])  # fmt: skip
-def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: Mode) -> None:
+def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]
     workers = 2 if mode == "sync" else 1
     plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=STEPS // 2)
@@ -86,7 +86,9 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, reference: References, mode: Mode) -> None:
+def test_a_run_stopped_in_the_middle_goes_on(
+    tmp_path: Path, begin: Begin, reference: References, mode: ModeName
+) -> None:
     """SIGTERM at any moment, then with another number of workers."""
     plan = system_plan(tmp_path / "legs", mode, 1, TALLY, steps=STOPPED_STEPS, schedule_steps=STOPPED_STEPS)
     run = begin(plan)
@@ -103,7 +105,7 @@ def test_a_run_stopped_in_the_middle_goes_on(tmp_path: Path, begin: Begin, refer
 
 @pytest.mark.parametrize(("mode", "start"), [("single", 254), ("sync", -1)])
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
-    tmp_path: Path, begin: Begin, reference: References, mode: Mode, start: int
+    tmp_path: Path, begin: Begin, reference: References, mode: ModeName, start: int
 ) -> None:
     env = replace(CARTPOLE, id="tests.system.offset_envs:Offset", kwargs={"start": start}, max_episode_steps=500)
     plan = system_plan(tmp_path / "legs", mode, 1, TALLY, env, steps=STEPS // 2)

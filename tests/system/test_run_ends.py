@@ -19,7 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
 from zmqrl.launch.launcher import launch
 from zmqrl.supervision.process_table import await_gone
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 LONG = 10_000_000
@@ -27,7 +27,7 @@ ONE_RESTART = RestartSection(max=1, backoff_s=0.1)
 EVALUATOR = EvaluatorSection(episodes=2, final_limit_s=1.0)
 
 
-def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
+def _endless(run_dir: Path, mode: ModeName = "sync") -> RunPlan:
     return system_plan(run_dir, mode, 2 if mode != "single" else 1, IDLE, steps=LONG, evaluator=EVALUATOR)
 
 
@@ -40,7 +40,7 @@ def _endless(run_dir: Path, mode: Mode = "sync") -> RunPlan:
     ("sync", signal.SIGUSR1, "stopped", 0),
 ])  # fmt: skip
 def test_one_signal_stops_cleanly(
-    tmp_path: Path, begin: Begin, mode: Mode, number: signal.Signals, status: str, code: int
+    tmp_path: Path, begin: Begin, mode: ModeName, number: signal.Signals, status: str, code: int
 ) -> None:
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)
@@ -77,7 +77,7 @@ def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
     ("nan", "NaN"),
     ("shape", "shape"),
 ])  # fmt: skip
-def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: Mode, fault: str, said: str) -> None:
+def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: ModeName, fault: str, said: str) -> None:
     env = EnvSection(
         id="tests.system.faulty_envs:Faulty",
         num_envs=2,
@@ -133,7 +133,7 @@ def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin, mode: ModeName) -> None:
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)
     processes = run.processes()
@@ -143,7 +143,7 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: Mode) -> None:
+def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: ModeName) -> None:
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)
     processes = run.processes()

@@ -18,14 +18,14 @@ from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import ProcessId
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STOPPED_S = 3.0
 """Many heartbeats, and less than what makes somebody lost."""
 LIMITS = LimitsSection(heartbeat_s=0.1, lost_after_s=30.0, stalled_after_s=60.0, grace_s=5.0)
 MOST_GROWTH_MB = 24.0
-KINDS: Mapping[str, tuple[Mode, Mapping[str, Any], int]] = {
+KINDS: Mapping[str, tuple[ModeName, Mapping[str, Any], int]] = {
     "async-dqn": ("async", DQN, 20_000),
     "sync": ("sync", SLOW_TALLY, 8_000),
 }

@@ -19,7 +19,7 @@ from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, LimitsSection
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
@@ -171,7 +171,7 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
     ("async", "continues from the weights of version 0-"),
     ("sync", "continues from full checkpoint 0-0"),
 ])  # fmt: skip
-def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: Mode, start: str) -> None:
+def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: ModeName, start: str) -> None:
     """With replay FULL is written by the clock: for a while there is only one beside that of version 0.
 
     In async what was learned since is in the versions; in sync the bits of the run are those from its beginning.
@@ -198,7 +198,7 @@ def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
-    tmp_path: Path, begin: Begin, mode: Mode
+    tmp_path: Path, begin: Begin, mode: ModeName
 ) -> None:
     """It began at env step 0 otherwise, in a directory that it made in the place of the other."""
     run = begin(system_plan(tmp_path / "run", mode, 2, IDLE, steps=10_000_000))

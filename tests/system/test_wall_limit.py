@@ -23,7 +23,7 @@ from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.data_stores import tensors
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 pytestmark = pytest.mark.timed
 
@@ -37,7 +37,7 @@ STATUS_EVERY_S = 1.0
 GRACE_S = 2.0
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=GRACE_S)
 LONG = 10_000_000
-KINDS: Mapping[str, tuple[Mode, Mapping[str, Any]]] = {
+KINDS: Mapping[str, tuple[ModeName, Mapping[str, Any]]] = {
     "single-on-policy": ("single", IDLE),
     "single-off-policy": ("single", IDLE_DQN),
     "sync": ("sync", IDLE),

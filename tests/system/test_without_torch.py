@@ -10,12 +10,12 @@ import pytest
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 def test_only_an_algorithm_that_needs_torch_brings_it(
-    tmp_path: Path, begin: Callable[[RunPlan], PlanRun], mode: Mode
+    tmp_path: Path, begin: Callable[[RunPlan], PlanRun], mode: ModeName
 ) -> None:
     with_torch = {}
     for name, algorithm in (("idle", IDLE), ("ppo", PPO)):

@@ -18,7 +18,7 @@ from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.memory_backends.base import Booked, LearnerChannel, LearnerEnds, LearnerWord, SegmentSource, TakenSegment
-from zmqrl.types import Array, Mode, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.workers.beginning import begin
 from zmqrl.workers.counters import Counters
 from zmqrl.workers.replay_checkpoint import metas_array
@@ -118,7 +118,7 @@ def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: B
 
 @pytest.mark.parametrize(("mode", "version"), [("async", Version(0, 37)), ("sync", None)])
 def test_a_resume_with_the_first_full_alone_begins_with_the_newest_version(
-    boot: Boot, mode: Mode, version: Version | None
+    boot: Boot, mode: ModeName, version: Version | None
 ) -> None:
     """All processes died before the second FULL. In sync the bits are those of a run from its beginning."""
     store = _store()

@@ -17,7 +17,7 @@ from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
-from zmqrl.types import Mode, Version, Weights
+from zmqrl.types import ModeName, Version, Weights
 from zmqrl.workers.beginning import begin
 from zmqrl.workers.learner import _first_weights
 from zmqrl.workers.learning import Learning
@@ -40,7 +40,9 @@ class _Store(MemoryStore):
         self._done.append(f"sync {version}")
 
 
-def _start(tmp_path: Path, mode: Mode, done: list[str], store: MemoryStore, resume: bool, total: int = 100_000) -> None:
+def _start(
+    tmp_path: Path, mode: ModeName, done: list[str], store: MemoryStore, resume: bool, total: int = 100_000
+) -> None:
     config = Config(run=RunSection(mode=mode, total_env_steps=total), algorithm={"kind": "ppo"})
     plan = plan_run(config, tmp_path / "run", time.time(), resume)
     channel = create_autospec(LearnerChannel, instance=True)
@@ -58,14 +60,14 @@ def _start(tmp_path: Path, mode: Mode, done: list[str], store: MemoryStore, resu
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
-def test_a_first_full(tmp_path: Path, mode: Mode) -> None:
+def test_a_first_full(tmp_path: Path, mode: ModeName) -> None:
     done: list[str] = []
     _start(tmp_path, mode, done, _Store(done), resume=False)
     assert done == ["save 0-0", "full 0-0 durable", "announce 0-0"]
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
-def test_what_a_resumed_run_begins_from(tmp_path: Path, mode: Mode) -> None:
+def test_what_a_resumed_run_begins_from(tmp_path: Path, mode: ModeName) -> None:
     """Written by a process that was killed, it may be in memory alone."""
     done: list[str] = []
     store = _Store(done)

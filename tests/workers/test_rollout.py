@@ -11,7 +11,7 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.types import STATE_COLUMN, ColumnSpec, Mode, SegmentId, Version
+from zmqrl.types import STATE_COLUMN, ColumnSpec, ModeName, SegmentId, Version
 from zmqrl.workers.episodes import EpisodeBook
 from zmqrl.workers.rollout import Rollout
 
@@ -21,7 +21,9 @@ T, N, SEED = 5, 3, 4
 class Collector:
     """A rollout with segment columns of its own."""
 
-    def __init__(self, env_id: str = "CartPole-v1", mode: Mode = "sync", states=None, steps: int = T, **kwargs) -> None:
+    def __init__(
+        self, env_id: str = "CartPole-v1", mode: ModeName = "sync", states=None, steps: int = T, **kwargs
+    ) -> None:
         section = EnvSection(id=env_id, num_envs=N, kwargs=kwargs)
         env_spec = probe(section)
         box = env_spec.action.kind == "box"

@@ -20,14 +20,14 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
-from zmqrl.types import ColumnSpec, Mode, Notice, SegmentId, SlotRef, Version
+from zmqrl.types import ColumnSpec, ModeName, Notice, SegmentId, SlotRef, Version
 from zmqrl.workers.rollout_worker import RolloutWorker
 
 T, N = 4, 2
 LOG_PROB = ColumnSpec("log_prob", "float32", (T, N))
 
 
-def make_boot(mode: Mode = "sync", events: int | None = None) -> Boot:
+def make_boot(mode: ModeName = "sync", events: int | None = None) -> Boot:
     config = Config(run=RunSection(mode=mode), env=EnvSection(num_envs=N, segment_steps=T))
     env = probe(config.env)
     spec = ActingSpec((LayerSpec("linear", "p", 4, 2),), "categorical", env.action, env.observation, (LOG_PROB,))
@@ -91,7 +91,7 @@ def order(vector_env: int, incarnation: int = 0, next_index: int = 0) -> StreamO
     return StreamOrder(vector_env, incarnation, next_index, None)
 
 
-def run(sink: Sink, weights: Weights, mode: Mode = "sync") -> RolloutWorker:
+def run(sink: Sink, weights: Weights, mode: ModeName = "sync") -> RolloutWorker:
     worker = RolloutWorker(make_boot(mode), sink, weights, EventPipe(None))
     worker.run()
     worker.close()

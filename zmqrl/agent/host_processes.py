@@ -90,7 +90,7 @@ class HostProcesses:
     def begin(self) -> None:
         """Start this host's part. Learner before workers: it publishes version 0 while they start."""
         learner_here = self._boot.host == self._plan.config.learner.host
-        if learner_here and self._plan.config.run.mode != "single":
+        if learner_here and not self._plan.config.mode.in_process:
             self._start(Place("broker", 0), 0)
         if learner_here:
             self._start(Place("learner", 0), 0)

@@ -52,7 +52,7 @@ def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     boot = replace(boot, keys=None)  # of this process: a child receives what it needs from the data plane
     if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
         take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
-    if boot.plan.config.run.mode == "single":
+    if boot.plan.config.mode.in_process:
         return _hold(boot, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:
         try:

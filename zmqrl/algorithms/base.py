@@ -16,7 +16,7 @@ from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, Mode, Version, Weights
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, ModeName, Version, Weights
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Algorithm(ABC):
 
     Config: ClassVar[type[Any]]
     """Frozen dataclass of the fields other than `kind`."""
-    modes: ClassVar[frozenset[Mode]]
+    modes: ClassVar[frozenset[ModeName]]
     on_policy: ClassVar[bool]
 
     def __init__(self, config: Any, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int) -> None:
@@ -66,7 +66,7 @@ class Algorithm(ABC):
         self.segment_steps = segment_steps
         self.num_envs = num_envs
 
-    def check(self, mode: Mode, vector_envs: int, replay: ReplaySection) -> None:
+    def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` naming key and value when the rest of the run does not fit. The launcher calls it."""
         del mode, vector_envs, replay
 

@@ -16,7 +16,7 @@ from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
-from zmqrl.types import EnvSpec, Mode, Weights
+from zmqrl.types import MODES, EnvSpec, ModeName, Weights
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class DQN(Algorithm):
     """Deep Q-learning for discrete actions."""
 
     Config: ClassVar[type[DQNConfig]] = DQNConfig
-    modes: ClassVar[frozenset[Mode]] = frozenset({"single", "sync", "async"})
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
     config: DQNConfig
 
@@ -110,14 +110,14 @@ class DQN(Algorithm):
         if env.action.kind != "discrete":
             raise ConfigError(f"algorithm.kind: dqn needs discrete actions, {env.id} has {env.action.kind} actions")
 
-    def check(self, mode: Mode, vector_envs: int, replay: ReplaySection) -> None:
+    def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a batch exceeds replay, or n-step targets do not fit a segment."""
         del vector_envs
         if self.config.batch_size > replay.capacity:
             raise ConfigError(
                 f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}"
             )
-        least = 4 * self.n_step if mode != "async" else self.n_step
+        least = 4 * self.n_step if MODES[mode].deterministic else self.n_step
         if self.segment_steps < least:
             raise ConfigError(
                 f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.n_step} "

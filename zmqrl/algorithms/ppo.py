@@ -14,7 +14,7 @@ from zmqrl.algorithms.base import Algorithm, OnPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
-from zmqrl.types import ColumnSpec, Mode, Weights
+from zmqrl.types import MODES, ColumnSpec, ModeName, Weights
 
 Schedule = Literal["constant", "linear"]
 
@@ -73,14 +73,14 @@ class PPO(Algorithm):
     """Proximal policy optimisation with separate actor and critic towers."""
 
     Config: ClassVar[type[PPOConfig]] = PPOConfig
-    modes: ClassVar[frozenset[Mode]] = frozenset({"single", "sync", "async"})
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = True
     config: PPOConfig
 
-    def check(self, mode: Mode, vector_envs: int, replay: ReplaySection) -> None:
+    def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a minibatch is larger than the batch."""
         del replay
-        segments = self.config.batch_segments if mode == "async" else vector_envs
+        segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
             raise ConfigError(

@@ -14,7 +14,7 @@ from zmqrl.cli.train import MODES
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zmqrl.types import Mode
+    from zmqrl.types import ModeName
 
 PRESET = "cartpole-ppo"
 PLANTS = ("lose", "double", "tear")
@@ -70,7 +70,7 @@ def drill_command(
     scenario: str | None,
     is_long: bool,
     is_list: bool,
-    mode: Mode | None,
+    mode: ModeName | None,
     workers: int | None,
     for_s: float | None,
     faults: int | None,

@@ -39,7 +39,7 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
 
 def _processes(plan: RunPlan) -> dict[str, list[str]]:
     config, first = plan.config, 0
-    single = config.run.mode == "single"
+    single = config.mode.in_process
     found: dict[str, list[str]] = {config.learner.host: ["learner"] if single else ["broker", "learner"]}
     known = all(host.workers != AUTO for host in config.hosts.values())  # else indexes are not yet given out
     for host, count in plan.workers.items():

@@ -17,7 +17,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
-    from zmqrl.types import Mode
+    from zmqrl.types import ModeName
 
 MODES = ("single", "sync", "async")
 """As in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
@@ -63,7 +63,7 @@ class _Asked:
     hosts_file: Path | None
     started_at: float
     overrides: tuple[str, ...]
-    mode: Mode | None
+    mode: ModeName | None
     workers: int | None
     seed: int | None
     seeds: int | None

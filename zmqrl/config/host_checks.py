@@ -108,7 +108,7 @@ def _check_learner(config: Config) -> None:
 
 
 def _check_mode(config: Config) -> None:
-    for name, host in config.hosts.items() if config.run.mode == "single" else ():
+    for name, host in config.hosts.items() if config.mode.in_process else ():
         if name not in (LOCAL, config.learner.host) and host.workers != 0:
             raise ConfigError(
                 f"hosts.{name}.workers: {shown(host.workers)}: mode single has no rollout workers; set 0, use "

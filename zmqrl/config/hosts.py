@@ -144,7 +144,7 @@ def with_numbers(config: Config) -> Config:
     workers = {name: filled(host, config.defaults).workers for name, host in config.hosts.items()}
     if workers.get(LOCAL) == AUTO:
         workers[LOCAL] = physical_workers()
-        if config.run.mode != "async":
+        if config.mode.deterministic:
             fixed = sum(count for name, count in workers.items() if name != LOCAL and isinstance(count, int))
             sharing = 1 + sum(count == AUTO for count in workers.values())
             share = max(1, (config.env.vector_envs - fixed) // sharing)
@@ -166,7 +166,7 @@ def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
     """
     open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in cores]
     most = {name: max(1, cores[name] - 1) for name in open_hosts}
-    if config.run.mode != "async":
+    if config.mode.deterministic:
         most = _dealt(most, config.env.vector_envs - least_workers(config, without=open_hosts))
     return _with_workers(config, most)
 

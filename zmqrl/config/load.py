@@ -19,7 +19,7 @@ from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import names_of, unknown_key, validated
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import ConfigError
-from zmqrl.types import MODES, Mode
+from zmqrl.types import MODES, ModeName
 
 
 def with_absolute_paths(tree: Branch) -> Branch:
@@ -97,7 +97,7 @@ class Request:
     preset: str | None = None
     hosts_file: Path | None = None
     overrides: Sequence[str] | Mapping[str, Any] = ()
-    mode: Mode | None = None
+    mode: ModeName | None = None
     workers: int | None = None
     seed: int | None = None
     init_from: str | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.types import Mode
+from zmqrl.types import MODES, Mode, ModeName
 
 Count = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
@@ -35,7 +35,7 @@ class RunSection:
     """Preset that the file builds on: a name of `zmqrl presets`, or a path."""
     seed: Count = 1
     """Seed of everything random."""
-    mode: Mode = "sync"
+    mode: ModeName = "sync"
     """Who waits for whom (README, "Modes")."""
     total_env_steps: Positive = 100_000
     """Env steps after which the run is done."""
@@ -368,3 +368,8 @@ class Config:
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1
     """Minimum number of workers that are ready within `limits.start_s`."""
+
+    @property
+    def mode(self) -> Mode:
+        """What `run.mode` means."""
+        return MODES[self.run.mode]

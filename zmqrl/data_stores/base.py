@@ -12,7 +12,7 @@ from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import StoreError
-from zmqrl.types import Mode, Version, Weights
+from zmqrl.types import ModeName, Version, Weights
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class DataStore(ABC):
         del config, run_dir
 
     @classmethod
-    def check_mode(cls, config: Any, mode: Mode) -> None:
+    def check_mode(cls, config: Any, mode: ModeName) -> None:
         """Raise `ConfigError` with the fix when the store does not suit `run.mode`. Called before anything starts."""
         del config, mode
 

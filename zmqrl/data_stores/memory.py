@@ -11,7 +11,7 @@ from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
 from zmqrl.errors import ConfigError, StoreError
-from zmqrl.types import Mode, Version, Weights
+from zmqrl.types import ModeName, Version, Weights
 
 
 class MemoryStore(DataStore):
@@ -30,7 +30,7 @@ class MemoryStore(DataStore):
         return f"{run_dir}/{lineage}"
 
     @classmethod
-    def check_mode(cls, config: NoKeys, mode: Mode) -> None:
+    def check_mode(cls, config: NoKeys, mode: ModeName) -> None:
         raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:

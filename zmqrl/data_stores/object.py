@@ -21,7 +21,7 @@ from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.objects import CHECK_S, Objects, check_url, check_writable
 from zmqrl.data_stores.owner import OWNER
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.types import Mode, Version, Weights
+from zmqrl.types import MODES, ModeName, Version, Weights
 
 PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 FULLS_KEPT, BEST_KEPT = 2, 2
@@ -72,9 +72,9 @@ class ObjectStore(DataStore):
             raise ConfigError(f"store.url: {error}; the service has to be there when a run starts") from error
 
     @classmethod
-    def check_mode(cls, config: ObjectConfig, mode: Mode) -> None:
+    def check_mode(cls, config: ObjectConfig, mode: ModeName) -> None:
         check_url("store.url", config.url)  # also where the learner is on another host, which has the other checks
-        if mode != "async":
+        if MODES[mode].deterministic:
             raise ConfigError(
                 f"store.kind: 'object': {mode} writes in every round, and would wait for {config.url}; "
                 f"write store: {{kind: directory, mirror: {config.url}}}"

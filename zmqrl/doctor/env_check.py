@@ -25,7 +25,7 @@ from zmqrl.errors import ZmqrlError
 from zmqrl.messages.doctor import EnvFacts
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.types import Array, EnvSpec, Mode, SegmentId, SpaceSpec, Version
+from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, SpaceSpec, Version
 from zmqrl.workers.episodes import EnvRecord
 
 RATE_S = 0.3
@@ -52,7 +52,7 @@ class _Walk:
     half: int
 
 
-def look_at_env(section: EnvSection, mode: Mode, seed: int, limit_s: float) -> Iterator[EnvFacts]:
+def look_at_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) -> Iterator[EnvFacts]:
     """What is known after each stage, so that an env which hangs or dies in one does not take the others along.
 
     Args:
@@ -84,7 +84,7 @@ def _spaces(spec: EnvSpec) -> str:
     return f"{words(spec.observation)} -> {words(spec.action)}"
 
 
-def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: Mode, seed: int) -> float:
+def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: ModeName, seed: int) -> float:
     """Env steps of one process without a policy."""
     env = make_vector_env(section, spec, mode, seed, 0)
     try:

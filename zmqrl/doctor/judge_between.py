@@ -9,6 +9,7 @@ from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Answer
+from zmqrl.types import MODES
 
 SLOW_STORE_S = 1.0
 SLOW_ROUND_TRIP_MS = 100.0
@@ -86,7 +87,7 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
         if None not in (env.spaces, model.spaces) and env.spaces != model.spaces:
             cause = f"env spaces differ: {env.spaces}, on {needs.learner} {model.spaces}"
             found.append(Fault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
-        elif env.repeats and model.repeats and env.digest != model.digest and needs.mode != "async":
+        elif env.repeats and model.repeats and env.digest != model.digest and MODES[needs.mode].deterministic:
             cause = f"results differ from {needs.learner} with the same seed and actions"
             mend = f"use the same CPU type and the same versions: {_setup(host, needs)}"
             found.append(Fault(host, "env", cause, mend, grave=False))

@@ -18,7 +18,7 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 WORKER_MB, TORCH_MB = 60.0, 400.0
 """Of one process, without and with torch; measured on the presets, rounded up."""
@@ -64,7 +64,7 @@ class Needs:
     store: str | None
     port: int | None
     device: str
-    mode: Mode
+    mode: ModeName
     refusal: str | None
     """Why a launch would end with exit code 2 on this machine, if so."""
 
@@ -101,7 +101,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
         found[name] = HostNeed(
             learner=learner,
             workers=None if host.workers == AUTO else int(host.workers or 0),
-            reaches=not learner and host.workers != 0 and config.run.mode != "single",
+            reaches=not learner and host.workers != 0 and not config.mode.in_process,
             tunnel=host.tunnel,
             python=str(host.python),
             login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",

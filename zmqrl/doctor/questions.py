@@ -54,7 +54,7 @@ def _reach(config: Config) -> Reach:
 
 
 def _reaches(config: Config, name: str, host: HostSection) -> bool:
-    return name != config.learner.host and host.workers != 0 and config.run.mode != "single"
+    return name != config.learner.host and host.workers != 0 and not config.mode.in_process
 
 
 def _ports(config: Config) -> tuple[int, ...]:

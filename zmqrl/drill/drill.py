@@ -85,7 +85,7 @@ def write(report: HasData, path: Path) -> None:
 
 
 def _targets(plan: RunPlan, asked: Asked) -> list[Target]:
-    single = plan.config.run.mode == "single"
+    single = plan.config.mode.in_process
     roles = frozenset({"learner"} if single else {"learner", "broker", "worker"})
     evaluator = frozenset({"evaluator"} if plan.config.evaluator.episodes else ())
     return [

@@ -20,6 +20,7 @@ from zmqrl.drill.witness_rows import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.types import MODES
 
 ENDLESS = 1_000_000_000
 """Env steps: the drill ends its runs."""
@@ -64,7 +65,7 @@ def learning_run(asked: Asked) -> tuple[Subject, int]:
     scenario = asked.scenario
     preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
     run = load(preset, None, scenario.overrides, mode, workers, None).config.run
-    if asked.plant is not None and run.mode == "single":
+    if asked.plant is not None and MODES[run.mode].in_process:
         raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
     settings = {
         "run.name": LEARNING,
@@ -93,7 +94,7 @@ def witness_run(asked: Asked, learning: RunPlan) -> Subject:
 def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
     """Its preset, as JSON data."""
     env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
-    off_policy = mode == "async" or not learning.on_policy
+    off_policy = not MODES[mode].deterministic or not learning.on_policy
     prioritised = not learning.on_policy and make_algorithm(learning.config, learning.env).prioritised is not None
     record = str(record_folder(asked.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
@@ -143,7 +144,7 @@ def _max_wall_s(for_s: float) -> float:
 
 def _command_flags(config: Config, asked: Asked) -> list[str]:
     flags = ["--mode", config.run.mode]
-    return flags if config.run.mode == "single" else [*flags, "--workers", str(asked.scenario.workers)]
+    return flags if config.mode.in_process else [*flags, "--workers", str(asked.scenario.workers)]
 
 
 def _backend(plant: str | None) -> str:

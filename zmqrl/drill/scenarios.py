@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zmqrl.errors import ConfigError
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 PRIORITISED = "algorithm.prioritised={alpha: 0.6, beta: 0.4, beta_end: 1.0, epsilon: 1.0e-4}"
 
@@ -18,7 +18,7 @@ class Scenario:
     preset: str
     name: str | None = None
     """None: the preset as it is."""
-    mode: Mode | None = None
+    mode: ModeName | None = None
     overrides: tuple[str, ...] = ()
     workers: int = 2
     purpose: str = ""

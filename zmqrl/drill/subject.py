@@ -83,7 +83,7 @@ class Subject:
     @property
     def sync(self) -> bool:
         """Whether successors continue from the state of their predecessors."""
-        return self.plan.config.run.mode != "async"
+        return self.plan.config.mode.deterministic
 
     def start(self, resume: bool = False) -> None:
         """Start the command, or `--resume`."""
@@ -101,7 +101,7 @@ class Subject:
         """What is there now."""
         processes = self.processes()
         agent = processes.get("agent-0")
-        if self._view is None and agent is not None and self.plan.config.run.mode != "single":
+        if self._view is None and agent is not None and not self.plan.config.mode.in_process:
             self._view = SharedView.open(self.plan, agent.pid)
         stored = () if self._view is None else self._view.stored()
         return Look(processes, stored, self._newest_version())

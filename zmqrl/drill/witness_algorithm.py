@@ -16,7 +16,7 @@ from zmqrl.drill.journal import Journal
 from zmqrl.drill.witness_rows import rows_of
 from zmqrl.networks.build import tower
 from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import Array, Mode, Weights
+from zmqrl.types import MODES, Array, ModeName, Weights
 
 SUFFIX = "rows"
 
@@ -35,7 +35,7 @@ class WitnessConfig:
 
 class _Witness(Algorithm):
     Config: ClassVar[type[WitnessConfig]] = WitnessConfig
-    modes: ClassVar[frozenset[Mode]] = frozenset({"single", "sync", "async"})
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     config: WitnessConfig
 
     def network(self) -> NetworkSpec:

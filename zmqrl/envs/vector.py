@@ -14,7 +14,7 @@ from zmqrl.envs.make import make_native, make_single
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
-from zmqrl.types import Array, EnvSpec, Mode
+from zmqrl.types import MODES, Array, EnvSpec, ModeName
 
 WHOLE_BATCH = -1
 """The slot in seeds and faults that concern no single env."""
@@ -83,15 +83,15 @@ class NativeVectorEnv(VectorEnv):
 
 
 def make_vector_env(
-    section: EnvSection, spec: EnvSpec, mode: Mode, seed: int, vector_env: int, incarnation: int = 0
+    section: EnvSection, spec: EnvSpec, mode: ModeName, seed: int, vector_env: int, incarnation: int = 0
 ) -> VectorEnv:
     """Native in async where there is a native form; else env by env, with seeds by incarnation only in async.
 
     In single and sync a successor repeats its predecessor's episodes, so `incarnation` plays no part there.
     """
-    if mode == "async" and spec.native_vector:
+    if not MODES[mode].deterministic and spec.native_vector:
         native = make_native(section, section.num_envs)
         if native is not None:
             return NativeVectorEnv(spec, native, section.num_envs, seed, vector_env, incarnation)
-    keyed = incarnation if mode == "async" else 0
+    keyed = 0 if MODES[mode].deterministic else incarnation
     return SeededVectorEnv(spec, partial(make_single, section), section.num_envs, seed, vector_env, keyed)

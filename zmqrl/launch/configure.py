@@ -18,7 +18,7 @@ from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.types import Mode
+from zmqrl.types import ModeName
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
     "algorithm": ("zmqrl.algorithms", Algorithm),
@@ -44,7 +44,7 @@ def load_config(
     preset: str | None = None,
     hosts_file: Path | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    mode: Mode | None = None,
+    mode: ModeName | None = None,
     workers: int | None = None,
     seed: int | None = None,
 ) -> Config:
@@ -56,7 +56,7 @@ def load(
     preset: str | None = None,
     hosts_file: Path | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    mode: Mode | None = None,
+    mode: ModeName | None = None,
     workers: int | None = None,
     seed: int | None = None,
     stored: Path | None = None,

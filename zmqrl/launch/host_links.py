@@ -113,7 +113,7 @@ class HostLinks:
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
-        alone = self._plan.config.run.mode == "single"
+        alone = self._plan.config.mode.in_process
         if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
             return None
         missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]

@@ -33,7 +33,7 @@ from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.shared_memory.arena import check_fits
-from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
+from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec
 
 
 def plan_run(
@@ -124,7 +124,7 @@ def _located(sources: Sources | None) -> Iterator[None]:
 
 def _workers(config: Config) -> Mapping[str, int]:
     """Rollout workers per host; none in single."""
-    if config.run.mode == "single":
+    if config.mode.in_process:
         return {config.learner.host: 0}
     # `auto` of a host that has not yet said how many cores it has is one worker, the least that it means.
     workers = {name: host.workers if isinstance(host.workers, int) else 1 for name, host in config.hosts.items()}
@@ -132,7 +132,7 @@ def _workers(config: Config) -> Mapping[str, int]:
     total, first = sum(workers.values()), next(iter(workers), LOCAL)
     if total < 1:
         raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
-    if config.run.mode == "sync" and total > config.env.vector_envs:
+    if config.mode.deterministic and total > config.env.vector_envs:
         raise ConfigError(
             f"hosts.{first}.workers: {total} workers exceed env.vector_envs "
             f"{config.env.vector_envs}, and in sync each worker needs one; raise env.vector_envs or set fewer workers"
@@ -170,7 +170,7 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
 
 
 def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
-    if config.run.mode == "async" or config.env.recovery != "exact" or env.state is None:
+    if not config.mode.deterministic or config.env.recovery != "exact" or env.state is None:
         return ()
     return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
 
@@ -191,14 +191,14 @@ def _size(config: Config, algorithm: Algorithm, workers: Mapping[str, int]) -> _
     mode, vector_envs = config.run.mode, config.env.vector_envs
     total = sum(workers.values())
     leases = max(1, total) * config.limits.leases_per_worker
-    if algorithm.on_policy and mode != "async":
+    if algorithm.on_policy and MODES[mode].deterministic:
         return _Size(vector_envs + leases, max(vector_envs, total), vector_envs)
     if algorithm.on_policy:
         batch = algorithm.batch_segments or vector_envs
         return _Size(leases + 2 * batch, total + SPARE_STREAMS, batch)
     _check_replay(config, max(1, total))
     kept = -(-config.replay.capacity // _rows(config))
-    if mode == "async":
+    if not MODES[mode].deterministic:
         return _Size(kept + 2 * leases + 2, total + SPARE_STREAMS, 0)
     return _Size(kept + vector_envs + leases, max(vector_envs, total), vector_envs)
 
@@ -211,7 +211,7 @@ def _check_replay(config: Config, workers: int) -> None:
     replay, rows = config.replay, _rows(config)
     if replay.learning_starts > replay.capacity:
         raise ConfigError(f"replay.learning_starts: {replay.learning_starts} exceeds replay.capacity {replay.capacity}")
-    quota = rows if config.run.mode == "async" else rows * config.env.vector_envs
+    quota = rows * config.env.vector_envs if config.mode.deterministic else rows
     if replay.capacity < quota:
         raise ConfigError(
             f"replay.capacity: {replay.capacity} is smaller than {quota} env steps, the minimum of one arrival; "
@@ -219,7 +219,7 @@ def _check_replay(config: Config, workers: int) -> None:
         )
     leases = config.limits.leases_per_worker
     least = least_slack(workers, leases, rows, replay.ratio)
-    if config.run.mode == "async" and replay.slack is not None and replay.slack < least:
+    if not config.mode.deterministic and replay.slack is not None and replay.slack < least:
         raise ConfigError(
             f"replay.slack: {replay.slack}: workers and learner would wait for each other; the least value is "
             f"{least}, the larger of {workers * leases} leases of {rows} env steps and one segment more than the "

@@ -147,7 +147,7 @@ class Scaling:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
         if host not in config.hosts and host != config.learner.host:
             raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join(config.hosts)}")
-        if config.run.mode == "single":
+        if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
         if workers and host != config.learner.host and not self._plan.workers.get(host):
             raise ConfigError(
@@ -156,12 +156,12 @@ class Scaling:
             )
         if others + workers < 1:
             raise ConfigError(f"{host}={workers} would remove the last worker: `zmqrl stop` ends the run")
-        if config.run.mode == "sync" and others + workers > config.env.vector_envs:
+        if config.mode.deterministic and others + workers > config.env.vector_envs:
             raise ConfigError(
                 f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
                 "envs: in sync each worker needs one"
             )
         fresh = workers - len(self._held.get(host, ()))
-        if config.run.mode == "async" and self._next + fresh > self._plan.streams:
+        if not config.mode.deterministic and self._next + fresh > self._plan.streams:
             left = self._plan.streams - self._next
             raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has {left} unused")

@@ -115,7 +115,7 @@ class RunState:
     @property
     def ready_workers(self) -> int:
         """Workers that reported READY and have not failed; in single the learner counts as one."""
-        if self.plan.config.run.mode == "single":
+        if self.plan.config.mode.in_process:
             return int(("learner", 0) in self.ready)
         return sum(("worker", index) in self.ready for index in self.workers)
 
@@ -123,7 +123,7 @@ class RunState:
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
         enough = self.ready_workers >= max(self.expected_workers, self.plan.config.min_workers)
-        return ("learner", 0) in self.ready and (enough or self.plan.config.run.mode == "single")
+        return ("learner", 0) in self.ready and (enough or self.plan.config.mode.in_process)
 
     @property
     def expected_workers(self) -> int:

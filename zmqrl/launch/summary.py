@@ -100,7 +100,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
 
 def recovery_of(plan: RunPlan) -> str | None:
     """Recovery of running episodes after a restart; None in async, which is not bitwise reproducible."""
-    return None if plan.config.run.mode == "async" else plan.config.env.recovery
+    return plan.config.env.recovery if plan.config.mode.deterministic else None
 
 
 def _env_steps(known: Mapping[str, Any], ledger: Ledger | None) -> int | None:

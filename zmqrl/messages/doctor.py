@@ -16,7 +16,7 @@ from zmqrl.errors import WireError
 from zmqrl.messages.fields import Large, Port, Text
 from zmqrl.messages.lines import decoded, line_of
 from zmqrl.messages.refusal import kinds_of
-from zmqrl.types import Count, Finite, Mode, Name
+from zmqrl.types import Count, Finite, ModeName, Name
 
 MARK = "ZMQRL-PROBE"
 """Begins every line of a probe; what else comes along (a shell's greeting) is noise."""
@@ -60,7 +60,7 @@ class Examine(_Order, frozen=True):
     """None: no store to check."""
     env: Text | None
     """`EnvSection` as JSON text, since integers in it may have more than 64 bits."""
-    mode: Mode
+    mode: ModeName
     seed: Text
     """Decimal, for the same reason."""
     env_limit_s: Finite

@@ -16,7 +16,7 @@ from zmqrl.messages.agent import Handshake
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
 from zmqrl.supervision.process_table import identify
-from zmqrl.types import Mode
+from zmqrl.types import MODES, ModeName
 
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
@@ -89,12 +89,12 @@ ORDERED_STORES = ("x86_64", "AMD64")
 """Processors whose stores other cores see in program order, as `platform.machine` names them."""
 
 
-def processor_refusal(machine: str | None, mode: Mode) -> str | None:
+def processor_refusal(machine: str | None, mode: ModeName) -> str | None:
     """Why a host with this processor cannot participate in `mode`; None when it can, or does not name its processor.
 
     The processes of sync and async write payload, seal and record into shared memory without barriers between them.
     """
-    if mode == "single" or machine is None or machine in ORDERED_STORES:
+    if MODES[mode].in_process or machine is None or machine in ORDERED_STORES:
         return None
     return (
         f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "

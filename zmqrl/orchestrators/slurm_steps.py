@@ -88,7 +88,7 @@ def nodes_needed(run: Config) -> list[str]:
 
 def workers_of(run: Config, host: str) -> int:
     """Rollout workers of a host; one for `auto`, the least that it means."""
-    if run.run.mode == "single" or host not in run.hosts:
+    if run.mode.in_process or host not in run.hosts:
         return 0
     workers = run.hosts[host].workers
     return workers if isinstance(workers, int) else 1

@@ -99,7 +99,7 @@ def check_fits(plan: RunPlan) -> None:
 def _check(plan: RunPlan, layout: Layout) -> None:
     """The arena, and where FULL holds replay the one copy of it: made when it is read, in async also to write it."""
     config, copy = plan.config, 0
-    if not plan.on_policy and (config.run.mode != "async" or config.store.async_replay):
+    if not plan.on_policy and (config.mode.deterministic or config.store.async_replay):
         segments = -(-config.replay.capacity // (config.env.num_envs * config.env.segment_steps))
         copy = segments * layout.stride
     memory.check_fits(layout.nbytes, SETTING, copy)

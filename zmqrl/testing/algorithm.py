@@ -59,7 +59,7 @@ def modes_are_named(make: AlgorithmMaker) -> None:
 def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
     """`batch_segments` is the size of an on-policy batch in async; None off-policy. `n_step` is at least 1."""
     algorithm = make()
-    if "async" in algorithm.modes or not algorithm.on_policy:
+    if any(not MODES[mode].deterministic for mode in algorithm.modes) or not algorithm.on_policy:
         assert (algorithm.batch_segments is not None) == algorithm.on_policy
     assert algorithm.n_step >= 1
 

@@ -15,13 +15,13 @@ from zmqrl.envs.random_actions import random_actions
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.types import Array, EnvSpec, Mode, SegmentId, Version
+from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 from zmqrl.workers.episodes import EnvRecord
 
 SEED = 5
 STEPS = 40
 ENDS, MOST_STEPS = 3, 20_000
-MODES: tuple[Mode, ...] = ("sync", "async")
+MODES: tuple[ModeName, ...] = ("sync", "async")
 """Both vector forms: env by env, and in async gymnasium's native one where the env has it."""
 
 EnvMaker: TypeAlias = Callable[[], EnvSection]
@@ -150,7 +150,7 @@ def it_closes_twice(make: EnvMaker) -> None:
 
 
 @contextmanager
-def _vector(section: EnvSection, mode: Mode = "sync") -> Iterator[VectorEnv]:
+def _vector(section: EnvSection, mode: ModeName = "sync") -> Iterator[VectorEnv]:
     env = make_vector_env(section, probe(section), mode, SEED, 0)
     try:
         yield env
@@ -191,7 +191,7 @@ def _play(env: VectorEnv, steps: int, ends: int | None = None) -> Iterator[Row]:
             left -= int((row[2] | row[3]).sum())
 
 
-def _trace(section: EnvSection, mode: Mode) -> list[Row]:
+def _trace(section: EnvSection, mode: ModeName) -> list[Row]:
     with _vector(section, mode) as env:
         return list(_play(env, STEPS))
 

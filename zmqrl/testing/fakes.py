@@ -19,7 +19,7 @@ from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.algorithms.base import Algorithm, LearnResult, OnPolicyLearner, Progress
 from zmqrl.networks.build import tower
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import Array, Mode, Weights
+from zmqrl.types import MODES, Array, ModeName, Weights
 
 ENV = "zmqrl.testing.fakes:FakeEnv"
 ALGORITHM = "zmqrl.testing.fakes:FakeAlgorithm"
@@ -91,7 +91,7 @@ class FakeAlgorithm(Algorithm):
     """Random actions; its weights are a function of every bit of every batch, without torch."""
 
     Config: ClassVar[type[FakeConfig]] = FakeConfig
-    modes: ClassVar[frozenset[Mode]] = frozenset({"single", "sync", "async"})
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = True
 
     def network(self) -> NetworkSpec:
