@@ -62,8 +62,7 @@ class ReinforceLearner(OnPolicyLearner):
     """One step of Adam per batch."""
 
     def __init__(self, algorithm: Reinforce, weights: Mapping[str, Array], device: str) -> None:
-        from zmqrl.networks.flat import FlatParameters
-        from zmqrl.networks.module import Tower
+        from zmqrl.networks.module import FlatParameters, Tower
         from zmqrl.ops.adam import FlatAdam
 
         spec, self._config, self._device = algorithm.network(), algorithm.config, device

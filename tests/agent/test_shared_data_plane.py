@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from tests.agent.plans import stand_in_plan
+from zmqrl.agent.data_plane import SharedDataPlane
 from zmqrl.agent.ipc_folder import IpcFolder
-from zmqrl.agent.shared_data_plane import SharedDataPlane
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError

@@ -12,9 +12,8 @@ from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection
-from zmqrl.networks.flat import FlatParameters
 from zmqrl.networks.initial import initial_weights, parameter_shapes
-from zmqrl.networks.module import Tower
+from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.types import SpaceSpec
 
 STEPS, ENVS = 4, 64

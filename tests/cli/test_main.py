@@ -85,7 +85,7 @@ def test_what_cannot_be_is_one_message_and_exit_2(zmqrl: Command, arguments: lis
 
 
 def test_the_modes_are_those_of_the_types() -> None:
-    assert MODES == tuple(KNOWN_MODES)
+    assert tuple(KNOWN_MODES) == MODES
 
 
 def test_the_command_began_when_its_process_did() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
-from zmqrl.drill.witness_rows import ROW, episode_steps, next_digest
+from zmqrl.drill.witness import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.drill.journal import Journal, journals
-from zmqrl.drill.witness import WitnessEnv, stepped_episodes
-from zmqrl.drill.witness_rows import episode_steps, next_digest, rows_of
+from zmqrl.drill.witness import WitnessEnv, episode_steps, next_digest, rows_of, stepped_episodes
 from zmqrl.types import SegmentId, SegmentMeta, Version
 
 

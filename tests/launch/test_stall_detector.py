@@ -7,8 +7,8 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from zmqrl.launch.problem_reports import Stillness
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.stillness import Stillness
 
 
 @pytest.fixture

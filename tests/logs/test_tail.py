@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zmqrl.logs.tail import TAIL_BYTES, TAIL_LINES, tail_of
+from zmqrl.logs.standard_output import TAIL_BYTES, TAIL_LINES, tail_of
 
 
 def test_what_came_before_is_left_out_unless_the_log_was_emptied_since(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.metrics import append_file
-from zmqrl.metrics.append_file import AppendFile
+from zmqrl.metrics import jsonl as append_file
+from zmqrl.metrics.jsonl import AppendFile
 
 
 def test_what_could_not_be_written_comes_first_once_it_can(tmp_path: Path) -> None:

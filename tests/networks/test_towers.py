@@ -8,9 +8,8 @@ from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
-from zmqrl.networks.flat import FlatParameters
 from zmqrl.networks.initial import initial_weights, parameter_shapes
-from zmqrl.networks.module import Tower
+from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.types import SpaceSpec
 
 VECTOR = SpaceSpec("box", (5,), "float32")

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.gather import gather
+from zmqrl.replay.base import SegmentMeta, gather
 from zmqrl.types import SegmentId, SlotRef, Version
 
 

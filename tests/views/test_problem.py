@@ -8,7 +8,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from zmqrl.launch.lost_agent import tail_since
+from zmqrl.launch.problem_reports import tail_since
 from zmqrl.launch.run_state import RunState
 from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
 

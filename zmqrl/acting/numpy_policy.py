@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from zmqrl.acting.base import ActingNoise, Policy
 from zmqrl.acting.heads import Head, make_head
-from zmqrl.acting.layers import Layer, make_layers
-from zmqrl.acting.observations import ObservationInput
+from zmqrl.acting.layers import Layer, ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.plugins import load
 from zmqrl.types import Array, Weights

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from zmqrl.acting.base import ActingNoise, Policy
 from zmqrl.acting.heads import Head, make_head
-from zmqrl.acting.observations import ObservationInput
+from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.types import Array, Weights
 

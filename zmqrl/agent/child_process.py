@@ -18,7 +18,7 @@ from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
-from zmqrl.logs.tail import tail_of
+from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify

@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zmqrl.config.plan import Boot, Endpoints
+from zmqrl.agent.weights_relay import WeightsRelay
+from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
+from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
+from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import AllowList, Ledger, Notice
+from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached
 
 
@@ -113,3 +117,76 @@ class NoDataPlane(DataPlane):
 
     def close(self) -> None:
         return
+
+
+class SharedDataPlane(DataPlane):
+    """Made by the agent before it starts anything: the descriptors are inherited."""
+
+    def __init__(self, plan: RunPlan, endpoints: Endpoints, keys: Keys | None = None, shared: bool = False) -> None:
+        """Nothing is left open after an error.
+
+        Args:
+            plan: The run.
+            endpoints: On this host.
+            keys: This host's pair, which the broker shows to other hosts. None: the broker listens on loopback only.
+            shared: Other hosts participate.
+
+        Raises:
+            ArenaTooLarge: The arena does not fit.
+        """
+        self.endpoints, self._keys = endpoints, keys
+        self._allowed = AllowList()
+        self._store, self._run_id = make_store(plan), plan.run_id
+        self.token = self._store.leave_token(plan.run_id) if shared and is_shared(plan.config.store) else None
+        self._arena = Arena.create(plan)
+        self._relay = WeightsRelay(self._store)
+        self._link = AgentLink(endpoints)
+
+    @property
+    def sockets(self) -> Sequence[Any]:
+        return self._link.sockets
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self._link.refused
+
+    def take_notice(self) -> Notice | None:
+        taken = self._relay.take(self._link.notices())
+        if taken is not None:
+            self.current = taken
+        return taken
+
+    def fds_of(self, role: str) -> Mapping[str, int]:
+        fds: dict[str, int] = {}
+        if self._arena.fd is not None and role != "evaluator":
+            fds["arena"] = self._arena.fd
+        if role in ("worker", "broker"):  # the broker hands them on to hosts that do not see the store
+            fds["weights"] = self._relay.fd
+        return fds
+
+    def boot_of(self, role: str, boot: Boot) -> Boot:
+        """Every new broker has the list from the start."""
+        boot = super().boot_of(role, boot)
+        return replace(boot, keys=self._keys, allowed=self._allowed) if role == "broker" else boot
+
+    def report(self, report: HostReport) -> None:
+        self._link.report(report)
+        if self._allowed.serial:
+            self._link.allow(self._allowed)
+
+    def allow(self, allowed: AllowList) -> None:
+        self._allowed = max(self._allowed, allowed, key=lambda known: known.serial)
+        self._link.allow(self._allowed)
+
+    def ledger(self) -> Ledger | None:
+        return self._arena.ledger()
+
+    def leases_in_use(self) -> int | None:
+        return self._arena.open_slots()
+
+    def close(self) -> None:
+        if self.token is not None:
+            self._store.remove_token(self._run_id)
+        self._link.close()
+        self._relay.close()
+        self._arena.close()

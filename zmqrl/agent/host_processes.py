@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from zmqrl.agent.addresses import own_addresses
 from zmqrl.agent.child_process import Child, Nursery
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.process_events import ProcessEvents
@@ -23,6 +22,7 @@ from zmqrl.messages import agent
 from zmqrl.messages.bus import HostReport
 from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
 from zmqrl.types import Ledger, Notice
+from zmqrl.wire.sockets import own_addresses
 
 ENDING_TICK_S = 0.05
 DUMP_S = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zmqrl.config.plan import Endpoints
 from zmqrl.errors import ConfigError
-from zmqrl.wire.private_folder import make_private
+from zmqrl.wire.sockets import make_private
 
 SOCKET_PATH_LIMIT = 107
 RUNTIME_VARIABLE = "ZMQRL_RUNTIME_DIR"

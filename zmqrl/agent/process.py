@@ -63,7 +63,7 @@ def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
 
 
 def _hold_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
-    from zmqrl.agent.shared_data_plane import SharedDataPlane
+    from zmqrl.agent.data_plane import SharedDataPlane
 
     folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:

@@ -10,9 +10,8 @@ from torch import Tensor
 from zmqrl.algorithms.base import LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.errors import TrainingFailed
-from zmqrl.networks.flat import FlatParameters
 from zmqrl.networks.initial import parameter_shapes
-from zmqrl.networks.module import Tower
+from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
 from zmqrl.ops.q_learning import double_q_target, half_square, huber, q_target
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch

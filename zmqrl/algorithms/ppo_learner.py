@@ -14,9 +14,8 @@ from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
-from zmqrl.networks.flat import FlatParameters
 from zmqrl.networks.initial import parameter_shapes
-from zmqrl.networks.module import Tower
+from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
 from zmqrl.ops.distributions import Categorical, Gaussian
 from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, explained_variance, generalised_advantages, value_loss

@@ -12,8 +12,7 @@ import importlib.util
 import subprocess
 import sys
 
-from zmqrl.bench.report import BenchResult, Figure
-from zmqrl.bench.runs import RUN_LIMIT_S, run_preset
+from zmqrl.bench.report import RUN_LIMIT_S, BenchResult, Figure, run_preset
 
 ASYNC_STEPS, SYNC_STEPS = 1_500_000, 100_000
 

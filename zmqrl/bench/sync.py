@@ -15,8 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from zmqrl.bench.report import BenchResult, Figure
-from zmqrl.bench.runs import run_preset
+from zmqrl.bench.report import BenchResult, Figure, run_preset
 
 PRESET = Path(__file__).with_name("sync_round.yaml")
 VERSION_BYTES, FULL_BYTES = 40_000, 120_000

@@ -16,8 +16,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.types import AllowList
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
-from zmqrl.wire.private_folder import make_private
-from zmqrl.wire.sockets import bind
+from zmqrl.wire.sockets import bind, make_private
 
 
 class Doors:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -211,3 +213,27 @@ class DataStore(ABC):
         of the next one deletes what is left.
         """
         self.retire()
+
+
+MOST_NAMED = 2
+
+
+def few(causes: Sequence[str], most: int = MOST_NAMED) -> str:
+    """The first causes, and how many more there are: after a power cut every file may be damaged."""
+    more = [f"and {len(causes) - most} more"] if len(causes) > most else []
+    return "; ".join([*causes[:most], *more])
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Damaged files are not logged: the caller reports them, or the learner does."""
+    logger = logging.getLogger("zmqrl.data_stores.directory")
+
+    def drop(_: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(drop)

@@ -23,8 +23,7 @@ from pathlib import Path
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.base import DataStore, Full, Saved
-from zmqrl.data_stores.damage import few
+from zmqrl.data_stores.base import DataStore, Full, Saved, few
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
 from zmqrl.data_stores.store_token import remove_token, sees_token, write_token

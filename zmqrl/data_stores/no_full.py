@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.damage import few
+from zmqrl.data_stores.base import few
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.errors import ConfigError, StoreError

@@ -16,9 +16,8 @@ from gymnasium.utils.env_checker import check_env
 from msgspec import structs
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import VectorEnv
+from zmqrl.envs.base import VectorEnv, random_actions
 from zmqrl.envs.make import make_single, probe
-from zmqrl.envs.random_actions import random_actions
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import ZmqrlError

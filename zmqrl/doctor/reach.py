@@ -16,9 +16,8 @@ from typing import Any
 
 import zmq
 
-from zmqrl.agent.addresses import own_addresses
 from zmqrl.messages.doctor import Answer, Listen, Listening, Reach, Reached
-from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket
+from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket, own_addresses
 
 TCP_S = 2.0
 OTHERS_S = 0.3

@@ -22,7 +22,7 @@ from zmqrl.drill.runs import LEARNING, WITNESS, Asked, learning_run, record_fold
 from zmqrl.drill.session import Clock, Session
 from zmqrl.drill.small_disk import small_disk
 from zmqrl.drill.subject import Subject
-from zmqrl.drill.witness_rows import ROW
+from zmqrl.drill.witness import ROW
 from zmqrl.errors import Interrupted
 
 JOIN_S = 0.2

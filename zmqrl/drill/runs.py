@@ -16,7 +16,7 @@ from zmqrl.drill.faults import Kind, Minimum
 from zmqrl.drill.planted import DEFECTS
 from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.subject import Subject
-from zmqrl.drill.witness_rows import EPISODE_LIMIT
+from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zmqrl.drill.attempts import end_attempt
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
-from zmqrl.drill.inject import DEEDS, Scene
+from zmqrl.drill.inject import DEEDS, Scene, end_attempt
 from zmqrl.drill.recovery import LASTING, Look, RecentDeaths, Recovery
 from zmqrl.drill.subject import Subject
 

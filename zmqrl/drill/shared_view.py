@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.drill.witness_rows import ROW, rows_of
+from zmqrl.drill.witness import ROW, rows_of
 from zmqrl.errors import ArenaError
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader

@@ -13,7 +13,7 @@ from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.algorithms.base import Algorithm, BaseLearner, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
-from zmqrl.drill.witness_rows import rows_of
+from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import MODES, Array, ModeName, Weights

@@ -2,12 +2,109 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from zmqrl.types import Array, EnvSpec
+import numpy as np
+
+from zmqrl.errors import ConfigError, EnvFault
+from zmqrl.types import BYTES, Array, EnvSpec, StateSpec
+
+
+def state_spec(env_id: str, env: Any) -> StateSpec | None:
+    """What its states are like, from one after a reset; None when `env` has no such pair. ConfigError when unusable."""
+    if not all(callable(getattr(env, name, None)) for name in ("get_state", "set_state")):
+        return None
+    env.reset(seed=0)
+    state = env.get_state()
+    if isinstance(state, (bytes, bytearray, memoryview)):
+        return StateSpec(BYTES, (len(bytes(state)),))
+    if isinstance(state, np.ndarray) and state.dtype.kind in "fiub":
+        return StateSpec(state.dtype.str, state.shape)
+    raise ConfigError(
+        f"env.id: {env_id!r}: get_state returned {type(state).__name__}; return bytes or an array of numbers, "
+        "always of the same size, with all state of the env, random number generators included"
+    )
+
+
+def packed(state: Any, spec: StateSpec) -> Array:
+    """uint8 `[bytes]`. ValueError when it is not of the spec."""
+    if spec.dtype == BYTES:
+        found: Array = np.frombuffer(bytes(state), np.uint8)
+        like = found.shape == spec.shape
+    else:
+        array = np.ascontiguousarray(state)
+        like = array.shape == spec.shape and array.dtype.str == spec.dtype
+        found = np.frombuffer(array.tobytes(), np.uint8)
+    if not like:
+        raise ValueError(f"get_state returned another size or type than after the first reset ({spec})")
+    return found
+
+
+def unpacked(state: Array, spec: StateSpec) -> Any:
+    """What `get_state` returned."""
+    if spec.dtype == BYTES:
+        return state.tobytes()
+    return np.frombuffer(state.tobytes(), spec.dtype).reshape(spec.shape).copy()
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of a fault: enough to run it again alone."""
+
+    env: str
+    vector_env: int
+    slot: int
+    seed: int
+    episode: int
+    step: int
+
+    def fault(self, what: str) -> EnvFault:
+        """The error to raise."""
+        place = f"slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
+        return EnvFault(f"env {self.env} (vector env {self.vector_env}, {place}): {what}", asdict(self))
+
+
+def first_bad_slot(obs: Array, reward: Array) -> tuple[int, str] | None:
+    """The first slot whose observation holds NaN or whose reward is not finite, and what it is; None if all is well."""
+    if obs.dtype.kind == "f" and math.isnan(obs.sum()):  # inf - inf may give NaN too: look closer
+        rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
+        if rows.any():
+            slot = int(rows.argmax())
+            return slot, f"the observation has NaN: {_short(obs[slot])}"
+    if not math.isfinite(reward.sum()):
+        rows = ~np.isfinite(reward)
+        if rows.any():
+            slot = int(rows.argmax())
+            return slot, f"the reward is {reward[slot]}"
+    return None
+
+
+def _short(row: Array) -> str:
+    return np.array2string(row, threshold=8, precision=4).replace("\n", "")
+
+
+def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator) -> Array:
+    """Drawn uniformly, or from a standard normal distribution where the space has no bounds.
+
+    Args:
+        spec: Of the env.
+        count: How many.
+        generator: The source of randomness.
+
+    Returns:
+        Discrete: int64 `[count]`; else the dtype of the space, `[count, *shape]`.
+    """
+    action = spec.action
+    if action.kind == "discrete":
+        return generator.integers(0, action.n, count)
+    if not action.low:
+        return generator.normal(size=(count, *action.shape)).astype(action.dtype)
+    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
+    return generator.uniform(low, high, (count, *action.shape)).astype(action.dtype)
 
 
 @dataclass(frozen=True)

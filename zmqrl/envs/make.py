@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.state import state_spec
+from zmqrl.envs.base import state_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec, SpaceSpec
 

@@ -7,10 +7,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
-from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot, packed, unpacked
 from zmqrl.envs.make import stripped
-from zmqrl.envs.state import packed, unpacked
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array, EnvSpec

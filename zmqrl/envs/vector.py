@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv
-from zmqrl.envs.checks import Where, first_bad_slot
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.make import make_native, make_single
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import EnvFault

@@ -17,15 +17,13 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
-from zmqrl.launch.advisory_writes import AdvisoryWrites
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
-from zmqrl.launch.lost_agent import lost_agent
+from zmqrl.launch.problem_reports import AdvisoryWrites, Stillness, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stillness import Stillness
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.url_mirror import UrlMirror, target_of

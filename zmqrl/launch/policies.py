@@ -10,8 +10,7 @@ from zmqrl.algorithms.base import Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.base import DataStore
-from zmqrl.data_stores.damage import few
+from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import open_store
 from zmqrl.errors import DamagedCheckpoints, StoreError
 from zmqrl.launch.run_directory import stored_place

@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from zmqrl.messages.fields import Index, Number, Ports, Text
-from zmqrl.messages.refusal import kinds_of
+from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
 from zmqrl.types import AllowList, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias, get_args
 
 from msgspec import Meta, Struct
 
-from zmqrl.messages.refusal import kinds_of
+from zmqrl.messages.fields import kinds_of
 from zmqrl.types import (
     AllowList,
     Count,

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from zmqrl.errors import WireError
-from zmqrl.messages.fields import Large, Port, Text
+from zmqrl.messages.fields import Large, Port, Text, kinds_of
 from zmqrl.messages.lines import decoded, line_of
-from zmqrl.messages.refusal import kinds_of
 from zmqrl.types import Count, Finite, ModeName, Name
 
 MARK = "ZMQRL-PROBE"

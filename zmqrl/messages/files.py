@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.messages.agent import Join
-from zmqrl.messages.fields import Text
-from zmqrl.messages.refusal import refusal_of
+from zmqrl.messages.fields import Text, refusal_of
 from zmqrl.types import Count, Finite, Name
 
 T = TypeVar("T", bound=Struct)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from zmqrl.errors import WireError
 from zmqrl.messages.bus import KINDS, Message
-from zmqrl.messages.refusal import MOST_EXPLAINED_BYTES, refusal
+from zmqrl.messages.fields import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import Array, ColumnSpec, SlotRef
 
 PROTOCOL = 3

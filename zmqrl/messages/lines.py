@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zmqrl.errors import WireError
 from zmqrl.messages import agent
-from zmqrl.messages.refusal import MOST_EXPLAINED_BYTES, refusal
+from zmqrl.messages.fields import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 
 T = TypeVar("T", bound=Struct)

@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from zmqrl.metrics.append_file import AppendFile
-from zmqrl.metrics.jsonl import MetricsLog
+from zmqrl.metrics.jsonl import AppendFile, MetricsLog
 
 FILE_VERSION = "brain.Event:2"
 CRC32C = 0x82F63B78

@@ -18,8 +18,7 @@ from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, 
 from zmqrl.config.codec import to_json
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
-from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.gather import gather
+from zmqrl.replay.base import SegmentMeta, gather
 from zmqrl.replay.prioritised import build_replay
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights

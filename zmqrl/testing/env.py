@@ -9,9 +9,8 @@ from typing import TypeAlias
 import numpy as np
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import EnvSlotState, VectorEnv
+from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import Env, make_single, probe
-from zmqrl.envs.random_actions import random_actions
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta

@@ -102,8 +102,7 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
     """`Tower`, with which built-in learners train, has the outputs of acting; every tensor receives a gradient."""
     import torch
 
-    from zmqrl.networks.flat import FlatParameters
-    from zmqrl.networks.module import Tower
+    from zmqrl.networks.module import FlatParameters, Tower
 
     network = make()
     flat = FlatParameters(parameter_shapes(network.spec))

@@ -17,9 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.boots import boots
 from zmqrl.launch.configure import load
-from zmqrl.launch.host_links import HostLinks
+from zmqrl.launch.host_links import HostLinks, boots
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_state import RunState

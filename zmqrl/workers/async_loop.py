@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
-from zmqrl.replay.gather import gather
+from zmqrl.replay.base import gather
 from zmqrl.replay.limiter import updates_due
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.workers.learning import Learning

@@ -13,8 +13,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.base import DataStore, Full
-from zmqrl.data_stores.damage import few
+from zmqrl.data_stores.base import DataStore, Full, few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.loading import loading

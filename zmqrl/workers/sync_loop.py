@@ -6,7 +6,7 @@ import time
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.memory_backends.base import TakenSegment
-from zmqrl.replay.gather import gather
+from zmqrl.replay.base import gather
 from zmqrl.replay.limiter import NO_LIMIT, updates_due
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import SlotRef

@@ -1,0 +1,108 @@
+"""Problems that the launcher itself finds: failed writes, an agent that ended, a run without progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec
+
+from zmqrl.config.hosts import is_remote
+from zmqrl.config.plan import RunPlan
+from zmqrl.launch.run_state import RunState
+from zmqrl.logs.standard_output import tail_of
+from zmqrl.supervision.process_table import cause_of
+from zmqrl.views.problem import Problem
+
+Arguments = ParamSpec("Arguments")
+
+
+class AdvisoryWrites:
+    """Reports the first write that fails, and when all that failed succeed again. Owned by the main thread."""
+
+    def __init__(self, run_dir: Path, report: Callable[[Problem], None]) -> None:
+        self._where, self._report = f"run directory {run_dir}", report
+        self._failing: set[str] = set()
+        self._since = 0.0
+
+    def attempt(
+        self, what: str, write: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> bool:
+        """Whether `write` raised no OSError; `what` names the file. The caller tries again with its next data."""
+        try:
+            write(*args, **kwargs)
+        except OSError as error:
+            if not self._failing:
+                self._since = time.monotonic()
+                cause = f"{what} cannot be written: {error.strerror or error}"
+                self._report(
+                    Problem(self._where, cause, "the run continues, retrying; if the disk is full, free space there")
+                )
+            self._failing.add(what)
+            return False
+        if what in self._failing:
+            self._failing.remove(what)
+            if not self._failing:
+                failed_s = time.monotonic() - self._since
+                cause = f"{what} could not be written for {failed_s:.1f} s"
+                self._report(Problem(self._where, cause, "writes succeed again"))
+        return True
+
+
+def lost_agent(state: RunState) -> Problem | None:
+    """None while it runs, and when it ended in good order or reported its own fault."""
+    if state.agent_exit is not None and state.cut_off is not None:
+        return Problem(state.plan.config.learner.host, state.cut_off, "the learner was there: resume the run")
+    if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
+        return None
+    host = state.plan.config.learner.host
+    log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
+    cause = f"the host agent of {host} exited unexpectedly: {_how_it_ended(state.plan, state.agent_exit)}"
+    tail = tail_since(log, state.plan.started_at)
+    ends = "its processes and the run end"
+    return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
+
+
+def _how_it_ended(plan: RunPlan, code: int) -> str:
+    """Of the learner's host's agent. SSH has -1 for every signal, and for a connection that was lost."""
+    host = plan.config.learner.host
+    section = plan.config.hosts.get(host)
+    if code == -1 and section is not None and is_remote(host, section):
+        return "signal or lost connection"
+    return cause_of(code)
+
+
+def tail_since(log: Path, since: float) -> tuple[str, ...]:
+    """The last lines of a log; none without an entry after unix time `since`: they are an earlier run's."""
+    try:
+        return tail_of(log) if log.stat().st_mtime >= since else ()
+    except OSError:
+        return ()
+
+
+class Stillness:
+    """Reports once per pause in which no env step was stored and no update done. Pure."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._seen = (0, 0, 0.0)
+        self._since: float | None = None
+        self._told = False
+
+    def look(self, state: RunState, now: float) -> Problem | None:
+        """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
+        seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
+        if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
+            self._seen, self._since, self._told = seen, now, False
+        if self._told or now - self._since < self._after_s:
+            return None
+        self._told = True
+        cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
+        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
+
+
+def _who(state: RunState) -> str:
+    workers = [row for row in state.workers.values() if row.state not in ("ready", "ended")]
+    away = [f"{row.host}/worker-{row.index} is {row.state}" for row in workers]
+    away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained")]
+    return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"
