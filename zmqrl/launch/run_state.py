@@ -276,7 +276,7 @@ class RunState:
     @property
     def _where_its_envs_go(self) -> str:
         return (
-            f"its vector envs {'move to the other workers' if self.plan.config.run.mode == 'sync' else 'are removed'}"
+            f"its vector envs {'move to the other workers' if self.plan.config.mode.deterministic else 'are removed'}"
         )
 
     def note(self, problem: Problem) -> None:

@@ -1,0 +1,149 @@
+"""Figures of the structure of the package: files, functions, imports, comparisons with the name of a mode.
+
+`python -m benchmarks.structure [--json] [ROOT]` prints them; ROOT is a checkout, by default this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from zmqrl.types import MODES
+
+SMALL_LINES = 50
+Modules = Mapping[str, ast.Module]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Of the package of one checkout, tests not counted."""
+
+    files: int
+    lines: int
+    median_file: float
+    largest_file: tuple[str, int]
+    functions: int
+    function_p90: int
+    function_max: tuple[str, int]
+    small_with_one_importer: list[str]
+    """Files below `SMALL_LINES` lines that one other file imports."""
+    cycles: list[list[str]]
+    """Of packages that import each other."""
+    mode_comparisons: list[str]
+    lines_per_package: dict[str, int]
+
+
+def measure(root: Path) -> Structure:
+    """Read every module of `root/zmqrl`."""
+    paths = {_name(root, path): path for path in sorted((root / "zmqrl").rglob("*.py"))}
+    modules = {name: ast.parse(path.read_text()) for name, path in paths.items()}
+    lines = {name: len(path.read_text().splitlines()) for name, path in paths.items()}
+    files = {name: count for name, count in lines.items() if paths[name].name != "__init__.py"}
+    functions = dict(_functions(modules))
+    importers = _importers(modules)
+    packages: dict[str, int] = defaultdict(int)
+    for name, count in lines.items():
+        packages[_package(name)] += count
+    lengths = sorted(functions.values())
+    return Structure(
+        files=len(files),
+        lines=sum(lines.values()),
+        median_file=statistics.median(files.values()),
+        largest_file=max(files.items(), key=lambda item: item[1]),
+        functions=len(functions),
+        function_p90=lengths[int(0.9 * len(lengths))],
+        function_max=max(functions.items(), key=lambda item: item[1]),
+        small_with_one_importer=[n for n, c in files.items() if c < SMALL_LINES and len(importers[n]) == 1],
+        cycles=_cycles(importers),
+        mode_comparisons=list(_mode_comparisons(modules)),
+        lines_per_package=dict(sorted(packages.items())),
+    )
+
+
+def _name(root: Path, path: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package(name: str) -> str:
+    return name.split(".")[1] if name.count(".") > 1 else "zmqrl"
+
+
+def _functions(modules: Modules) -> Iterator[tuple[str, int]]:
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno is not None
+                yield f"{name}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
+
+
+def _importers(modules: Modules) -> Mapping[str, set[str]]:
+    """Which modules import each module, also within functions."""
+    found: dict[str, set[str]] = {name: set() for name in modules}
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            named: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            for other in named:
+                if other in found and other != name:
+                    found[other].add(name)
+    return found
+
+
+def _cycles(importers: Mapping[str, set[str]]) -> list[list[str]]:
+    """Sets of packages each of which can reach the others (Tarjan 1972, by two searches: there are few)."""
+    edges: dict[str, set[str]] = defaultdict(set)
+    for name, users in importers.items():
+        for user in users:
+            if _package(user) != _package(name) and "zmqrl" not in (_package(user), _package(name)):
+                edges[_package(user)].add(_package(name))
+    reach = {package: _reachable(package, edges) for package in edges}
+    groups = {frozenset(o for o in reach[p] if p in reach.get(o, ())) for p in reach if p in reach[p]}
+    return [sorted(group) for group in groups]
+
+
+def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    todo, seen = [start], set[str]()
+    while todo:
+        for package in edges.get(todo.pop(), ()):
+            if package not in seen:
+                seen.add(package)
+                todo.append(package)
+    return seen
+
+
+def _mode_comparisons(modules: Modules) -> Iterator[str]:
+    for name, tree in modules.items():
+        compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+        for node in sorted(compared, key=lambda node: node.lineno):
+            constants = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+            if any(value in MODES for value in constants if isinstance(value, str)):
+                yield f"{name}:{node.lineno}"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = asdict(measure(arguments.root))
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        shown = f"{len(value)}: {', '.join(map(str, value))}" if isinstance(value, list) else value
+        print(f"{name.replace('_', ' ')}: {shown}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The structure of the package: what its modules may not be, and that each figure sees what it counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.structure import Structure, measure
+
+ROOT = Path(__file__).parents[2]
+
+
+def planted(root: Path, **files: str) -> Structure:
+    """A package with these modules; `a__b` is `zmqrl/a/b.py`. One has a function."""
+    for name, text in {"a__f": "def f() -> None: ...\n", **files}.items():
+        path = root / "zmqrl" / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return measure(root)
+
+
+def test_the_package() -> None:
+    found = measure(ROOT)
+    assert found.cycles == []
+    assert found.mode_comparisons == []
+    assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
+
+
+def test_a_cycle_of_packages_is_found_also_within_functions(tmp_path: Path) -> None:
+    inner = "def f() -> None:\n    from zmqrl.a import b\n"
+    found = planted(tmp_path, a__b="from zmqrl.c.d import x\n", c__d=inner, e__f="from zmqrl.a import b\n")
+    assert found.cycles == [["a", "c"]]
+
+
+def test_a_comparison_with_the_name_of_a_mode_is_found(tmp_path: Path) -> None:
+    found = planted(tmp_path, a__b='x = "sync"\nif x != "async":\n    pass\nif x in ("single", 1):\n    pass\n')
+    assert found.mode_comparisons == ["zmqrl.a.b:2", "zmqrl.a.b:4"]
+
+
+def test_a_small_file_with_one_importer_is_found(tmp_path: Path) -> None:
+    long, imports = "x = 1\n" * 50, "from zmqrl.a import b\nfrom zmqrl.a.c import x\n"
+    found = planted(tmp_path, a__b="y = 1\n", a__c=long, a__d="z = 1\n", e__f=imports + long, e__g=long)
+    assert found.small_with_one_importer == ["zmqrl.a.b"]
+    assert (found.files, found.largest_file) == (6, ("zmqrl.e.f", 52))
+
+
+def test_functions_are_measured(tmp_path: Path) -> None:
+    found = planted(
+        tmp_path, a__b="def f() -> None:\n    x = 1\n    del x\n\n\nclass A:\n    def g(self) -> None: ...\n"
+    )
+    assert (found.functions, found.function_max) == (3, ("zmqrl.a.b:1 f", 3))
