@@ -3,13 +3,18 @@ from __future__ import annotations
 import pytest
 
 from zmqrl.config.sections import RestartSection
-from zmqrl.supervision.restarts import Died, FailRun, GiveUp, Place, RestartAfter, Start, Supervision, Tick
+from zmqrl.supervision.restarts import Died, FailRun, GiveUp, ProcessSlot, RestartAfter, Start, Supervision, Tick
 
 RESTART = RestartSection(max=4, window_s=100.0, backoff_s=0.5, backoff_max_s=1.5)
-WORKER, OTHER, LEARNER, EVALUATOR = Place("worker", 0), Place("worker", 1), Place("learner", 0), Place("evaluator", 0)
+WORKER, OTHER, LEARNER, EVALUATOR = (
+    ProcessSlot("worker", 0),
+    ProcessSlot("worker", 1),
+    ProcessSlot("learner", 0),
+    ProcessSlot("evaluator", 0),
+)
 
 
-def died(place: Place, code: int = 1) -> Died:
+def died(place: ProcessSlot, code: int = 1) -> Died:
     return Died(place, code, "why")
 
 
@@ -48,7 +53,7 @@ def test_indexes_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("role", ["learner", "broker"])
 def test_giving_up_learner_or_broker_fails_the_run(role: str) -> None:
-    actions = Supervision(RestartSection(max=0), workers=1).handle(died(Place(role, 0)), 0.0)
+    actions = Supervision(RestartSection(max=0), workers=1).handle(died(ProcessSlot(role, 0)), 0.0)
     assert [type(action) for action in actions] == [GiveUp, FailRun]
 
 

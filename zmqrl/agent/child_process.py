@@ -22,7 +22,7 @@ from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
-from zmqrl.supervision.restarts import Place
+from zmqrl.supervision.restarts import ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
@@ -41,7 +41,7 @@ def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
 class Child:
     """A started process; `close` gives its descriptors back once it was reaped."""
 
-    place: Place
+    place: ProcessSlot
     spawn: int
     process: subprocess.Popen[bytes]
     identity: ProcessId
@@ -176,7 +176,7 @@ class Nursery:
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)
 
-    def start(self, boot: Boot, place: Place, spawn: int, shared: Mapping[str, int]) -> Child:
+    def start(self, boot: Boot, place: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> Child:
         """Start one process with the `shared` descriptors and their own pipes.
 
         `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
@@ -224,7 +224,7 @@ class Nursery:
 
     def _child(
         self,
-        place: Place,
+        place: ProcessSlot,
         spawn: int,
         process: subprocess.Popen[bytes],
         events_fd: int,

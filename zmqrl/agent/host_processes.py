@@ -20,14 +20,14 @@ from zmqrl.agent.shutdown_policy import Manner
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.messages import agent
 from zmqrl.messages.bus import HostReport
-from zmqrl.supervision.restarts import Action, Died, FailRun, Place, Start, Supervision, Tick
+from zmqrl.supervision.restarts import Action, Died, FailRun, ProcessSlot, Start, Supervision, Tick
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.sockets import own_addresses
 
 ENDING_TICK_S = 0.05
 DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
-EVALUATOR = Place("evaluator", 0)
+EVALUATOR = ProcessSlot("evaluator", 0)
 
 
 class HostProcesses:
@@ -40,9 +40,9 @@ class HostProcesses:
         self._data_plane = data_plane
         self._events = events
         self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
-        self._children: dict[Place, Child] = {}
+        self._children: dict[ProcessSlot, Child] = {}
         self._workers = tuple(boot.workers)
-        self._kill_at: dict[Place, tuple[int, float]] = {}
+        self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._end = End(boot, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
@@ -91,11 +91,11 @@ class HostProcesses:
         """Start this host's part. Learner before workers: it publishes version 0 while they start."""
         learner_here = self._boot.host == self._plan.config.learner.host
         if learner_here and not self._plan.config.mode.in_process:
-            self._start(Place("broker", 0), 0)
+            self._start(ProcessSlot("broker", 0), 0)
         if learner_here:
-            self._start(Place("learner", 0), 0)
+            self._start(ProcessSlot("learner", 0), 0)
         for index in self._workers:
-            self._start(Place("worker", index), 0)
+            self._start(ProcessSlot("worker", index), 0)
         if learner_here and self._plan.config.evaluator.episodes > 0:
             self._start(EVALUATOR, 0)
 
@@ -104,7 +104,7 @@ class HostProcesses:
         before, self._workers = self._workers, workers
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
-            place = Place("worker", index)
+            place = ProcessSlot("worker", index)
             self._supervision.forget(place)
             child = self._children.get(place)
             if child is not None and not self._is_condemned(child, grace_until):
@@ -112,8 +112,8 @@ class HostProcesses:
         self.report()
         if self._data_plane.endpoints is not None:
             for index in sorted(set(workers) - set(before)):
-                if Place("worker", index) not in self._children:
-                    self._start(Place("worker", index), 0)
+                if ProcessSlot("worker", index) not in self._children:
+                    self._start(ProcessSlot("worker", index), 0)
         self._end_when_drained()
 
     def tell(self, notice: Notice) -> None:
@@ -170,7 +170,7 @@ class HostProcesses:
 
     # one process
 
-    def _start(self, place: Place, spawn: int) -> None:
+    def _start(self, place: ProcessSlot, spawn: int) -> None:
         boot = self._data_plane.boot_of(place.role, self._boot)
         child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
         self._children[place] = child
@@ -209,7 +209,7 @@ class HostProcesses:
     def _note(self, child: Child, event: agent.Report) -> None:
         match event:
             case agent.WorkerState():
-                self._judged(Place(event.role, event.index), event.spawn, event.state)
+                self._judged(ProcessSlot(event.role, event.index), event.spawn, event.state)
             case agent.Ready():
                 child.ready = True
             case agent.Writing():
@@ -222,7 +222,7 @@ class HostProcesses:
                 self._end.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
 
-    def _judged(self, place: Place, spawn: int, state: str) -> None:
+    def _judged(self, place: ProcessSlot, spawn: int, state: str) -> None:
         """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
 
         A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.

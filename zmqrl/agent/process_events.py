@@ -10,7 +10,7 @@ from zmqrl.agent.shutdown import Outcome
 from zmqrl.messages import agent
 from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
-from zmqrl.supervision.restarts import Action, FailRun, GiveUp, Place, RestartAfter
+from zmqrl.supervision.restarts import Action, FailRun, GiveUp, ProcessSlot, RestartAfter
 from zmqrl.types import Ledger
 
 SAMPLE_EVERY_S = 5.0
@@ -108,5 +108,5 @@ class ProcessEvents:
         )
         self._output.send(finished)
 
-    def _send(self, place: Place, report: agent.Report) -> None:
+    def _send(self, place: ProcessSlot, report: agent.Report) -> None:
         self._output.send(agent.ProcessReport(place.role, place.index, report))

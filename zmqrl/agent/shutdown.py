@@ -12,7 +12,7 @@ from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, Sc
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import Evaluate
 from zmqrl.supervision.process_table import kill, session_members
-from zmqrl.supervision.restarts import Place
+from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import Notice
 
 HURRIED_GRACE_S = 2.5
@@ -34,7 +34,7 @@ class Outcome:
 class End:
     """Carries out what `supervision.ending` decides, on the children of one agent."""
 
-    def __init__(self, boot: Boot, children: Mapping[Place, Child]) -> None:
+    def __init__(self, boot: Boot, children: Mapping[ProcessSlot, Child]) -> None:
         self._boot, self._children = boot, children
         self._ending: Ending | None = None
         self._ended = 0
@@ -95,7 +95,7 @@ class End:
 
     def _score_final(self, current: Notice | None) -> None:
         notice = self.final_notice or current
-        evaluator = self._children.get(Place("evaluator", 0))
+        evaluator = self._children.get(ProcessSlot("evaluator", 0))
         if notice is None:
             self._close_evaluator()
         elif evaluator is not None and evaluator.stdin_fd >= 0:
@@ -103,7 +103,7 @@ class End:
             evaluator.told_to_end = True
 
     def _close_evaluator(self) -> None:
-        evaluator = self._children.get(Place("evaluator", 0))
+        evaluator = self._children.get(ProcessSlot("evaluator", 0))
         if evaluator is not None and evaluator.stdin_fd >= 0:
             evaluator.told_to_end = True
             evaluator.close_stdin()

@@ -13,7 +13,7 @@ BAD_CONFIGURATION = 2
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class ProcessSlot:
     """A process index: what is started again when a process of it dies."""
 
     role: Role
@@ -27,7 +27,7 @@ class Place:
 class Died:
     """A process ended unexpectedly."""
 
-    place: Place
+    place: ProcessSlot
     code: int
     """Exit code; negative: the signal."""
     cause: str
@@ -45,7 +45,7 @@ Event = Died | Tick
 class Start:
     """Start the process now; `spawn` counts how often it was started before."""
 
-    place: Place
+    place: ProcessSlot
     spawn: int
 
 
@@ -53,7 +53,7 @@ class Start:
 class RestartAfter:
     """It will be started again after `delay_s` (a `Start` follows)."""
 
-    place: Place
+    place: ProcessSlot
     delay_s: float
 
 
@@ -61,7 +61,7 @@ class RestartAfter:
 class GiveUp:
     """It will not be started again."""
 
-    place: Place
+    place: ProcessSlot
     cause: str
 
 
@@ -85,10 +85,10 @@ class Supervision:
         """`workers`: workers of the whole run; the run fails when all of them failed."""
         self._restart = restart
         self._workers = workers
-        self._deaths: dict[Place, list[float]] = defaultdict(list)
-        self._spawns: dict[Place, int] = defaultdict(int)
-        self._due: dict[Place, float] = {}
-        self.given_up: set[Place] = set()
+        self._deaths: dict[ProcessSlot, list[float]] = defaultdict(list)
+        self._spawns: dict[ProcessSlot, int] = defaultdict(int)
+        self._due: dict[ProcessSlot, float] = {}
+        self.given_up: set[ProcessSlot] = set()
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about `event` at monotonic time `now`, in seconds."""
@@ -96,7 +96,7 @@ class Supervision:
             return self._died(event, now)
         return [self._start(place) for place, due in sorted(self._due.items()) if due <= now]
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ProcessSlot) -> None:
         """It is not restarted: it was removed from this host."""
         self._due.pop(place, None)
 
@@ -104,7 +104,7 @@ class Supervision:
         """When the next `Tick` will start something."""
         return min(self._due.values(), default=None)
 
-    def _start(self, place: Place) -> Start:
+    def _start(self, place: ProcessSlot) -> Start:
         del self._due[place]
         self._spawns[place] += 1
         return Start(place, self._spawns[place])
