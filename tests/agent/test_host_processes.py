@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from zmqrl.agent.child_process import Nursery
+from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
@@ -49,11 +49,11 @@ class Host:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._output, self._unread = AgentOutput(self._write), b""
-        nursery = Nursery(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
+        spawner = ProcessSpawner(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
             sys.executable, START, f"zmqrl.{role}", run, str(i)
         ])  # fmt: skip
         boot = Boot("agent", 0, 0, "far", plan, workers=workers)
-        self.processes = HostProcesses(boot, nursery, self.broker, ProcessEvents(self._output, None))
+        self.processes = HostProcesses(boot, spawner, self.broker, ProcessEvents(self._output, None))
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S

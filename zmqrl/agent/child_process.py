@@ -38,7 +38,7 @@ def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """A started process; `close` gives its descriptors back once it was reaped."""
 
     place: ProcessSlot
@@ -167,7 +167,7 @@ def _opened(log: Path) -> BinaryIO:
         return Path(os.devnull).open("ab")
 
 
-class Nursery:
+class ProcessSpawner:
     """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
 
     def __init__(self, log_dir: Path, parent_variable: str, command: CommandLine = entry_command) -> None:
@@ -176,7 +176,7 @@ class Nursery:
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)
 
-    def start(self, boot: Boot, place: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> Child:
+    def start(self, boot: Boot, place: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> ChildProcess:
         """Start one process with the `shared` descriptors and their own pipes.
 
         `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
@@ -230,7 +230,7 @@ class Nursery:
         events_fd: int,
         wake_fd: int | None,
         log: tuple[Path, int],
-    ) -> Child:
+    ) -> ChildProcess:
         assert process.stdin is not None
         stdin_fd = os.dup(process.stdin.fileno())
         try:
@@ -243,4 +243,4 @@ class Nursery:
         identity = identify(process.pid)
         assert identity is not None, "the process is not reaped"
         pidfd = os.pidfd_open(process.pid)
-        return Child(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)
+        return ChildProcess(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

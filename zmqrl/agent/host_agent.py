@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from zmqrl.agent.child_process import Nursery
+from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput, LogStream
@@ -95,12 +95,14 @@ class _Clock:
 class HostAgent:
     """Holds one host's part of a run. Everything happens in the thread that calls `run`."""
 
-    def __init__(self, boot: Boot, nursery: Nursery, data_plane: DataPlane, output: AgentOutput, stdin_fd: int) -> None:
+    def __init__(
+        self, boot: Boot, spawner: ProcessSpawner, data_plane: DataPlane, output: AgentOutput, stdin_fd: int
+    ) -> None:
         self._limits = boot.plan.config.limits
         self._data_plane = data_plane
         self._output = output
-        self._events = ProcessEvents(output, LogStream(nursery.log_dir, output) if boot.streams_logs else None)
-        self._processes = HostProcesses(boot, nursery, data_plane, self._events)
+        self._events = ProcessEvents(output, LogStream(spawner.log_dir, output) if boot.streams_logs else None)
+        self._processes = HostProcesses(boot, spawner, data_plane, self._events)
         self._commands = Commands(stdin_fd)
         self._lease = HostLease(self._limits.host_lease_s)
         self._active = ActiveClock(self._limits.heartbeat_s)

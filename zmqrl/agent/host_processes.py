@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from zmqrl.agent.child_process import Child, Nursery
+from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.shutdown import End
@@ -33,14 +33,14 @@ EVALUATOR = ProcessSlot("evaluator", 0)
 class HostProcesses:
     """Called by the agent's loop alone, which polls what `readable` and `writable` name. Nothing here waits."""
 
-    def __init__(self, boot: Boot, nursery: Nursery, data_plane: DataPlane, events: ProcessEvents) -> None:
+    def __init__(self, boot: Boot, spawner: ProcessSpawner, data_plane: DataPlane, events: ProcessEvents) -> None:
         self._boot = boot
         self._plan = boot.plan
-        self._nursery = nursery
+        self._spawner = spawner
         self._data_plane = data_plane
         self._events = events
         self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
-        self._children: dict[ProcessSlot, Child] = {}
+        self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._end = End(boot, self._children)
@@ -172,7 +172,7 @@ class HostProcesses:
 
     def _start(self, place: ProcessSlot, spawn: int) -> None:
         boot = self._data_plane.boot_of(place.role, self._boot)
-        child = self._nursery.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
         self._children[place] = child
         self._events.started(child)
         if place == EVALUATOR and self._data_plane.current is not None:
@@ -184,7 +184,7 @@ class HostProcesses:
         if evaluator is not None and evaluator.stdin_fd >= 0:
             evaluator.write_line(agent.Evaluate(notice, final=False))
 
-    def _take_events(self, child: Child) -> None:
+    def _take_events(self, child: ChildProcess) -> None:
         events = child.read_events()
         if child.refused:
             self.refused.update(child.refused)
@@ -206,7 +206,7 @@ class HostProcesses:
             addresses, token = own_addresses(), self._data_plane.token
             self._events.listening(agent.BrokerAddresses(event.ports, addresses, token, event.serial))
 
-    def _note(self, child: Child, event: agent.Report) -> None:
+    def _note(self, child: ChildProcess, event: agent.Report) -> None:
         match event:
             case agent.WorkerState():
                 self._judged(ProcessSlot(event.role, event.index), event.spawn, event.state)
@@ -241,7 +241,7 @@ class HostProcesses:
         child.process.send_signal(signal.SIGUSR2)
         self._kill_at[place] = (spawn, kill_at)
 
-    def _is_condemned(self, child: Child, by: float) -> bool:
+    def _is_condemned(self, child: ChildProcess, by: float) -> bool:
         spawn, at = self._kill_at.get(child.place, (child.spawn, math.inf))
         return spawn == child.spawn and at <= by
 
@@ -253,7 +253,7 @@ class HostProcesses:
                 if child is not None and child.spawn == spawn:
                     child.process.kill()
 
-    def _reap(self, child: Child) -> None:
+    def _reap(self, child: ChildProcess) -> None:
         self._take_events(child)
         code = child.process.wait()
         child.close()

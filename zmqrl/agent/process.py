@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from zmqrl.agent.child_process import CommandLine, Nursery, entry_command
+from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_lock import registered
@@ -75,8 +75,8 @@ def _hold_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: Co
 
 def _hold(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
     try:
-        nursery = Nursery(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
-        return HostAgent(boot, nursery, data_plane, output, STDIN).run()
+        spawner = ProcessSpawner(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
+        return HostAgent(boot, spawner, data_plane, output, STDIN).run()
     finally:
         data_plane.close()
 

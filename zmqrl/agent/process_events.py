@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from zmqrl.agent.child_process import Child
+from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.output import AgentOutput, LogStream
 from zmqrl.agent.shutdown import Outcome
 from zmqrl.messages import agent
@@ -22,7 +22,7 @@ class Usage:
     def __init__(self) -> None:
         self.peak_pss_mb: dict[str, float] = {}
 
-    def sample(self, children: Iterable[Child]) -> dict[str, ProcessUsage]:
+    def sample(self, children: Iterable[ChildProcess]) -> dict[str, ProcessUsage]:
         """By `role-index`."""
         usage: dict[str, ProcessUsage] = {}
         for child in children:
@@ -44,12 +44,12 @@ class ProcessEvents:
         self._log_names: set[str] = set()
         self._usage = Usage()
 
-    def started(self, child: Child) -> None:
+    def started(self, child: ChildProcess) -> None:
         """It was started; from now on its log is followed."""
         self._log_names.add(child.log.stem)
         self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
-    def said(self, child: Child, report: agent.Report) -> None:
+    def said(self, child: ChildProcess, report: agent.Report) -> None:
         """Forward the process's own report."""
         self._send(child.place, report)
 
@@ -57,7 +57,7 @@ class ProcessEvents:
         """Where other hosts reach the broker."""
         self._output.send(addresses)
 
-    def exited(self, child: Child, expected: bool) -> None:
+    def exited(self, child: ChildProcess, expected: bool) -> None:
         """It was reaped; what it still wrote to its log goes first."""
         self.send_logs()
         code, fault = child.process.returncode, child.last_fault
@@ -81,11 +81,11 @@ class ProcessEvents:
         elif isinstance(action, FailRun):
             self._output.send(agent.RunFailed(action.cause))
 
-    def sample(self, children: Collection[Child]) -> dict[str, agent.ProcessUsage]:
+    def sample(self, children: Collection[ChildProcess]) -> dict[str, agent.ProcessUsage]:
         """Measure without reporting: those who are about to end count in the peaks."""
         return self._usage.sample(children)
 
-    def usage(self, children: Collection[Child], leases: int | None, stored: int | None) -> None:
+    def usage(self, children: Collection[ChildProcess], leases: int | None, stored: int | None) -> None:
         """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the stream records."""
         self._output.send(agent.Usage(self.sample(children), leases, stored))
 

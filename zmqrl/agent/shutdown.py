@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zmqrl.agent.child_process import Child
+from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import Evaluate
@@ -34,7 +34,7 @@ class Outcome:
 class End:
     """Carries out what `supervision.ending` decides, on the children of one agent."""
 
-    def __init__(self, boot: Boot, children: Mapping[ProcessSlot, Child]) -> None:
+    def __init__(self, boot: Boot, children: Mapping[ProcessSlot, ChildProcess]) -> None:
         self._boot, self._children = boot, children
         self._ending: Ending | None = None
         self._ended = 0
@@ -76,7 +76,7 @@ class End:
                 for child in [c for c in self._children.values() if c.place.role == action.role]:
                     child.send_signal(number)
 
-    def count(self, child: Child) -> None:
+    def count(self, child: ChildProcess) -> None:
         """A process that was to end has ended."""
         if child.killed:
             self._killed.append(f"{self._boot.host}/{child.place} (pid {child.identity.pid})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zmqrl.agent.child_process import Nursery
+from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.output import AgentOutput
@@ -18,5 +18,5 @@ def command(role: str, run_id: str, index: int) -> list[str]:
 
 
 def main(boot: Boot) -> int:
-    nursery = Nursery(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
-    return HostAgent(boot, nursery, NoDataPlane(), AgentOutput(STDOUT), STDIN).run()
+    spawner = ProcessSpawner(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
+    return HostAgent(boot, spawner, NoDataPlane(), AgentOutput(STDOUT), STDIN).run()
