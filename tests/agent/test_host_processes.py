@@ -20,7 +20,7 @@ from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
-from zmqrl.agent.shutdown_policy import Manner
+from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import HostReport
@@ -96,7 +96,7 @@ class Host:
         return self.broker.reports[-1]
 
     def close(self) -> None:
-        self.processes.end(Manner.KILL)
+        self.processes.end(ShutdownMode.KILL)
         self.until(lambda: self.processes.is_over(time.monotonic()))
         for fd in (self._read, self._write):
             os.close(fd)
@@ -175,7 +175,7 @@ def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
     """One that was due would be due for ever, and the loop would not rest."""
     host = host_of(0, 1, says={"0": "deaf", "1": "quits"})
     host.until(lambda: bool(host.told("restart")) and host.report.ready == [0])
-    host.processes.end(Manner.CLEAN)
+    host.processes.end(ShutdownMode.CLEAN)
     later = time.monotonic() + 60.0
     assert (host.processes.next_due(later) or 0.0) > later
 
@@ -214,7 +214,7 @@ def test_the_end_is_counted(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "deaf"}, grace_s=3.0)
     host.until(lambda: host.report.ready == [0, 1])
     deaf = next(event["pid"] for event in host.told("started") if event["index"] == 1)
-    host.processes.end(Manner.CLEAN)
+    host.processes.end(ShutdownMode.CLEAN)
     host.until(lambda: host.processes.is_over(time.monotonic()))
     host.processes.finish()
     host.until(lambda: len(host.told("finished")) == 1)

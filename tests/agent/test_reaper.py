@@ -1,4 +1,4 @@
-"""Ending a run on a host without its launcher: real agents, real kills, and bystanders that must live."""
+"""ShutdownPolicy a run on a host without its launcher: real agents, real kills, and bystanders that must live."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput, LogStream
 from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
-from zmqrl.agent.shutdown_policy import Manner
+from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError, WireError
 from zmqrl.messages import agent
@@ -173,7 +173,7 @@ class HostAgent:
     def _on_time(self, now: float) -> None:
         if self._terminated:
             self._terminated = False
-            self._processes.end(Manner.CLEAN)
+            self._processes.end(ShutdownMode.CLEAN)
         self._check_lease(self._active.now())
         self._processes.step(now)
         if now >= self._clock.heartbeat_at:
@@ -201,7 +201,7 @@ class HostAgent:
             lease_s = self._limits.host_lease_s
             LOG.error("the %s has been silent for limits.host_lease_s (%g s): the host agent stops", silent, lease_s)
             self._output.send(agent.LeaseLost(silent))
-            self._processes.end(Manner.HURRIED)
+            self._processes.end(ShutdownMode.HURRIED)
 
     def _take_notices(self) -> None:
         """Weights on their way back."""
@@ -216,7 +216,7 @@ class HostAgent:
         if cause is not None:
             if not self._processes.ending:
                 LOG.warning("the broker ends this host's part of the run: %s", cause)
-            self._processes.end(Manner.CLEAN)
+            self._processes.end(ShutdownMode.CLEAN)
         if notice is not None:
             self._processes.tell(notice)
 
@@ -225,9 +225,9 @@ class HostAgent:
             self._lease.renew("launcher", self._active.now())
             match received:
                 case agent.Stop():
-                    self._processes.end(Manner.CLEAN)
+                    self._processes.end(ShutdownMode.CLEAN)
                 case agent.Kill():
-                    self._processes.end(Manner.KILL)
+                    self._processes.end(ShutdownMode.KILL)
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
                     self._join(received)
                 case agent.Hold() if not self._processes.ending:
@@ -235,14 +235,14 @@ class HostAgent:
                 case agent.Allow():
                     self._data_plane.allow(received.allowed)
         if self._commands.ended:
-            self._processes.end(Manner.HURRIED)
+            self._processes.end(ShutdownMode.HURRIED)
 
     def _join(self, join: agent.Join) -> None:
         try:
             reached = self._data_plane.join(join)
         except DeadlineExceeded as error:
             self._output.send(agent.Unreachable(str(error)))
-            self._processes.end(Manner.KILL)
+            self._processes.end(ShutdownMode.KILL)
             return
         if reached is not None:
             milliseconds = round(reached.milliseconds, 1)

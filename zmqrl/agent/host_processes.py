@@ -15,8 +15,8 @@ from dataclasses import replace
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.process_events import ProcessEvents
-from zmqrl.agent.shutdown import End
-from zmqrl.agent.shutdown_policy import Manner
+from zmqrl.agent.shutdown import Shutdown
+from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.messages import agent
 from zmqrl.messages.bus import HostReport
@@ -43,7 +43,7 @@ class HostProcesses:
         self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
-        self._end = End(boot, self._children)
+        self._end = Shutdown(boot, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
@@ -148,7 +148,7 @@ class HostProcesses:
         """Whether the host is ending: nothing is started any more."""
         return self._end.begun
 
-    def end(self, manner: Manner) -> None:
+    def end(self, manner: ShutdownMode) -> None:
         """End from now on; a harder manner takes the place of a softer one."""
         if not self.ending:
             self._events.sample(self._children.values())
@@ -166,7 +166,7 @@ class HostProcesses:
     def _end_when_drained(self) -> None:
         """A host that holds nothing any more has no part in the run."""
         if self._boot.workers and not self._workers and not self._children:
-            self.end(Manner.CLEAN)
+            self.end(ShutdownMode.CLEAN)
 
     # one process
 
@@ -266,7 +266,7 @@ class HostProcesses:
             self._end.count(child)
         self._events.exited(child, expected)
         if learner_done:
-            self.end(Manner.CLEAN)
+            self.end(ShutdownMode.CLEAN)
         elif not self.ending and not expected:
             self._act(self._supervision.handle(Died(place, code, child.cause_of_end()), time.monotonic()))
         self.report()
@@ -279,4 +279,4 @@ class HostProcesses:
                 self._start(action.place, action.spawn)
             elif isinstance(action, FailRun):
                 self.failed = True
-                self.end(Manner.FAILED)
+                self.end(ShutdownMode.FAILED)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zmqrl.agent.child_process import ChildProcess
-from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import Evaluate
 from zmqrl.supervision.process_table import kill, session_members
@@ -31,12 +31,12 @@ class Outcome:
     """The evaluator was ended before it had scored the final version."""
 
 
-class End:
+class Shutdown:
     """Carries out what `supervision.ending` decides, on the children of one agent."""
 
     def __init__(self, boot: Boot, children: Mapping[ProcessSlot, ChildProcess]) -> None:
         self._boot, self._children = boot, children
-        self._ending: Ending | None = None
+        self._ending: ShutdownPolicy | None = None
         self._ended = 0
         self._killed: list[str] = []
         self.final_notice: Notice | None = None
@@ -47,13 +47,13 @@ class End:
         """Whether the host is ending."""
         return self._ending is not None
 
-    def begin(self, manner: Manner, now: float) -> None:
+    def begin(self, manner: ShutdownMode, now: float) -> None:
         """End from now on; a harder manner takes the place of a softer one."""
-        if self._ending is not None and manner in (Manner.CLEAN, Manner.FAILED):
+        if self._ending is not None and manner in (ShutdownMode.CLEAN, ShutdownMode.FAILED):
             return
         config = self._boot.plan.config
-        grace_s = HURRIED_GRACE_S if manner is Manner.HURRIED else config.limits.grace_s
-        self._ending = Ending(manner, grace_s, config.evaluator.final_limit_s, now)
+        grace_s = HURRIED_GRACE_S if manner is ShutdownMode.HURRIED else config.limits.grace_s
+        self._ending = ShutdownPolicy(manner, grace_s, config.evaluator.final_limit_s, now)
 
     def extend(self, role: str, now: float) -> None:
         """A process of the role reports that it is writing."""
