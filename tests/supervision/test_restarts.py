@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 
 from zmqrl.config.sections import RestartSection
-from zmqrl.supervision.restarts import Died, FailRun, GiveUp, ProcessSlot, RestartAfter, Start, Supervision, Tick
+from zmqrl.supervision.restarts import (
+    Died,
+    FailRun,
+    ProcessSlot,
+    RestartAfter,
+    Start,
+    StopRestarting,
+    Supervision,
+    Tick,
+)
 
 RESTART = RestartSection(max=4, window_s=100.0, backoff_s=0.5, backoff_max_s=1.5)
 WORKER, OTHER, LEARNER, EVALUATOR = (
@@ -33,7 +42,7 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
         spawns.append(start.spawn)
     assert delays == [0.0, 0.5, 1.0, 1.5]
     assert spawns == [1, 2, 3, 4]
-    assert supervision.handle(died(WORKER), now) == [GiveUp(WORKER, "why")]
+    assert supervision.handle(died(WORKER), now) == [StopRestarting(WORKER, "why")]
     assert supervision.next_due() is None
 
 
@@ -54,20 +63,20 @@ def test_indexes_are_counted_apart() -> None:
 @pytest.mark.parametrize("role", ["learner", "broker"])
 def test_giving_up_learner_or_broker_fails_the_run(role: str) -> None:
     actions = Supervision(RestartSection(max=0), workers=1).handle(died(ProcessSlot(role, 0)), 0.0)
-    assert [type(action) for action in actions] == [GiveUp, FailRun]
+    assert [type(action) for action in actions] == [StopRestarting, FailRun]
 
 
 def test_the_run_fails_with_its_last_worker_and_not_before() -> None:
     supervision = Supervision(RestartSection(max=0), workers=2)
-    assert supervision.handle(died(WORKER), 0.0) == [GiveUp(WORKER, "why")]
-    assert [type(action) for action in supervision.handle(died(OTHER), 0.0)] == [GiveUp, FailRun]
+    assert supervision.handle(died(WORKER), 0.0) == [StopRestarting(WORKER, "why")]
+    assert [type(action) for action in supervision.handle(died(OTHER), 0.0)] == [StopRestarting, FailRun]
 
 
 def test_an_evaluator_never_fails_the_run() -> None:
     actions = Supervision(RestartSection(max=0), workers=1).handle(died(EVALUATOR), 0.0)
-    assert actions == [GiveUp(EVALUATOR, "why")]
+    assert actions == [StopRestarting(EVALUATOR, "why")]
 
 
 def test_bad_configuration_is_not_tried_again() -> None:
     actions = Supervision(RESTART, workers=1).handle(died(LEARNER, code=2), 0.0)
-    assert [type(action) for action in actions] == [GiveUp, FailRun]
+    assert [type(action) for action in actions] == [StopRestarting, FailRun]

@@ -10,7 +10,7 @@ from zmqrl.agent.shutdown import Outcome
 from zmqrl.messages import agent
 from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
-from zmqrl.supervision.restarts import Action, FailRun, GiveUp, ProcessSlot, RestartAfter
+from zmqrl.supervision.restarts import Action, FailRun, ProcessSlot, RestartAfter, StopRestarting
 from zmqrl.types import Ledger
 
 SAMPLE_EVERY_S = 5.0
@@ -76,7 +76,7 @@ class ProcessEvents:
         """Report the action of supervision after an exit; a start is reported when it has happened."""
         if isinstance(action, RestartAfter):
             self._send(action.place, agent.Restarting(action.delay_s))
-        elif isinstance(action, GiveUp):
+        elif isinstance(action, StopRestarting):
             self._send(action.place, agent.GaveUp(action.cause))
         elif isinstance(action, FailRun):
             self._output.send(agent.RunFailed(action.cause))

@@ -58,7 +58,7 @@ class RestartAfter:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class StopRestarting:
     """It will not be started again."""
 
     place: ProcessSlot
@@ -72,7 +72,7 @@ class FailRun:
     cause: str
 
 
-Action = Start | RestartAfter | GiveUp | FailRun
+Action = Start | RestartAfter | StopRestarting | FailRun
 
 
 class Supervision:
@@ -121,7 +121,7 @@ class Supervision:
 
     def _give_up(self, event: Died) -> list[Action]:
         self.given_up.add(event.place)
-        actions: list[Action] = [GiveUp(event.place, event.cause)]
+        actions: list[Action] = [StopRestarting(event.place, event.cause)]
         if event.place.role in ("learner", "broker"):
             actions.append(FailRun(f"{event.place} is not restarted: {event.cause}"))
         elif event.place.role == "worker" and self.workers_given_up() >= self._workers:
