@@ -35,11 +35,11 @@ class TrainingFailed(ZmqrlError):
 class HostFailed(ZmqrlError):
     """A host cannot be used: which one, why, and the command that fixes it. Other hosts may continue."""
 
-    def __init__(self, host: str, cause: str, mend: str) -> None:
-        super().__init__(f"{host}: {cause}\n   {mend}")
+    def __init__(self, host: str, cause: str, fix: str) -> None:
+        super().__init__(f"{host}: {cause}\n   {fix}")
         self.host = host
         self.cause = cause
-        self.mend = mend
+        self.fix = fix
 
 
 class UncleanTeardown(ZmqrlError):

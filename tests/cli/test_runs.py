@@ -215,7 +215,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         "recovery": "restart_episode",
         "hosts": [
             {"host": "gpu1", "state": "ready", "workers": 8, "ready": 8, "env_steps_per_s": 6100.0, "last_s": 0.2},
-            {"host": "n07", "state": "lost", "workers": 15, "ready": 0, "cause": "no lease for 34 s\n  mend"},
+            {"host": "n07", "state": "lost", "workers": 15, "ready": 0, "cause": "no lease for 34 s\n  fix"},
         ],
     }
     me = identify(os.getpid())

@@ -38,6 +38,6 @@ def test_a_host_that_refuses(zmqrl: Command) -> None:
     Path("hosts.yaml").write_text(HOSTS)
     ended = zmqrl("setup", "hosts.yaml", "--limit", "cpu")
     assert (ended.code, ended.out) == (2, "")
-    cause, mend = ended.err.splitlines()
+    cause, fix = ended.err.splitlines()
     assert cause.startswith("node1: 127.0.0.1:9")
-    assert mend.startswith("   ")
+    assert fix.startswith("   ")

@@ -91,7 +91,7 @@ def test_a_sound_host_has_nothing() -> None:
 def test_a_host_of_another_kind_is_not_set_up_by_ssh() -> None:
     needs = replace(NEEDS, hosts={**NEEDS.hosts, "node07": HostNeed(False, 6, True, False, "/py", "", by_ssh=False)})
     fault = only(judge(replace(SOUND, **hello(zmqrl="0.0.9")), needs))
-    assert "/py -m pip install zmqrl==0.1.0" in fault.mend and "setup" not in fault.mend
+    assert "/py -m pip install zmqrl==0.1.0" in fault.fix and "setup" not in fault.fix
 
 
 def hello(**changed: str | None) -> dict[str, Any]:
@@ -166,10 +166,10 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
 
 @pytest.mark.parametrize("name", GRAVE)
 def test_what_stands_in_the_way(name: str) -> None:
-    changed, check, cause, mend = GRAVE[name]
+    changed, check, cause, fix = GRAVE[name]
     fault = only(judge(replace(SOUND, **changed), NEEDS))
     assert fault.grave and fault.host == "node07" and fault.check == check
-    assert cause in fault.cause and mend in fault.mend
+    assert cause in fault.cause and fix in fault.fix
 
 
 def test_another_users_run_is_a_warning_on_a_host_that_is_shared() -> None:
@@ -223,7 +223,7 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
 def test_what_is_worth_knowing(name: str) -> None:
     changed, check, cause = MILD[name]
     warning = only(judge(replace(SOUND, **changed), NEEDS))
-    assert not warning.grave and warning.check == check and warning.mend
+    assert not warning.grave and warning.check == check and warning.fix
     assert cause in warning.cause
 
 
@@ -242,9 +242,9 @@ def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch
     )
     found = {fault.check: fault for fault in judge(changed, replace(NEEDS, device="cuda:0")) if fault.grave}
     assert set(found) == {"memory", "store", "ports", "device", "packages"}
-    assert "(arena 600 MB)" in found["memory"].cause and "replay.capacity" in found["memory"].mend
-    assert "by pid 5 (redis) of anna" in found["ports"].cause and "learner.port" in found["ports"].mend
-    assert found["store"].mend.endswith("store.path") and "torch" in found["packages"].cause
+    assert "(arena 600 MB)" in found["memory"].cause and "replay.capacity" in found["memory"].fix
+    assert "by pid 5 (redis) of anna" in found["ports"].cause and "learner.port" in found["ports"].fix
+    assert found["store"].fix.endswith("store.path") and "torch" in found["packages"].cause
 
 
 def test_one_address_of_several_is_enough_and_no_curve_is_no_fault_on_one_machine() -> None:
@@ -290,4 +290,4 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
 def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, check: str, says: str) -> None:
     failure = why_it_ended(code, stderr)
     assert failure.check == check and says in failure.cause
-    assert only(judge(Measurement("node07", failure=failure), NEEDS)).mend
+    assert only(judge(Measurement("node07", failure=failure), NEEDS)).fix

@@ -53,8 +53,8 @@ class Doctor:
         return dict(json.loads(self.out))
 
     def of(self, kind: str, host: str) -> dict[str, str]:
-        """Check to cause and mend, of the `faults` or `warnings` of a host."""
-        return {f["check"]: f"{f['cause']}\n{f['mend']}" for f in self.data[kind] if f["host"] == host}
+        """Check to cause and fix, of the `faults` or `warnings` of a host."""
+        return {f["check"]: f"{f['cause']}\n{f['fix']}" for f in self.data[kind] if f["host"] == host}
 
 
 def doctor(lab: Lab, hosts: Mapping[str, Any], *options: str, **more: Any) -> Doctor:
@@ -191,18 +191,18 @@ WARNINGS = {
 
 @pytest.mark.parametrize("host", FAULTS)
 def test_each_fault_is_named_with_its_mend(seen: Doctor, host: str) -> None:
-    check, cause, mend = FAULTS[host]
+    check, cause, fix = FAULTS[host]
     assert seen.code == 2
     found = seen.of("faults", host)
     assert set(found) == {check}
-    assert cause in found[check] and mend in found[check].partition("\n")[2], found
+    assert cause in found[check] and fix in found[check].partition("\n")[2], found
 
 
 @pytest.mark.parametrize("host", WARNINGS)
 def test_what_a_run_survives_is_a_warning(seen: Doctor, host: str) -> None:
-    check, cause, mend = WARNINGS[host]
+    check, cause, fix = WARNINGS[host]
     found = seen.of("warnings", host)
-    assert cause in found[check] and mend in found[check], found
+    assert cause in found[check] and fix in found[check], found
 
 
 def test_whose_run_it_is_says_the_kernel_not_the_file(seen: Doctor) -> None:

@@ -93,7 +93,7 @@ def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection,
 def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: Pack) -> None:
     with pytest.raises(HostFailed, match=r"could not be unpacked below /proc/none: ") as failed:
         deliver(connection, code, "/proc/none")
-    assert failed.value.mend.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.mend
+    assert failed.value.fix.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.fix
 
 
 @pytest.mark.timeout(400)

@@ -166,7 +166,7 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
 
 @pytest.mark.parametrize(("event", "data", "state", "words"), [
     ("unreachable", {"cause": "port 3 is shut"}, "failed", ("port 3 is shut", "tunnel: true")),
-    ("host_failed", {"cause": "no route", "mend": "plug it in"}, "failed", ("no route", "plug it in")),
+    ("host_failed", {"cause": "no route", "fix": "plug it in"}, "failed", ("no route", "plug it in")),
     ("lease_lost", {"source": "broker"}, "lost", ("no broker heartbeat for limits.host_lease_s (60 s)",)),
 ])  # fmt: skip
 def test_a_lost_host_is_told_once_and_with_its_cause(
@@ -369,7 +369,7 @@ def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
     assert links.links.nobody() is None
-    links.tell("b", "host_failed", cause="no route", mend="plug it in")
+    links.tell("b", "host_failed", cause="no route", fix="plug it in")
     assert links.links.nobody() == "no usable host left\nb: no route"
 
 

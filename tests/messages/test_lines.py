@@ -170,7 +170,7 @@ def report(**fields: Any) -> str:
     ('{"event": 3}', "unknown event"),
     ('{"event": "ready"}', "unknown event"),
     ('{"event": "agent_exit", "code": 0}', "unknown event"),
-    ('{"event": "host_failed", "cause": "c", "mend": "m"}', "unknown event"),
+    ('{"event": "host_failed", "cause": "c", "fix": "m"}', "unknown event"),
     ('{"event": "warning", "text": "t", "more": 1}', "fields"),
     ('{"event": "warning", "text": 7}', "value"),
     (report(event="dance"), "unknown event"),

@@ -91,7 +91,7 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: 
 def test_a_handshake_that_is_none_is_the_hosts_failure(heard: Heard, handshake: str) -> None:
     failed, end = heard([SENTINEL + handshake])
     assert isinstance(failed.event, HostUnusable) and isinstance(end.event, AgentExited)
-    assert "is not a handshake" in failed.event.cause and failed.event.mend
+    assert "is not a handshake" in failed.event.cause and failed.event.fix
 
 
 def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path) -> None:

@@ -192,21 +192,21 @@ def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods
 
 
 @pytest.mark.parametrize(
-    ("script", "cause", "mend"),
+    ("script", "cause", "fix"),
     [
         ("exit 1", "no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python", "apt install python3"),
         ('echo "Python 3.8.1"; exit 1', ", found Python 3.8.1", "set hosts.node7.python"),
         ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "no answer from setup: exit code 3", "ssh node7 sh -c true"),
     ],
 )  # fmt: skip
-def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: str, cause: str, mend: str) -> None:
+def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: str, cause: str, fix: str) -> None:
     python = shell.home.parent / "programs" / "python3"
     python.unlink()
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     message = refused(shell, goods)
     assert cause in message
-    assert mend in message
+    assert fix in message
     assert os.listdir(shell.home) == []
 
 

@@ -49,7 +49,7 @@ def refused(target: Target, ssh: SshSection = SSH) -> HostFailed:
     with pytest.raises(HostFailed) as caught:
         Connection.open(target, ssh).close()
     assert time.monotonic() - start < AT_ONCE_S
-    assert str(caught.value) == f"{target.host}: {caught.value.cause}\n   {caught.value.mend}"
+    assert str(caught.value) == f"{target.host}: {caught.value.cause}\n   {caught.value.fix}"
     return caught.value
 
 
@@ -62,13 +62,13 @@ def make_key(path: Path, passphrase: str = "") -> str:
 def test_a_name_that_nobody_knows(lab: Lab) -> None:
     error = refused(target_of(lab, 1, hostname="no-such-host.invalid"))
     assert "unknown host name 'no-such-host.invalid'" in error.cause
-    assert "getent hosts no-such-host.invalid" in error.mend and "hosts.h1.ssh" in error.mend
+    assert "getent hosts no-such-host.invalid" in error.fix and "hosts.h1.ssh" in error.fix
 
 
 def test_a_port_where_nothing_listens(lab: Lab) -> None:
     error = refused(target_of(lab, 1, port=9))
     assert "refused the connection" in error.cause and ":9" in error.cause
-    assert "hosts.h1.port" in error.mend
+    assert "hosts.h1.port" in error.fix
 
 
 def test_a_host_that_is_silent(own_lab: Lab) -> None:
@@ -79,7 +79,7 @@ def test_a_host_that_is_silent(own_lab: Lab) -> None:
     own_lab.link(1, False)
     error = refused(target_of(own_lab, 1), SshSection(connect_timeout_s=0.5))
     assert f"no answer from {own_lab.hosts[1].address}:22 within 0.5 s" in error.cause
-    assert "ping" in error.mend
+    assert "ping" in error.fix
 
 
 def test_a_listener_that_says_nothing(lab: Lab) -> None:
@@ -97,7 +97,7 @@ def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPat
         error = refused(target_of(lab, 1, hostname="127.0.0.1", port=shy.getsockname()[1]))
         server.join(WAIT_S)
     assert "before the SSH banner (3 attempts)" in error.cause
-    assert "MaxStartups" in error.mend
+    assert "MaxStartups" in error.fix
 
 
 def test_a_listener_that_is_no_sshd(lab: Lab) -> None:
@@ -125,7 +125,7 @@ def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab, tmp_path:
     public = lab.hosts[1].folder / "host_key.pub"
     listed = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, timeout=WAIT_S)
     assert "unknown" in error.cause and listed.stdout.split()[1] in error.cause
-    assert "ssh-keygen -lf" in error.mend and "ssh.host_keys=accept-new" in error.mend
+    assert "ssh-keygen -lf" in error.fix and "ssh.host_keys=accept-new" in error.fix
     assert not (tmp_path / "known").exists()
 
 
@@ -146,7 +146,7 @@ def test_a_changed_host_key_is_refused_always(lab: Lab, tmp_path: Path, ssh: Ssh
     error = refused(target_of(lab, 1, known_hosts=(str(known),), new_keys_file=str(known)), ssh)
     assert "host key CHANGED" in error.cause and re.search(FINGERPRINT, error.cause)
     command = f"ssh-keygen -f {known} -R '{lab.hosts[1].known_hosts_name}'"
-    assert command in error.mend
+    assert command in error.fix
     subprocess.run(command, shell=True, check=True, capture_output=True, timeout=WAIT_S)
     assert known.read_text() == ""
 
@@ -171,7 +171,7 @@ def test_a_key_that_is_not_taken(lab: Lab, tmp_path: Path) -> None:
     key = make_key(tmp_path / "id")
     error = refused(target_of(lab, 1, identities=(key,)))
     assert f"login refused for user {target_of(lab, 1).user}; tried {key}" in error.cause
-    assert error.mend.startswith(f"ssh-copy-id -i {key}.pub ") and lab.hosts[1].address in error.mend
+    assert error.fix.startswith(f"ssh-copy-id -i {key}.pub ") and lab.hosts[1].address in error.fix
 
 
 def test_no_more_keys_are_tried_than_sshd_bears(lab: Lab, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_an_identity_that_is_not_there_or_is_no_key(lab: Lab, tmp_path: Path) ->
     missing = str(tmp_path / "missing")
     error = refused(target_of(lab, 1, identities=(missing,)))
     assert f"no usable key for user {target_of(lab, 1).user}: {missing} (no such file)" in error.cause
-    assert f"ssh-keygen -t ed25519 -f {missing} && ssh-copy-id" in error.mend
+    assert f"ssh-keygen -t ed25519 -f {missing} && ssh-copy-id" in error.fix
     (tmp_path / "junk").write_text("no key")
     assert "junk (not a private key" in refused(target_of(lab, 1, identities=(str(tmp_path / "junk"),))).cause
     assert "(cannot be read: Is a directory)" in refused(target_of(lab, 1, identities=(str(tmp_path),))).cause
@@ -210,7 +210,7 @@ def test_a_key_with_a_passphrase_needs_an_agent_and_works_with_one(lab: Lab, tmp
     target = target_of(lab, 1, identities=(str(locked),), agent=place)
     error = refused(target)
     assert "has a passphrase, and no SSH agent holds it" in error.cause and "agent (no answer" in error.cause
-    assert f"ssh-add {locked}" in error.mend
+    assert f"ssh-add {locked}" in error.fix
     with subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL) as agent:
         until(lambda: Path(place).exists())
         environment = {**os.environ, "SSH_AUTH_SOCK": place}
@@ -245,7 +245,7 @@ def test_a_failing_jump_host_is_named_as_such(lab: Lab, tmp_path: Path) -> None:
 def test_a_host_that_its_jump_host_does_not_reach(lab: Lab) -> None:
     error = refused(target_of(lab, 1, port=9, jump=target_of(lab, 0, host="gate")))
     assert "jump host gate cannot connect to" in error.cause
-    assert re.search(r"ssh .*nc -vz \S+ 9", error.mend)
+    assert re.search(r"ssh .*nc -vz \S+ 9", error.fix)
     until(lambda: not sessions(lab.hosts[0]))
 
 
@@ -253,7 +253,7 @@ def test_a_host_behind_a_jump_host_has_its_own_key_checked(lab: Lab, tmp_path: P
     unknown = target_of(lab, 1, known_hosts=(str(tmp_path / "none"),), jump=target_of(lab, 0, host="gate"))
     error = refused(unknown)
     assert error.cause.startswith("unknown host key")
-    assert "ssh -J " in error.mend or " -J " in error.mend
+    assert "ssh -J " in error.fix or " -J " in error.fix
     until(lambda: not sessions(lab.hosts[0]))
 
 

@@ -140,9 +140,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("host", FAULTS)
 def test_each_host_is_named_with_the_cause_and_what_mends_it(said: Mapping[str, str], host: str) -> None:
-    cause, mend = FAULTS[host]
+    cause, fix = FAULTS[host]
     assert cause in said.get(host, ""), dict(said)
-    assert mend in said[host]
+    assert fix in said[host]
 
 
 def test_no_host_is_named_without_a_fault(said: Mapping[str, str]) -> None:

@@ -142,7 +142,7 @@ class CheckUp:
         if isinstance(event, _NotOpened):
             raise event.error
         if isinstance(event, HostFailed):
-            self._send(self._examination.fail(host, Failure("ssh", event.cause, event.mend)))
+            self._send(self._examination.fail(host, Failure("ssh", event.cause, event.fix)))
         elif isinstance(event, _Opened):
             self._begin(host, event.link)
         elif isinstance(event, _Ended):
@@ -172,7 +172,7 @@ class CheckUp:
                 link.send(self._carried(link, order))
                 self._late_at[host] = time.monotonic() + self._answer_s
             except HostFailed as error:
-                self._send(self._examination.fail(host, Failure("ssh", error.cause, error.mend)))
+                self._send(self._examination.fail(host, Failure("ssh", error.cause, error.fix)))
 
     def _carried(self, link: Link, order: Order) -> Order:
         if not isinstance(order, Reach):

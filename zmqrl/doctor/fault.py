@@ -14,13 +14,13 @@ class Fault:
     """Name of the check."""
     cause: str
     """What is wrong, with the value found."""
-    mend: str
+    fix: str
     """A command, or a setting."""
     grave: bool = True
     """It prevents a launch; else it is a warning."""
 
     def __str__(self) -> str:
-        return f"{self.host}: {self.check}: {self.cause}\n   {self.mend}"
+        return f"{self.host}: {self.check}: {self.cause}\n   {self.fix}"
 
 
 class Complaints:
@@ -30,10 +30,10 @@ class Complaints:
         self._host = host
         self.found: list[Fault] = []
 
-    def fault(self, check: str, cause: str, mend: str) -> None:
+    def fault(self, check: str, cause: str, fix: str) -> None:
         """A fault prevents a launch."""
-        self.found.append(Fault(self._host, check, cause, mend))
+        self.found.append(Fault(self._host, check, cause, fix))
 
-    def warning(self, check: str, cause: str, mend: str) -> None:
+    def warning(self, check: str, cause: str, fix: str) -> None:
         """Something is worth knowing."""
-        self.found.append(Fault(self._host, check, cause, mend, grave=False))
+        self.found.append(Fault(self._host, check, cause, fix, grave=False))

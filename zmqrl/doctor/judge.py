@@ -38,6 +38,6 @@ def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fau
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
     if needs.refusal is not None:
-        mend = "`zmqrl launch` reports the same error; fix it on this machine"
-        found.append(Fault("launcher", "configuration", needs.refusal, mend))
+        fix = "`zmqrl launch` reports the same error; fix it on this machine"
+        found.append(Fault("launcher", "configuration", needs.refusal, fix))
     return sorted(found, key=lambda fault: not fault.grave)

@@ -19,8 +19,8 @@ def judge_ports(case: Case) -> None:
     """Ports of the learner's host that cannot be bound, or cannot be reached from this host."""
     listening, reached = case.measured.listening, case.measured.reached
     if listening is not None and listening.error is not None:
-        mend = "stop the process on that port, or set another learner.port (auto: free ports)"
-        case.complaints.fault("ports", f"cannot listen: {listening.error}", mend)
+        fix = "stop the process on that port, or set another learner.port (auto: free ports)"
+        case.complaints.fault("ports", f"cannot listen: {listening.error}", fix)
     if reached is None:
         return
     if not reached.answers:
@@ -89,8 +89,8 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
             found.append(Fault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
         elif env.repeats and model.repeats and env.digest != model.digest and MODES[needs.mode].deterministic:
             cause = f"results differ from {needs.learner} with the same seed and actions"
-            mend = f"use the same CPU type and the same versions: {_setup(host, needs)}"
-            found.append(Fault(host, "env", cause, mend, grave=False))
+            fix = f"use the same CPU type and the same versions: {_setup(host, needs)}"
+            found.append(Fault(host, "env", cause, fix, grave=False))
     return found
 
 

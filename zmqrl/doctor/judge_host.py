@@ -30,10 +30,10 @@ def judge_failure(case: Case) -> None:
         "answer": f"possible causes: file server, memory; check: {case.there('uptime; df; dmesg | tail')}",
     }
     check = "connection" if failure.check == "ssh" and not case.need.by_ssh else failure.check
-    mend = failure.mend or mends[failure.check]
+    fix = failure.fix or mends[failure.check]
     if failure.cause.startswith(UNKNOWN_KEY):
-        mend += f"\n   or, after comparing the key: {case.again('doctor')} --accept-new-hosts"
-    case.complaints.fault(check, failure.cause, mend)
+        fix += f"\n   or, after comparing the key: {case.again('doctor')} --accept-new-hosts"
+    case.complaints.fault(check, failure.cause, fix)
 
 
 def judge_versions(case: Case) -> None:
@@ -48,12 +48,12 @@ def judge_versions(case: Case) -> None:
         case.complaints.fault("packages", cause, f"install them there: {case.install()}")
     refused = versions.refusals(here, there)
     if refused:
-        mend = f"install this version there: {case.install()}"
-        case.complaints.fault("versions", "; ".join(refused), mend)
+        fix = f"install this version there: {case.install()}"
+        case.complaints.fault("versions", "; ".join(refused), fix)
     processor = versions.processor_refusal(there.get("machine"), case.needs.mode)
     if processor is not None and (case.need.learner or case.need.workers != 0):
-        mend = f"exclude it: set hosts.{case.host}.workers: 0, learner.host to another, or run.mode: single"
-        case.complaints.fault("processor", processor, mend)
+        fix = f"exclude it: set hosts.{case.host}.workers: 0, learner.host to another, or run.mode: single"
+        case.complaints.fault("processor", processor, fix)
     differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
     if differing:
         case.complaints.warning("versions", "; ".join(differing), f"install the same versions: {case.install()}")
@@ -70,9 +70,9 @@ def judge_memory(case: Case) -> None:
     if need_mb > there_mb:
         what = f"{workers} workers" + (" and the learner" if case.need.learner else "")
         arena = f" (arena {case.needs.arena_mb:.0f} MB)" if case.need.learner and case.needs.arena_mb else ""
-        mend = f"lower hosts.{case.host}.workers" + (" or replay.capacity" if case.need.learner else "")
+        fix = f"lower hosts.{case.host}.workers" + (" or replay.capacity" if case.need.learner else "")
         cause = f"{there_mb:.0f} MB are available, {what} need about {need_mb:.0f} MB{arena}"
-        case.complaints.fault("memory", cause, mend)
+        case.complaints.fault("memory", cause, fix)
 
 
 def judge_processors(case: Case) -> None:
@@ -108,13 +108,13 @@ def judge_folders(case: Case) -> None:
         if folder is None or (check == "store" and not case.need.learner):
             continue
         free_mb = folder.free_bytes / MB
-        mend = f"free space ({case.there(f'df -h {folder.there}')}), or set another directory: {key}"
+        fix = f"free space ({case.there(f'df -h {folder.there}')}), or set another directory: {key}"
         if folder.error is not None:
-            case.complaints.fault(check, f"{folder.path} cannot be written: {folder.error}", mend)
+            case.complaints.fault(check, f"{folder.path} cannot be written: {folder.error}", fix)
         elif free_mb < LEAST_FREE_MB:
-            case.complaints.fault(check, f"{folder.path} has {free_mb:.0f} MB left", mend)
+            case.complaints.fault(check, f"{folder.path} has {free_mb:.0f} MB left", fix)
         elif free_mb < LITTLE_FREE_MB:
-            case.complaints.warning(check, f"{folder.path} has {free_mb:.0f} MB left", mend)
+            case.complaints.warning(check, f"{folder.path} has {free_mb:.0f} MB left", fix)
 
 
 def judge_clock(case: Case) -> None:
@@ -124,11 +124,11 @@ def judge_clock(case: Case) -> None:
         return
     direction = "ahead of" if clock.skew_s > 0 else "behind"
     cause = f"{span(abs(clock.skew_s))} {direction} this machine (+- {clock.round_trip_s * 500:.0f} ms)"
-    mend = f"on that host, as root: {case.there('timedatectl set-ntp true')}"
+    fix = f"on that host, as root: {case.there('timedatectl set-ntp true')}"
     if case.need.learner and abs(clock.skew_s) > SKEW_REFUSED_S:
-        case.complaints.fault("clock", f"{cause}: run.max_wall_s uses the learner's clock", mend)
+        case.complaints.fault("clock", f"{cause}: run.max_wall_s uses the learner's clock", fix)
     else:
-        case.complaints.warning("clock", f"{cause}: times in logs and files will not match", mend)
+        case.complaints.warning("clock", f"{cause}: times in logs and files will not match", fix)
 
 
 def judge_locks(case: Case) -> None:
@@ -136,12 +136,12 @@ def judge_locks(case: Case) -> None:
     locks = case.measured.locks
     for lock in locks.held if locks is not None else ():
         if lock.own:
-            mend = f"stop it: zmqrl down {lock.run_id}; or wait"
-            case.complaints.warning("lock", f"another run of yours is active on this host: {_run(lock)}", mend)
+            fix = f"stop it: zmqrl down {lock.run_id}; or wait"
+            case.complaints.warning("lock", f"another run of yours is active on this host: {_run(lock)}", fix)
         else:
-            mend = "exclude the host with --limit, or ask its user; zmqrl does not stop it"
+            fix = "exclude the host with --limit, or ask its user; zmqrl does not stop it"
             complain = case.complaints.fault if case.need.neighbours == "refused" else case.complaints.warning
-            complain("lock", f"busy: {_run(lock)} of user {lock.user}", mend)
+            complain("lock", f"busy: {_run(lock)} of user {lock.user}", fix)
 
 
 def _run(lock: Lock) -> str:
@@ -153,13 +153,13 @@ def judge_curve(case: Case) -> None:
     curve = case.measured.curve
     if curve is None or not case.needs.curve:
         return
-    mend = f"install a pyzmq wheel there: {case.there(f'{case.need.python} -m pip install --force-reinstall pyzmq')}"
+    fix = f"install a pyzmq wheel there: {case.there(f'{case.need.python} -m pip install --force-reinstall pyzmq')}"
     if not curve.has:
-        case.complaints.fault("CURVE", "the host's libzmq was built without encryption", mend)
+        case.complaints.fault("CURVE", "the host's libzmq was built without encryption", fix)
     elif curve.mb_per_s is None:
         case.complaints.fault("CURVE", "no answer in the self test over 127.0.0.1", "check it: ip link show lo")
     elif curve.mb_per_s < LITTLE_CURVE_MB_PER_S and not _is_busy(case):
-        case.complaints.warning("CURVE", f"{curve.mb_per_s:.0f} MB/s, less than 1 Gbit/s Ethernet", mend)
+        case.complaints.warning("CURVE", f"{curve.mb_per_s:.0f} MB/s, less than 1 Gbit/s Ethernet", fix)
 
 
 def judge_env(case: Case) -> None:
@@ -168,18 +168,18 @@ def judge_env(case: Case) -> None:
     if env is None:
         return
     if env.error is not None:
-        mend = f"fix it there ({case.install()}), or send your own modules with code.sync: [./my_envs]"
-        case.complaints.fault("env", env.error, mend)
+        fix = f"fix it there ({case.install()}), or send your own modules with code.sync: [./my_envs]"
+        case.complaints.fault("env", env.error, fix)
         return
     if env.stage != "done":
-        mend = "no action required for a slow env; otherwise check whether it hangs there"
-        case.complaints.warning("env", f"check not completed: {env.stage}", mend)
+        fix = "no action required for a slow env; otherwise check whether it hangs there"
+        case.complaints.warning("env", f"check not completed: {env.stage}", fix)
     if env.repeats is False:
         cause = f"{env.differing} gave other results with the same seed and actions: restarts are not bitwise identical"
         case.complaints.warning("env", cause, "let reset(seed=...) restore all state of the env")
     if env.checker:
-        mend = "see gymnasium.utils.env_checker.check_env(env)"
-        case.complaints.warning("env checker", env.checker, mend)
+        fix = "see gymnasium.utils.env_checker.check_env(env)"
+        case.complaints.warning("env checker", env.checker, fix)
 
 
 def span(seconds: float) -> str:

@@ -14,7 +14,7 @@ class Failure:
     check: str
     """ssh, python, zmqrl, packages, probe or answer."""
     cause: str
-    mend: str = ""
+    fix: str = ""
     """Empty: what fixes this kind."""
 
 

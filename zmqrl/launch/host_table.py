@@ -60,7 +60,7 @@ class Loss:
 
     host: str
     cause: str
-    mend: str = ""
+    fix: str = ""
 
 
 class HostTable:
@@ -178,13 +178,13 @@ class HostTable:
 
     @_take.register
     def _on_unreachable(self, message: agent.Unreachable, row: HostRow, event: HostEvent) -> Loss | None:
-        mend = "open that port there, set learner.address, or set `tunnel: true` for this host"
+        fix = "open that port there, set learner.address, or set `tunnel: true` for this host"
         cause = f"cannot connect to the learner's host: {message.cause}"
-        return self._lose(row, "failed", Loss(row.host, cause, mend))
+        return self._lose(row, "failed", Loss(row.host, cause, fix))
 
     @_take.register
     def _on_host_failed(self, message: agent.HostUnusable, row: HostRow, event: HostEvent) -> Loss | None:
-        return self._lose(row, "failed", Loss(row.host, message.cause, message.mend))
+        return self._lose(row, "failed", Loss(row.host, message.cause, message.fix))
 
     @_take.register
     def _on_lease_lost(self, message: agent.LeaseLost, row: HostRow, event: HostEvent) -> Loss | None:

@@ -195,7 +195,7 @@ def _look_at_old_host(plan: RunPlan) -> list[str]:
     try:
         kind.bring_left(options, run, host, info.run_id, Path(plan.run_dir) / "checkpoints")
     except HostFailed as error:
-        return [f"{host}, the previous learner's host, is unreachable: {error.cause} ({error.mend})"]
+        return [f"{host}, the previous learner's host, is unreachable: {error.cause} ({error.fix})"]
     except OSError as error:
         raise ConfigError(f"{plan.run_dir}: checkpoints of {host} cannot be written there: {error.strerror}") from error
     return []

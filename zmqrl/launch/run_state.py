@@ -315,8 +315,8 @@ class RunState:
     def _on_joined(self, message: agent.Joined, event: HostEvent) -> None:
         if is_shared(self.plan.config.store) and not message.store:
             cause = f"the store {self.plan.store_path} is not shared with the learner's host"
-            mend = "the broker sends the weights instead; mount it there for direct reads"
-            self.problems.append(Problem(event.host, cause, mend))
+            fix = "the broker sends the weights instead; mount it there for direct reads"
+            self.problems.append(Problem(event.host, cause, fix))
 
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
@@ -380,7 +380,7 @@ class RunState:
         others = "no host with workers remains"
         if self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
-        done = f"{loss.mend}; {others}" if loss.mend else others
+        done = f"{loss.fix}; {others}" if loss.fix else others
         self.problems.append(Problem(loss.host, loss.cause, done))
 
     @_take.register

@@ -73,7 +73,7 @@ def submit(run_dir: Path, script: str) -> str:
             path.unlink()
             if is_new:
                 run_dir.rmdir()
-        raise ConfigError(f"orchestrator: Slurm rejects the job: {error.cause}\n   {error.mend}") from error
+        raise ConfigError(f"orchestrator: Slurm rejects the job: {error.cause}\n   {error.fix}") from error
 
 
 def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence[str]) -> Iterator[str]:

@@ -570,7 +570,7 @@ class HostUnusable(_Event, frozen=True, tag="host_failed"):
     """
 
     cause: Text
-    mend: Text
+    fix: Text
 
 
 class LinesRefused(_Event, frozen=True, tag="lines_refused"):

@@ -74,8 +74,8 @@ class Agent(ABC):
         here, there = versions(), handshake.versions
         wrong = refusals(here, there)
         if wrong:
-            mend = INSTALL.format(host=self.host)
-            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", mend)
+            fix = INSTALL.format(host=self.host)
+            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", fix)
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
             raise HostFailed(self.host, processor, "exclude it with --limit")
@@ -273,7 +273,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
                 elif introduced and line.startswith("{"):
                     self._take_line(agent, line)
         except HostFailed as error:
-            self.put(agent.host, messages.HostUnusable(error.cause, error.mend))
+            self.put(agent.host, messages.HostUnusable(error.cause, error.fix))
         if agent.told.refused:
             self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
         code = agent.wait(KILL_WAIT_S)
@@ -281,7 +281,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
             return
         why = agent.cut_off() if introduced else agent.silent_end(code)
         if why is not None:
-            self.put(agent.host, messages.HostUnusable(why.cause, why.mend))
+            self.put(agent.host, messages.HostUnusable(why.cause, why.fix))
         self.put(agent.host, messages.AgentExited(code, introduced))
 
     def _take_line(self, agent: Agent, line: str) -> None:
@@ -319,8 +319,8 @@ def _handshake(host: str, line: str) -> messages.Handshake:
     try:
         return handshake(line)
     except WireError as error:
-        mend = INSTALL.format(host=host)
-        raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", mend) from error
+        fix = INSTALL.format(host=host)
+        raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", fix) from error
 
 
 def in_parallel(calls: Sequence[Any]) -> list[Any]:

@@ -62,7 +62,7 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
             try:
                 self.adopt(LocalAgent(boot, self.warn) if host == LOCAL else self.agent(boot))
             except HostFailed as error:
-                self.put(host, HostUnusable(error.cause, error.mend))
+                self.put(host, HostUnusable(error.cause, error.fix))
 
     @classmethod
     def shells(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell | HostFailed]]:

@@ -99,10 +99,10 @@ class SlurmAgent(PipedAgent):
 
     def cut_off(self) -> HostFailed | None:
         found = _ENDED_BY_SLURM.search(self._reported())
-        mend = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"
+        fix = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"
         if self.host == self.boot.plan.config.learner.host:
-            mend = "the learner was there: resume the run"
-        return None if found is None else HostFailed(self.host, f"Slurm: {found[1]}", mend)
+            fix = "the learner was there: resume the run"
+        return None if found is None else HostFailed(self.host, f"Slurm: {found[1]}", fix)
 
     def kill(self) -> None:
         """`srun` ends its job on SIGTERM, also one that is pending."""
@@ -141,7 +141,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 _check_gres(config.gres, plan)
                 self._check_accepted()
         except HostFailed as error:
-            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
+            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.fix}") from error
 
     @property
     def job(self) -> str | None:
@@ -163,7 +163,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 words = " ".join(self._step(host)[1:])
                 raise ConfigError(
                     f"orchestrator: Slurm rejects the job of {host}: {error.cause}\n"
-                    f"   its options: {words}\n   {error.mend}"
+                    f"   its options: {words}\n   {error.fix}"
                 ) from error
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
@@ -268,10 +268,10 @@ class SlurmOrchestrator(PipedOrchestrator):
         try:
             prefixes = cls._prefixes(config, run, hosts)
         except HostFailed as error:
-            yield from ((host, HostFailed(host, error.cause, error.mend)) for host in hosts)
+            yield from ((host, HostFailed(host, error.cause, error.fix)) for host in hosts)
         except ConfigError as error:
-            mend = "run this command outside of the allocation, or in a larger one"
-            yield from ((host, HostFailed(host, str(error), mend)) for host in hosts)
+            fix = "run this command outside of the allocation, or in a larger one"
+            yield from ((host, HostFailed(host, str(error), fix)) for host in hosts)
         else:
             yield from ((host, PipedShell(host, prefixes[host])) for host in hosts)
 
@@ -289,7 +289,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 return {host: allocation.nodes[found[host] or ""] for host in hosts if host in found}
             known = slurm_commands.physical_cores()
         except HostFailed as error:
-            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.mend}") from error
+            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.fix}") from error
         if config.cpus_per_task is not None:
             known = dict.fromkeys(hosts, config.cpus_per_task)
         unknown = next((host for host in hosts if host not in known), None)
@@ -314,7 +314,7 @@ class SlurmOrchestrator(PipedOrchestrator):
             try:
                 left = {host: set(listing.ids(host, name)) for host, name in names.items()}
             except HostFailed as error:
-                yield from ((host, HostFailed(host, error.cause, error.mend)) for host in hosts)
+                yield from ((host, HostFailed(host, error.cause, error.fix)) for host in hosts)
                 return
             now = time.monotonic()
             for host, ids in left.items():

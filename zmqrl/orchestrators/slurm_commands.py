@@ -35,11 +35,11 @@ def slurm(host: str, *command: str) -> str:
             command, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError as error:
-        mend = "run zmqrl on a machine that has the commands of Slurm, such as a login node"
-        raise HostFailed(host, f"{command[0]} was not found", mend) from error
+        fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"
+        raise HostFailed(host, f"{command[0]} was not found", fix) from error
     except subprocess.TimeoutExpired as error:
-        mend = "check the controller: scontrol ping"
-        raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", mend) from error
+        fix = "check the controller: scontrol ping"
+        raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", fix) from error
     if done.returncode != 0:
         cause = own_words(done.stderr) or f"{command[0]} ended with exit code {done.returncode}"
         raise HostFailed(host, cause, "`sinfo` and `scontrol show partition` list what there is")
@@ -75,7 +75,7 @@ class Allocation:
         try:
             nodes = slurm("slurm", "scontrol", "show", "hostnames", listed).split()
         except HostFailed as error:
-            raise ConfigError(f"{NODES}: {listed!r}: {error.cause}\n   {error.mend}") from error
+            raise ConfigError(f"{NODES}: {listed!r}: {error.cause}\n   {error.fix}") from error
         return cls(job, dict(zip(nodes, cpus_of(environ.get(CPUS, ""), len(nodes)), strict=True)))
 
 
@@ -105,7 +105,7 @@ class Listing:
             if time.monotonic() > self._until:
                 self._ask(host)
             if isinstance(self._answer, HostFailed):
-                raise HostFailed(host, self._answer.cause, self._answer.mend) from self._answer
+                raise HostFailed(host, self._answer.cause, self._answer.fix) from self._answer
             return self._answer.get(name, ())
 
     def _ask(self, host: str) -> None:

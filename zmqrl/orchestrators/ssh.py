@@ -65,8 +65,8 @@ class SshAgent(Agent):
         if any("No module named" in line and "zmqrl" in line for line in said):
             return HostFailed(self.host, f"zmqrl is not installed in {python}", setup)
         if any("No space left" in line for line in said):
-            mend = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
-            return HostFailed(self.host, f"No space left on device for {self.section.workdir}", mend)
+            fix = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
+            return HostFailed(self.host, f"No space left on device for {self.section.workdir}", fix)
         cause = f"the host agent exited with code {code} before its handshake"
         return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"see {self._log}")
 
@@ -159,7 +159,7 @@ class SshOrchestrator(AgentsOrchestrator):
                 self._mirror = Mirror(connection, folder, here, every_s, self.warn)
 
     def _failed(self, error: HostFailed) -> None:
-        self.put(error.host, HostUnusable(error.cause, error.mend))
+        self.put(error.host, HostUnusable(error.cause, error.fix))
 
     def _send_files(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of the run directory, before its agent starts."""
@@ -186,7 +186,7 @@ class SshOrchestrator(AgentsOrchestrator):
             collect(agent.connection, folder, Path(self._plan.store_path))
             remove(agent.connection, self._far_run_dir(agent.boot))
         except HostFailed as error:
-            self.warn(error.host, f"{error.cause}; {error.mend}")
+            self.warn(error.host, f"{error.cause}; {error.fix}")
         except OSError as error:
             self.warn(
                 agent.host, f"the host's checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}"

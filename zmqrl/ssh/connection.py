@@ -152,16 +152,16 @@ class Connection(HostShell):
                 raise
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not self.is_alive():
-                why, mend = "the connection is lost", f"try: {self.target.login_command()} true"
+                why, fix = "the connection is lost", f"try: {self.target.login_command()} true"
             elif isinstance(error, paramiko.ChannelException):
                 why = f"the host's sshd refused a further session ({error}; MaxSessions)"
-                mend = "set MaxSessions 10 in its sshd_config"
+                fix = "set MaxSessions 10 in its sshd_config"
             else:
-                why, mend = (
+                why, fix = (
                     f"the host's sshd refused to run a command ({error})",
                     f"try: {self.target.login_command()} true",
                 )
-            raise HostFailed(self.target.host, why, mend) from error
+            raise HostFailed(self.target.host, why, fix) from error
         return channel
 
 
@@ -262,7 +262,7 @@ def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.
         try:
             gateway = gateways.take(target.jump)
         except HostFailed as error:
-            raise HostFailed(target.host, f"jump host {error.host}: {error.cause}", error.mend) from error
+            raise HostFailed(target.host, f"jump host {error.host}: {error.cause}", error.fix) from error
         undo.callback(gateways.release, target.jump)
         way = ThroughJump(target, gateway, timeout_s)
     elif target.proxy_command is not None:
@@ -294,8 +294,8 @@ def _greet(
             raise HostFailed(target.host, why, f"try manually: {target.proxy_command}") from error
         if isinstance(error.__context__, TimeoutError):
             why = f"{target.address} sent no SSH banner within {timeout_s:g} s"
-            mend = f"possible causes: no sshd, or a hanging sshd; see the output of: {target.login_command()} true"
-            raise HostFailed(target.host, why, mend) from error
+            fix = f"possible causes: no sshd, or a hanging sshd; see the output of: {target.login_command()} true"
+            raise HostFailed(target.host, why, fix) from error
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
             raise _HungUp(str(error) or type(error).__name__) from error
         why = f"{target.address} does not support a common SSH protocol: {error}"

@@ -35,8 +35,8 @@ class Tunnels:
                 port = self._transport.request_port_forward("127.0.0.1", 0, self._arrived)
         except (paramiko.SSHException, EOFError, OSError) as error:
             why = f"the host's sshd refused a reverse tunnel ({error})"
-            mend = f"set AllowTcpForwarding yes in its sshd_config, or hosts.{self._host}.tunnel: false"
-            raise HostFailed(self._host, why, mend) from error
+            fix = f"set AllowTcpForwarding yes in its sshd_config, or hosts.{self._host}.tunnel: false"
+            raise HostFailed(self._host, why, fix) from error
         with self._known:
             self._leads_to[port] = to
             self._known.notify_all()
