@@ -7,7 +7,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from zmqrl.launch.problem_reports import Stillness
+from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.run_state import RunState
 
 
@@ -22,7 +22,7 @@ def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
 
 
 def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     stored(state, 100)
     told = [second for second in range(200) if stillness.look(state, second)]
     assert told == [60]
@@ -32,7 +32,7 @@ def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) 
 
 def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) -> None:
     """The learner counts rows when it uses them; the broker's books have them before."""
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     stored(state, 100)
     told = []
     for second in range(300):
@@ -44,7 +44,7 @@ def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) ->
 
 def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> None:
     """After a death it may have many updates to do before workers are let on."""
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     stored(state, 100)
     for second in range(200):
         stored(state, 100, updates=second)
@@ -53,7 +53,7 @@ def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> Non
 
 
 def test_who_is_away_is_named(state: RunState) -> None:
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     stored(state, 1_500)
     state.handle(host_event("local", "ready", role="worker", index=0))
     state.handle(host_event("local", "started", role="worker", index=1))
@@ -64,7 +64,7 @@ def test_who_is_away_is_named(state: RunState) -> None:
 
 
 def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     stored(state, 1_500)
     worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "cause": "exit code 0"}
     state.handle(host_event("local", "exit", **worker, expected=True))
@@ -75,7 +75,7 @@ def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
 
 
 def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:
-    stillness = Stillness(60.0)
+    stillness = StallDetector(60.0)
     assert not any(stillness.look(state, second) for second in range(100))
     stored(state, 100)
     state.handle(host_event("local", "ended", role="learner", index=0, env_steps=100))

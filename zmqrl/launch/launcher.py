@@ -20,7 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
-from zmqrl.launch.problem_reports import AdvisoryWrites, Stillness, lost_agent
+from zmqrl.launch.problem_reports import AdvisoryWrites, StallDetector, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
@@ -107,7 +107,7 @@ class Launcher:
         self._signals = StopSignals()
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
-        self._stillness = Stillness(plan.config.limits.stalled_after_s)
+        self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._problems_told = 0
         self._too_few = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
@@ -186,7 +186,7 @@ class Launcher:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
             now = time.monotonic()
-            still = self._stillness.look(self._state, now)
+            still = self._stall_detector.look(self._state, now)
             if still is not None:
                 self._state.note(still)
             self._tell_problems(view)

@@ -80,7 +80,7 @@ def tail_since(log: Path, since: float) -> tuple[str, ...]:
         return ()
 
 
-class Stillness:
+class StallDetector:
     """Reports once per pause in which no env step was stored and no update done. Pure."""
 
     def __init__(self, after_s: float) -> None:
