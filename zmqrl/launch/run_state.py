@@ -399,17 +399,17 @@ class RunState:
         role, index = event.process
         return str(Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log")
 
-    def _note(self, event: HostEvent, done_about_it: str, cause: str = "ended") -> None:
+    def _note(self, event: HostEvent, action_taken: str, cause: str = "ended") -> None:
         """`cause`: of a process whose end was not reported."""
         died = self._last_exit.get(event.process)
         if died is None:
-            self.problems.append(Problem(event.where, cause, done_about_it))
+            self.problems.append(Problem(event.where, cause, action_taken))
             return
         self.problems.append(
             Problem(
                 where=event.where,
                 cause=died.cause,
-                done_about_it=done_about_it,
+                action_taken=action_taken,
                 detail=died.detail,
                 log=self._log_of(event),
                 log_tail=tuple(died.log_tail),

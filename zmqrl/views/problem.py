@@ -21,7 +21,7 @@ class Problem:
 
     where: str
     cause: str
-    done_about_it: str
+    action_taken: str
     detail: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
     log_tail: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Problem:
         lines += [f"    {line}" for line in last_words(self.log_tail)]
         if self.log:
             lines.append(f"  log: {self.log}")
-        return "\n".join([*lines, f"  {self.done_about_it}"])
+        return "\n".join([*lines, f"  {self.action_taken}"])
 
 
 def last_words(lines: Sequence[str]) -> list[str]:
