@@ -242,8 +242,8 @@ def test_a_cut_cable_ends_it_only_after_the_silence_that_it_bears(lab: Lab, monk
         pytest.skip(lab.why_not_isolated)
     monkeypatch.setattr("zmqrl.ssh.transport.SILENT_S", 0.5)
     with connected(target_of(lab, 2)) as hasty, connected(target_of(lab, 2)) as patient:
-        hasty.bear(1.0)
-        patient.bear(60.0)
+        hasty.set_keepalive_timeout(1.0)
+        patient.set_keepalive_timeout(60.0)
         lab.link(2, False)
         try:
             for connection in (hasty, patient):

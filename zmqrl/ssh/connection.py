@@ -18,9 +18,9 @@ from zmqrl.ssh.auth import log_in
 from zmqrl.ssh.channel import Channel, finish
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.known_hosts import HostKey, check, known_keys, preferred_kinds
-from zmqrl.ssh.sftp import FarFiles
+from zmqrl.ssh.sftp import RemoteFiles
 from zmqrl.ssh.shell import Finished, HostShell
-from zmqrl.ssh.transport import Direct, Proxied, ThroughJump, Way
+from zmqrl.ssh.transport import Direct, JumpTransport, Proxied, SshTransport
 from zmqrl.ssh.tunnel import Tunnels
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ END_S = 2.0
 class Connection(HostShell):
     """Made by `open`; `run`, `start` and the rest may be called from any thread."""
 
-    def __init__(self, target: Target, transport: paramiko.Transport, way: Way, timeout_s: float) -> None:
+    def __init__(self, target: Target, transport: paramiko.Transport, way: SshTransport, timeout_s: float) -> None:
         self.target = target
         self._accepted: tuple[str, ...] = ()
         self._transport, self._way, self._timeout_s = transport, way, timeout_s
@@ -103,17 +103,17 @@ class Connection(HostShell):
 
     def put(self, content: bytes | Path, path: str, mode: int = 0o600) -> None:
         """Write a remote file, at once and with that mode; its folders are made."""
-        with FarFiles(self.target.host, self._transport) as files:
+        with RemoteFiles(self.target.host, self._transport) as files:
             files.put(content, path, mode)
 
     def get(self, path: str, target: Path) -> None:
         """Copy a remote file to here."""
-        with FarFiles(self.target.host, self._transport) as files:
+        with RemoteFiles(self.target.host, self._transport) as files:
             files.get(path, target)
 
     def remove_tree(self, path: str) -> None:
         """Remove a remote folder and all in it."""
-        with FarFiles(self.target.host, self._transport) as files:
+        with RemoteFiles(self.target.host, self._transport) as files:
             files.remove_tree(path)
 
     def forward_back(self, to: tuple[str, int]) -> int:
@@ -124,11 +124,11 @@ class Connection(HostShell):
         """Whether the connection holds, as far as the kernel and the remote sshd have reported."""
         return self._transport.is_active()
 
-    def bear(self, silence_s: float) -> None:
+    def set_keepalive_timeout(self, silence_s: float) -> None:
         """Live through a cut cable of so long; without this a silent peer is soon taken for dead."""
-        self._way.bear(silence_s)
+        self._way.set_keepalive_timeout(silence_s)
         if self._gateways is not None and self.target.jump is not None:
-            self._gateways.bear(self.target.jump, silence_s)
+            self._gateways.set_keepalive_timeout(self.target.jump, silence_s)
 
     def close(self) -> None:
         """End the connection and its share of a jump host; bounded. Far processes end only by their stdin's end."""
@@ -191,11 +191,11 @@ class Gateways:
             self._users[jump] = self._users.get(jump, 0) + 1
             return held._transport
 
-    def bear(self, jump: Target, silence_s: float) -> None:
-        """As `Connection.bear`."""
+    def set_keepalive_timeout(self, jump: Target, silence_s: float) -> None:
+        """As `Connection.set_keepalive_timeout`."""
         held = self._open.get(jump)
         if held is not None:
-            held.bear(silence_s)
+            held.set_keepalive_timeout(silence_s)
 
     def release(self, jump: Target) -> None:
         """One user less; the last one's release ends the connection."""
@@ -256,15 +256,15 @@ class _HungUp(Exception):
     """The remote side closed the connection before the SSH banner: retried."""
 
 
-def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.ExitStack) -> Way:
-    way: Way
+def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.ExitStack) -> SshTransport:
+    way: SshTransport
     if target.jump is not None:
         try:
             gateway = gateways.take(target.jump)
         except HostFailed as error:
             raise HostFailed(target.host, f"jump host {error.host}: {error.cause}", error.fix) from error
         undo.callback(gateways.release, target.jump)
-        way = ThroughJump(target, gateway, timeout_s)
+        way = JumpTransport(target, gateway, timeout_s)
     elif target.proxy_command is not None:
         way = Proxied(target.proxy_command)
     else:
@@ -274,7 +274,7 @@ def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.
 
 
 def _greet(
-    target: Target, ssh: SshSection, way: Way, timeout_s: float, undo: contextlib.ExitStack
+    target: Target, ssh: SshSection, way: SshTransport, timeout_s: float, undo: contextlib.ExitStack
 ) -> tuple[paramiko.Transport, tuple[str, ...]]:
     """The ssh session, with the host's key checked."""
     import paramiko

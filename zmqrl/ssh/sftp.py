@@ -19,8 +19,8 @@ ANSWER_S = 30.0
 CHUNK = 1 << 20
 
 
-class FarFiles:
-    """One sftp session. Use by `with FarFiles(host, transport) as files`; every failure is a HostFailed."""
+class RemoteFiles:
+    """One sftp session. Use by `with RemoteFiles(host, transport) as files`; every failure is a HostFailed."""
 
     def __init__(self, host: str, transport: paramiko.Transport) -> None:
         self._host = host
@@ -30,7 +30,7 @@ class FarFiles:
             self._client = client
             client.get_channel().settimeout(ANSWER_S)  # type: ignore[union-attr]
 
-    def __enter__(self) -> FarFiles:
+    def __enter__(self) -> RemoteFiles:
         return self
 
     def __exit__(self, *_: object) -> None:

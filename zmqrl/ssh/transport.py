@@ -20,7 +20,7 @@ SILENT_S = 20.0
 END_S = 2.0
 
 
-class Way(ABC):
+class SshTransport(ABC):
     """What carries an ssh session. `stream` is handed to paramiko; `close` ends the rest, after the session's end."""
 
     stream: socket.socket | paramiko.Channel
@@ -33,12 +33,12 @@ class Way(ABC):
         """What a helper process had to say, for messages."""
         return ""
 
-    def bear(self, silence_s: float) -> None:
+    def set_keepalive_timeout(self, silence_s: float) -> None:
         """Do not take a peer for dead that acknowledges nothing for so long."""
         return
 
 
-class Direct(Way):
+class Direct(SshTransport):
     """A TCP connection of our own."""
 
     stream: socket.socket
@@ -71,14 +71,14 @@ class Direct(Way):
         assert first is not None
         raise _unreachable(target, first, timeout_s) from first
 
-    def bear(self, silence_s: float) -> None:
+    def set_keepalive_timeout(self, silence_s: float) -> None:
         _notice_death(self.stream, max(SILENT_S, silence_s))
 
     def close(self) -> None:
         self.stream.close()
 
 
-class ThroughJump(Way):
+class JumpTransport(SshTransport):
     """A channel of a connection to the host before this one."""
 
     def __init__(self, target: Target, gateway: paramiko.Transport, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ class ThroughJump(Way):
         self.stream.close()
 
 
-class Proxied(Way):
+class Proxied(SshTransport):
     """A command of the user's that carries the bytes on its stdin and stdout."""
 
     def __init__(self, command: str) -> None:
