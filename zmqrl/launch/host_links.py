@@ -146,7 +146,7 @@ class HostLinks:
             self._allowed = AllowList(self._allowed.serial + 1, hosts, tokens)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
-    def nobody(self) -> str | None:
+    def no_hosts_reason(self) -> str | None:
         """Why the run cannot start or continue without further hosts; None while it can."""
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:

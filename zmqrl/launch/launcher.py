@@ -194,7 +194,7 @@ class Launcher:
             self._pass_requests(view, now)
             self._check_start(now)
             self._check_wall_limit(now)
-            nobody = self._links.nobody()
+            nobody = self._links.no_hosts_reason()
             if nobody is not None:
                 self._state.failure = nobody
                 return
