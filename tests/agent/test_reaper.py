@@ -116,15 +116,15 @@ def bystander() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 def test_one_of_two_runs_ends_and_the_other_does_not_notice(
     plan: Callable[[str], RunPlan], begin: Callable[..., Started]
 ) -> None:
-    doomed, other = begin(plan("doomed")), begin(plan("other"))
+    target_run, other = begin(plan("target_run")), begin(plan("other"))
     registered = {entry.run_id for entry in HostLock().entries()}
-    assert {doomed.run_id, other.run_id} <= registered
-    reaped = reap(doomed.run_id, 20.0)
-    assert list(reaped.ended + reaped.killed) == doomed.named()
+    assert {target_run.run_id, other.run_id} <= registered
+    reaped = reap(target_run.run_id, 20.0)
+    assert list(reaped.ended + reaped.killed) == target_run.named()
     assert reaped.left == ()
     assert other.is_whole
-    assert doomed.run_id not in {entry.run_id for entry in HostLock().entries()}
-    assert reap(doomed.run_id) == NOTHING
+    assert target_run.run_id not in {entry.run_id for entry in HostLock().entries()}
+    assert reap(target_run.run_id) == NOTHING
     assert reap(other.run_id, 0.0).left == ()
     assert not await_gone(other.all.values(), 0.0)
 

@@ -113,5 +113,5 @@ class Shutdown:
         if os.getsid(0) != os.getpid():
             return []
         held = {child.identity.pid for child in self._children.values()} | {os.getpid()}
-        strays = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
-        return [f"{self._boot.host}/stray (pid {process.pid})" for process in strays]
+        orphans = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
+        return [f"{self._boot.host}/stray (pid {process.pid})" for process in orphans]

@@ -55,7 +55,7 @@ class HostReport:
         return self.cause is None and not self.reaped.left
 
 
-def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
+def bring_down(target_run: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
     """End the launcher, then what is left on every host; a report per host as it is known, the launcher's first.
 
     With `limit` only on these hosts; the launcher must have ended.
@@ -63,20 +63,20 @@ def bring_down(doomed: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE
     Raises:
         ConfigError: `limit` names no host of the run, or the run continues and would take the host back.
     """
-    config, problem = _config(doomed)
-    hosts = _hosts(doomed, config, limit)
+    config, problem = _config(target_run)
+    hosts = _hosts(target_run, config, limit)
     reports = []
-    if doomed.info is not None and doomed.run_dir is not None and not limit:
-        reports.append(_end_launcher(doomed.run_dir, doomed.info, config))
+    if target_run.info is not None and target_run.run_dir is not None and not limit:
+        reports.append(_end_launcher(target_run.run_dir, target_run.info, config))
         yield reports[0]
     if problem is not None:
         reports.append(HostReport("hosts", cause=problem))
         yield reports[-1]
-    for report in _on_hosts(doomed, config, hosts, grace_s):
+    for report in _on_hosts(target_run, config, hosts, grace_s):
         reports.append(report)
         yield report
-    if doomed.run_dir is not None and not limit and all(report.is_down for report in reports):
-        RunDirectory(doomed.run_dir).mark_ended(time.time())
+    if target_run.run_dir is not None and not limit and all(report.is_down for report in reports):
+        RunDirectory(target_run.run_dir).mark_ended(time.time())
 
 
 def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostReport:
@@ -123,34 +123,34 @@ def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
     return False
 
 
-def _config(doomed: Doomed) -> tuple[Config | None, str | None]:
-    if doomed.run_dir is None:
+def _config(target_run: Doomed) -> tuple[Config | None, str | None]:
+    if target_run.run_dir is None:
         return None, None
     try:
-        return read_config(doomed.run_dir), None
+        return read_config(target_run.run_dir), None
     except ConfigError as error:
         return None, f"{error}: only this machine was checked"
 
 
-def _hosts(doomed: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
+def _hosts(target_run: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
     """Which hosts to check: the run's, and this machine."""
     if not limit:
         known = [] if config is None else [*config.hosts, config.learner.host]
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
         raise ConfigError("--limit: the hosts of this run are unknown on this machine")
-    if doomed.info is not None and doomed.run_dir is not None and is_live(doomed.run_dir, doomed.info):
+    if target_run.info is not None and target_run.run_dir is not None and is_live(target_run.run_dir, target_run.info):
         raise ConfigError(
-            f"run {doomed.run_id} is active and would use the host again: "
-            f"use `zmqrl drain {doomed.run_id} HOST` to remove it from the run"
+            f"run {target_run.run_id} is active and would use the host again: "
+            f"use `zmqrl drain {target_run.run_id} HOST` to remove it from the run"
         )
     nobody = replace(config, learner=replace(config.learner, host=NOBODY))  # or it would stay, named or not
     return [name for name in limited(nobody, limit).hosts if name != NOBODY]
 
 
-def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace_s: float) -> Iterator[HostReport]:
+def _on_hosts(target_run: Doomed, config: Config | None, hosts: Sequence[str], grace_s: float) -> Iterator[HostReport]:
     if LOCAL in hosts:
-        yield _here(doomed, config, grace_s)
+        yield _here(target_run, config, grace_s)
     if config is None:
         return
     far = [host for host in hosts if host != LOCAL]
@@ -166,16 +166,16 @@ def _on_hosts(doomed: Doomed, config: Config | None, hosts: Sequence[str], grace
         except ConfigError as error:
             yield from (HostReport(host, cause=str(error)) for host in reached)
             return
-        for host, found in kind.reap(options, config, reached, doomed.run_id, grace_s):
+        for host, found in kind.reap(options, config, reached, target_run.run_id, grace_s):
             yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=str(found))
 
 
-def _here(doomed: Doomed, config: Config | None, grace_s: float) -> HostReport:
-    info = doomed.info
+def _here(target_run: Doomed, config: Config | None, grace_s: float) -> HostReport:
+    info = target_run.info
     if info is not None and info.host != socket.gethostname():
         if info.job is not None:
             return HostReport(LOCAL)  # it was in the launcher's job
         cause = f"this is {info.host}, not this machine: use `zmqrl down {info.run_id}` there"
         return HostReport(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}
-    return HostReport(LOCAL, reap(doomed.run_id, grace_s, None if alone else LOCAL))
+    return HostReport(LOCAL, reap(target_run.run_id, grace_s, None if alone else LOCAL))
