@@ -124,8 +124,8 @@ class SshOrchestrator(AgentsOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if LOCAL in boots:
             self.adopt(LocalAgent(boots[LOCAL], self.warn))
-        far_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
-        self._connector = threading.Thread(target=self._connect, args=(far_boots,), name="connector", daemon=True)
+        remote_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
+        self._connector = threading.Thread(target=self._connect, args=(remote_boots,), name="connector", daemon=True)
         self._connector.start()
 
     def _connect(self, boots: Mapping[str, Boot]) -> None:

@@ -1,4 +1,4 @@
-"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `far_setup`."""
+"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `remote_setup`."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class _Setup:
 def _script(asked: Mapping[str, Any]) -> str:
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
-    program = Path(__file__).with_name("far_setup.py").read_text(encoding="utf-8")
+    program = Path(__file__).with_name("remote_setup.py").read_text(encoding="utf-8")
     python = "'" + str(asked["python"]).replace("'", "'\\''") + "'"
     return _SCRIPT % {
         "program": program,
