@@ -140,7 +140,7 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _begin(self, boot: Boot, connection: Connection) -> None:
         log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
-        connection.bear(self._plan.config.limits.host_lease_s)
+        connection.set_keepalive_timeout(self._plan.config.limits.host_lease_s)
         for accepted in connection.accepted:
             self.warn(boot.host, accepted)
         try:
