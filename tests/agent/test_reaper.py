@@ -1,4 +1,4 @@
-"""ShutdownPolicy a run on a host without its launcher: real agents, real kills, and bystanders that must live."""
+"""Ending a run on a host without its launcher: real agents, real kills, and bystanders that must live."""
 
 from __future__ import annotations
 
