@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 MODULES: Mapping[str, str] = {
     "zmqrl.agent": "zmqrl.agent.process",
     "zmqrl.broker": "zmqrl.broker.process",
-    "zmqrl.learner": "zmqrl.workers.learner",
-    "zmqrl.worker": "zmqrl.workers.rollout_worker",
-    "zmqrl.evaluator": "zmqrl.workers.evaluator",
+    "zmqrl.learner": "zmqrl.learner.process",
+    "zmqrl.worker": "zmqrl.rollout.worker",
+    "zmqrl.evaluator": "zmqrl.evaluator.process",
 }
 AGENT = "zmqrl.agent"
 PARENT_VARIABLE = "ZMQRL_PARENT"

@@ -12,17 +12,17 @@ from tests.messages.samples import NOTICE
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
+from zmqrl.learner.publishing import save_version
 from zmqrl.messages import agent, bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.types import Version
-from zmqrl.workers.learning import publish
 
 PROGRESS = Progress(1, 2, 3, 10)
 
 
 class Scheduled:
-    """As much of an algorithm as `publish` uses."""
+    """As much of an algorithm as `save_version` uses."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         self.values = values
@@ -40,7 +40,7 @@ def scheduled(values: dict[Any, Any]) -> Algorithm:
     "value", [0.5, 1, True, np.float32(0.5), np.float64(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr
 )
 def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
-    notice = publish(MemoryStore("", 3), Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
+    notice = save_version(MemoryStore("", 3), Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
     assert notice.schedule == {"epsilon": float(value)}
     assert unpack(pack(bus.Announce(notice, None))) == bus.Announce(notice, None)
     assert child_event(line_of(agent.NewVersion(notice))) == agent.NewVersion(notice)
@@ -53,7 +53,7 @@ def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
 def test_what_is_no_finite_number_names_algorithm_key_and_value_and_nothing_is_saved(value: Any) -> None:
     store = MemoryStore("", 3)
     with pytest.raises(ConfigError, match=r"Scheduled\.schedule: epsilon: .*must be a finite number"):
-        publish(store, Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
+        save_version(store, Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
     assert store.newest() is None
 
 

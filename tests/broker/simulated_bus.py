@@ -19,7 +19,7 @@ from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.orders import TakeUp
 from zmqrl.broker.state import BrokerState
-from zmqrl.memory_backends.base import LearnerWord, OpenSegment, Orders, TakenSegment, TakeUpRequest
+from zmqrl.memory_backends.base import LearnerRecord, OpenSegment, Orders, TakenSegment, TakeUpRequest
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import ModeName, Notice, SegmentId, Version
 
@@ -109,7 +109,7 @@ class Learner:
 
     def _publish(self) -> None:
         version = Version(self.incarnation, self.n)
-        self.bus.arena.write_learner(LearnerWord(version, 0, 0, self.oldest))
+        self.bus.arena.write_learner(LearnerRecord(version, 0, 0, self.oldest))
         if self.announced is not None:
             self.back = None
         self.announced = Notice(version, "k", 1, "s", sum(self.rows))

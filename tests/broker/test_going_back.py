@@ -8,7 +8,7 @@ from tests.broker.simulated_ends import Source
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.orders import RESUMED_SHIFT
 from zmqrl.broker.streams import Streams
-from zmqrl.memory_backends.base import LearnerWord
+from zmqrl.memory_backends.base import LearnerRecord
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Version
 
@@ -24,9 +24,9 @@ class Table:
         for vector_env, (incarnation, next_index) in enumerate(at):
             self.streams.take_up(vector_env, incarnation, next_index)
 
-    def oldest_of_the_third(self, word: LearnerWord, n: int) -> int:
+    def oldest_of_the_third(self, record: LearnerRecord, n: int) -> int:
         """What the third learner takes no segment below of; its FULL is of version `n`."""
-        self.arena.write_learner(word)
+        self.arena.write_learner(record)
         return Source(self.arena).reattach(Version(3, n), (), {}).oldest_incarnation
 
 
@@ -34,13 +34,13 @@ class Table:
 def test_a_vector_env_that_has_not_followed_the_second_makes_the_third_go_back_too(followed: int, oldest: int) -> None:
     """Else it would take segments that the broker is about to give up."""
     table = Table((SECOND + 1, 0), (followed, 0))
-    assert table.oldest_of_the_third(LearnerWord(Version(2, 0), 0, 0, SECOND), 0) == oldest
+    assert table.oldest_of_the_third(LearnerRecord(Version(2, 0), 0, 0, SECOND), 0) == oldest
 
 
 def test_one_that_finds_a_newer_full_than_its_predecessor_goes_forward_to_it() -> None:
     """The predecessor could not read it, and went back to an older one."""
     table = Table((SECOND + 1, 4), (SECOND + 1, 4))
-    assert table.oldest_of_the_third(LearnerWord(Version(2, 4), 0, 0, SECOND), 5) == THIRD
+    assert table.oldest_of_the_third(LearnerRecord(Version(2, 4), 0, 0, SECOND), 5) == THIRD
 
 
 def test_rows_that_were_given_up_count_again_with_the_full_that_has_them() -> None:

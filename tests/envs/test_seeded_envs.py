@@ -9,8 +9,8 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import EnvFault
+from zmqrl.learner.env_slot_record import ActionHistory
 from zmqrl.random_streams import episode_seed
-from zmqrl.workers.action_history import ActionHistory
 
 
 def counting(**kwargs):

@@ -22,18 +22,9 @@ FILES = [
     if path.parent.name != "messages" and path.name not in BEFORE_THE_INSTALLATION
 ]
 ENDS = {
-    "agent",
-    "broker",
-    "doctor",
-    "launch",
-    "logs",
-    "memory_backends",
-    "orchestrators",
-    "ssh",
-    "wire",
-    "workers",
-    "zmqrl",
-}
+    "agent", "broker", "doctor", "evaluator", "launch", "learner", "logs", "memory_backends", "orchestrators",
+    "rollout", "ssh", "wire", "zmqrl",
+}  # fmt: skip
 """Packages that send and receive."""
 TAGS = {"event", "command", "word", "order"}
 FIGURES = {field for kind in (agent.Ended, agent.WorkerRates) for field in kind.__struct_fields__}
@@ -48,8 +39,8 @@ NO_MESSAGES = {
     "launch/url_mirror.py": {"path", "store"},  # of config.json
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor
-    "workers/episodes.py": {"state"},  # an array by name
-    "workers/learner.py": {"written_at"},  # of a checkpoint
+    "learner/env_slot_record.py": {"state"},  # an array by name
+    "learner/process.py": {"written_at"},  # of a checkpoint
 }
 """Keys that name something else there."""
 FORBIDDEN = (r"event\.data\b", r'getattr\(self, f"_on_', r"\.fields\[", r"from_json\(Notice")

@@ -19,8 +19,8 @@ from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores import tensors
+from zmqrl.learner.async_loop import PUBLISH_EVERY_UPDATES
 from zmqrl.types import ModeName
-from zmqrl.workers.async_loop import PUBLISH_EVERY_UPDATES
 
 Begin = Callable[[RunPlan], PlanRun]
 

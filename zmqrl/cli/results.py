@@ -35,9 +35,9 @@ def eval_command(run: str, episodes: int, seed: int | None, as_data: bool) -> No
 
 def _evaluate(run_dir: Path, named: str, episodes: int, seed: int | None, as_data: bool) -> None:
     from zmqrl.envs.make import probe
+    from zmqrl.evaluator.evaluation import evaluate
     from zmqrl.launch.policies import stored_policy
     from zmqrl.launch.run_directory import read_config
-    from zmqrl.workers.evaluation import evaluate
 
     config = read_config(run_dir, lambda run: f"zmqrl eval {shlex.quote(run)}")
     spec = probe(config.env)

@@ -21,11 +21,11 @@ from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import ZmqrlError
+from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.messages.doctor import EnvFacts
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, SpaceSpec, Version
-from zmqrl.workers.episodes import EnvRecord
 
 RATE_S = 0.3
 WALK_CPU_S = 0.6
@@ -47,7 +47,7 @@ class _Walk:
 
     seen: list[Array]
     actions: list[Array]
-    record: EnvRecord
+    record: EnvSlotRecord
     half: int
 
 
@@ -125,7 +125,7 @@ def _walk_clock(walk_s: float) -> Callable[[], float]:
 
 
 def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: float) -> _Walk:
-    env, generator, record = make(), stream(seed, "doctor walk"), EnvRecord(WALK_ENVS, True)
+    env, generator, record = make(), stream(seed, "doctor walk"), EnvSlotRecord(WALK_ENVS, True)
     passed, half = _walk_clock(walk_s), 0
     seen: list[Array] = []
     actions: list[Array] = []

@@ -12,7 +12,7 @@ from zmqrl.errors import ArenaError
 from zmqrl.memory_backends.base import (
     Booked,
     LearnerChannel,
-    LearnerWord,
+    LearnerRecord,
     OpenSegment,
     Orders,
     Reattached,
@@ -86,11 +86,11 @@ class ArenaSource(SegmentSource):
 
         Or the predecessor rolled back and died before every vector env followed; or it used an older FULL.
         """
-        word = self._arena.read_learner()
-        if word is not None and word.version.n > n:
+        record = self._arena.read_learner()
+        if record is not None and record.version.n > n:
             return True
         held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
-        oldest = 0 if word is None else word.oldest_incarnation
+        oldest = 0 if record is None else record.oldest_incarnation
         for vector_env, (incarnation, next_index, _) in enumerate(self.booked()):
             if 0 <= incarnation < oldest:
                 return True
@@ -157,10 +157,10 @@ class ArenaChannel(LearnerChannel):
     def roll_back(self, stored: Sequence[int]) -> None:
         self._back = list(stored)
 
-    def leave_word(self, word: LearnerWord) -> None:
-        self._arena.write_learner(word)
+    def record_progress(self, record: LearnerRecord) -> None:
+        self._arena.write_learner(record)
 
-    def left_word(self) -> LearnerWord | None:
+    def last_record(self) -> LearnerRecord | None:
         return self._arena.read_learner()
 
     def base_env_steps(self) -> int | None:

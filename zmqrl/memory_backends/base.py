@@ -14,14 +14,14 @@ from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.shared_memory.arena import LearnerWord
+from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
     "Booked",
     "LearnerChannel",
     "LearnerEnds",
-    "LearnerWord",
+    "LearnerRecord",
     "LedgerView",
     "MemoryBackend",
     "OpenSegment",
@@ -145,11 +145,11 @@ class LearnerChannel(ABC):
         """Reopen the positions after these rows of each vector env, with the version that is announced next."""
         raise NotImplementedError(f"{type(self).__name__} does not support a restart of the learner")
 
-    def leave_word(self, word: LearnerWord) -> None:
+    def record_progress(self, record: LearnerRecord) -> None:
         """Store the learner's record for a successor, where the stream outlives the learner. Cheap; called often."""
-        del word
+        del record
 
-    def left_word(self) -> LearnerWord | None:
+    def last_record(self) -> LearnerRecord | None:
         """The record of the last learner of this stream; None for the first."""
         return None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from zmqrl.broker.events import Announced, Answered, Goodbye, LearnerIs, Sealed, WorkerIs
 from zmqrl.broker.state import BrokerState
@@ -24,17 +23,6 @@ from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice, SlotRef
 
 
-class Collect(Protocol):
-    """Steps the vector envs of single mode: called by `take` when nothing is accepted."""
-
-    def __call__(self, interrupted: Callable[[], bool]) -> None:
-        """Collect what the current version still lacks; returns at once when there is nothing to do.
-
-        `interrupted` is called between two env steps; once it is true the segment is abandoned, and no other begun.
-        """
-        ...
-
-
 class InprocStream(LedgerView):
     """Broker, source and sink of one thread; worker 0 has every vector env."""
 
@@ -53,22 +41,14 @@ class InprocStream(LedgerView):
 
 
 class InprocSource(ArenaSource):
-    """`collect`, when set, is called by `take` while nothing is accepted."""
+    """What the sink of the same thread has sealed: nothing arrives while `take` is called."""
 
     def __init__(self, stream: InprocStream) -> None:
         super().__init__(stream.arena)
         self._state = stream.state
-        self.collect: Collect | None = None
-        self.interrupted: Callable[[], bool] = lambda: False
-        """Whether the run ends without the round that is being collected."""
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         if not self._fresh:
-            self._scan()
-        if not self._fresh and self.collect is not None:
-            self.collect(self.interrupted)
-            if self.interrupted():
-                self._state.handle(Goodbye(0, 0))  # rows of abandoned segments are dropped
             self._scan()
         return self._all_fresh()
 
@@ -128,6 +108,10 @@ class InprocSink(LeasedSink):
         standing = self._state.standing(0)
         if standing is not None:
             self._stand(standing)
+
+    def leave(self) -> None:
+        """The worker has ended: rows of abandoned segments are dropped."""
+        self._state.handle(Goodbye(0, 0))
 
     def close(self) -> None:
         """Nothing is held."""

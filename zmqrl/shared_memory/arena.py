@@ -73,8 +73,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class LearnerWord:
-    """What a learner leaves for its successor."""
+class LearnerRecord:
+    """What a learner records for its successor."""
 
     version: Version
     """The last that it announced, or was about to."""
@@ -188,23 +188,23 @@ class Arena:
         """Learner: the slot may be overwritten."""
         self.words[self.layout.slots_at + ref.slot * SLOT_WORDS + RELEASE] = ref.generation
 
-    def write_learner(self, word: LearnerWord) -> None:
+    def write_learner(self, record: LearnerRecord) -> None:
         """Learner: before it announces a version, and as it makes progress."""
         first = self.words[LEARNER_AT]
         second = self.words[LEARNER_AT + LINE]
         older, sequence = (LEARNER_AT + LINE, first + 1) if first >= second else (LEARNER_AT, second + 1)
         w = self.words
-        w[older + 1], w[older + 2] = word.version
-        w[older + 3], w[older + 4], w[older + 5] = word.updates, word.updates_lost, word.oldest_incarnation
+        w[older + 1], w[older + 2] = record.version
+        w[older + 3], w[older + 4], w[older + 5] = record.updates, record.updates_lost, record.oldest_incarnation
         w[older] = sequence
 
-    def read_learner(self) -> LearnerWord | None:
+    def read_learner(self) -> LearnerRecord | None:
         """The last learner's record; None before the first. For its successor: no process writes meanwhile."""
         at = LEARNER_AT if self.words[LEARNER_AT] >= self.words[LEARNER_AT + LINE] else LEARNER_AT + LINE
         if not self.words[at]:
             return None
         incarnation, n, *rest = self.words[at + 1 : at + 6].tolist()
-        return LearnerWord(Version(incarnation, n), *rest)
+        return LearnerRecord(Version(incarnation, n), *rest)
 
     def restore(self, slot: int, meta: SegmentMeta) -> SlotRef:
         """Learner of a resumed run, before its first notice: until then no broker leases, and every word is its own.

@@ -12,10 +12,10 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import Env, make_single, probe
 from zmqrl.envs.vector import make_vector_env
+from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
-from zmqrl.workers.episodes import EnvRecord
 
 SEED = 5
 STEPS = 40
@@ -108,7 +108,7 @@ def a_reset_forgets_the_past(make: EnvMaker) -> None:
 def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
     """A worker that takes over repeats the actions of running episodes, and continues where its predecessor was."""
     section = make()
-    record = EnvRecord(section.num_envs, True)
+    record = EnvSlotRecord(section.num_envs, True)
     with _vector(section) as env, _vector(section) as successor:
         rows = list(_play(env, STEPS))
         actions = _chosen(env, STEPS)

@@ -1,0 +1,194 @@
+"""When a durable FULL is due, and what writing one with replay needs."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import create_autospec, patch
+
+import numpy as np
+import pytest
+
+from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
+from zmqrl.data_stores.base import DataStore, Full
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.errors import StoreError
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.learner.checkpointing import RETRY_AFTER_S, FullCheckpoints
+from zmqrl.learner.counters import Counters, RunProgress
+from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.learner.full_content import held_segments
+from zmqrl.learner.restore import StartState
+from zmqrl.learner.retrying_writer import RetryingWriter
+from zmqrl.learner.session import make_session
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.messages.agent import ProblemReport
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
+
+LEARNER = create_autospec(OffPolicyLearner, instance=True)
+LEARNER.weights.return_value = {"w": np.ones(3)}
+LEARNER.state.return_value = {"adam": np.ones(3)}
+
+
+class _Store(MemoryStore):
+    """Notes what was durable; fails or takes long when told."""
+
+    def __init__(self) -> None:
+        super().__init__("", 3)
+        self.durable: list[bool] = []
+        self.takes_s = 0.0
+        self.fails = False
+
+    def save_full(self, full: Full, durable: bool) -> int:
+        if self.fails:
+            raise StoreError("full")
+        self.durable.append(durable)
+        clock[0] += self.takes_s
+        return super().save_full(full, durable)
+
+
+clock = [0.0]
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock[0] = 100.0
+    monkeypatch.setattr("zmqrl.learner.checkpointing.time", create_autospec(time, monotonic=lambda: clock[0]))
+
+
+def _checkpoints(store: DataStore, told: Sequence[str] = ()) -> FullCheckpoints:
+    events = create_autospec(EventPipe, instance=True)
+    events.send.side_effect = lambda event: told.append(type(event).__name__) if isinstance(told, list) else None
+    return _checkpoints_with(store, RetryingWriter(events, 1.0))
+
+
+def _checkpoints_with(store: DataStore, writer: RetryingWriter) -> FullCheckpoints:
+    """One is due every 10 s."""
+    plan = _plan(Path("/nowhere"))
+    progress = RunProgress(plan, Counters(n=1), EpisodeTracker(plan.streams, plan.config.env.num_envs))
+    return FullCheckpoints(plan, store, writer, progress, create_autospec(SegmentSource, instance=True))
+
+
+def test_one_a_round_and_one_a_clock_is_durable() -> None:
+    store = _Store()
+    checkpoints = _checkpoints(store)
+    for _ in range(43):  # rounds of one second
+        clock[0] += 1.0
+        checkpoints.write(LEARNER, last=False)
+    assert [n for n, durable in enumerate(store.durable, 1) if durable] == [10, 20, 30, 40]
+    checkpoints.write(LEARNER, last=True)
+    assert store.durable[-1]
+
+
+def test_the_clock_begins_with_what_is_written_not_with_its_end() -> None:
+    store = _Store()
+    checkpoints = _checkpoints(store)
+    store.takes_s, clock[0] = 1.5, clock[0] + 10.0
+    begun = clock[0]
+    checkpoints.write(LEARNER, last=False)
+    clock[0] = begun + 9.9
+    assert not checkpoints.is_due()
+    clock[0] = begun + 10.0
+    assert checkpoints.is_due()
+
+
+def test_a_durable_one_that_fails_is_tried_again_soon() -> None:
+    store = _Store()
+    checkpoints = _checkpoints(store)
+    clock[0] += 10.0
+    store.fails = True
+    assert checkpoints.write(LEARNER, last=False) is None
+    assert not checkpoints.is_due()
+    store.fails, clock[0] = False, clock[0] + RETRY_AFTER_S
+    assert checkpoints.is_due()
+    checkpoints.write(LEARNER, last=False)
+    assert store.durable == [True] and not checkpoints.is_due()
+
+
+def test_writing_takes_at_most_a_fifth() -> None:
+    told: list[str] = []
+    store = _Store()
+    checkpoints = _checkpoints(store, told)
+    store.takes_s, clock[0] = 1.9, clock[0] + 10.0
+    checkpoints.write(LEARNER, last=False)
+    assert (checkpoints.interval_s, told) == (10.0, [])
+    for _ in range(2):
+        store.takes_s, clock[0] = 4.0, clock[0] + 20.0
+        checkpoints.write(LEARNER, last=False)
+        assert checkpoints.interval_s == 20.0
+    assert told == ["ProblemReport"], "once"
+    store.takes_s, clock[0] = 0.5, clock[0] + 20.0
+    checkpoints.write(LEARNER, last=False)
+    assert checkpoints.interval_s == 10.0
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_the_end_of_a_failure_is_reported_also_when_it_is_the_last_full(refused: int) -> None:
+    store = _Store()
+    events = create_autospec(EventPipe, instance=True)
+    checkpoints = _checkpoints_with(store, RetryingWriter(events, 5.0))
+    store.fails = True
+    assert checkpoints.write(LEARNER, last=False) is None
+    refusals = iter([True] * refused + [False])
+
+    def fail(full: Full, durable: bool) -> int:
+        store.fails = next(refusals)
+        return _Store.save_full(store, full, durable)
+
+    with patch.object(store, "save_full", fail):
+        assert checkpoints.write(LEARNER, last=True) is not None
+    problems = [call.args[0].done for call in events.send.call_args_list if isinstance(call.args[0], ProblemReport)]
+    assert "the run continues" in problems[0] and "writes succeed again" in problems[-1]
+    assert ["the end of the run waits" in problem for problem in problems[1:-1]] == [True] * bool(refused), "once"
+
+
+def _plan(tmp_path: Path) -> RunPlan:
+    config = Config(
+        run=RunSection(mode="sync", total_env_steps=1000, checkpoint_every_s=10.0),
+        algorithm={"kind": "dqn"},
+        replay=ReplaySection(capacity=2000, learning_starts=0),
+        hosts={"local": HostSection(workers=1)},
+    )
+    return plan_run(config, tmp_path / "run", time.time())
+
+
+def test_a_full_with_replay_is_written_from_the_slots(tmp_path: Path) -> None:
+    """64 MB of replay, and nowhere near it of memory; what comes back is what the slots hold."""
+    slots, steps, envs = 64, 16, 4
+    flags = {name: np.zeros((slots, steps, envs), bool) for name in ("terminated", "truncated")}
+    columns = {
+        "obs": np.arange(slots * steps * envs * 4096, dtype=np.float32).reshape(slots, steps, envs, 4096),
+        "reward": np.ones((slots, steps, envs), np.float32),
+        "valid": np.ones((slots, steps, envs), bool),
+        **flags,
+    }
+    replay = UniformReplay(columns, slots - 2, 1)
+    order = np.random.default_rng(1).permutation(slots)[: slots - 2].tolist()
+    for index, slot in enumerate(order):
+        replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, index), Version(0, index), steps * envs))
+    store = DirectoryStore(str(tmp_path / "store"), 3)
+    source = create_autospec(SegmentSource, instance=True, columns=columns)
+    ends = LearnerEnds(source, create_autospec(LearnerChannel, instance=True))
+    events, plan = create_autospec(EventPipe, instance=True), _plan(tmp_path)
+    counters = Counters(n=7, rows=[0] * plan.streams, positions=[(0, 0)] * plan.streams)
+    start = StartState(counters)
+    session = make_session(plan, create_autospec(Algorithm, instance=True), store, ends, events, start)
+    tracemalloc.start()
+    nbytes = session.checkpoints.write(LEARNER, replay, last=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert nbytes is not None and nbytes > 60 << 20
+    assert peak < 8 << 20
+    full = store.newest_full()
+    assert full is not None
+    metas, held = held_segments(full.arrays)
+    assert [meta.id.index for meta in metas] == list(range(slots - 2))
+    for name, column in columns.items():
+        assert np.array_equal(held[name], column[order])

@@ -1,0 +1,31 @@
+"""When a wait of the learner ends."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.sections import Config, LimitsSection, RunSection
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.learner.end_conditions import EndConditions
+
+
+def test_a_stop_that_comes_after_the_wall_clock_is_no_other_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher sends one when rounds are longer than its grace: the run is done, not stopped."""
+    config = Config(run=RunSection(max_wall_s=10.0), limits=LimitsSection(grace_s=4.0), algorithm={"kind": "ppo"})
+    began, now = time.time(), time.monotonic()
+    clock = [0.0]
+    end = EndConditions(plan_run(config, tmp_path / "run", began))
+    monkeypatch.setattr("time.time", lambda: began + clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: now + clock[0])
+    clock[0] = 8.0
+    end.round_ended()
+    clock[0] = 14.0
+    end.request_stop()
+    assert (end.reason, end.overdue) == ("max_wall_s", None)
+    clock[0] = 17.0
+    assert end.overdue == "max_wall_s"

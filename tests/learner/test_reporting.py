@@ -1,0 +1,25 @@
+"""Figures of a metrics event: one value out of the bounds costs none of the others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from zmqrl.learner.reporting import figures_of
+from zmqrl.messages.agent import Metrics
+from zmqrl.messages.lines import child_event, line_of
+
+
+def test_figures_arrive_whatever_their_size() -> None:
+    given: dict[str, Any] = {
+        "env_steps": 5, "loss": np.float32(0.5), "rows": np.int64(7), "large": 1 << 62, "larger": 1 << 70,
+        "least": -(1 << 62), "nan": math.nan, "inf": np.inf, "huge": 1e301, "hugest": 10**400, "n" * 300: 1.5,
+    }  # fmt: skip
+    expected = {
+        "env_steps": 5, "loss": 0.5, "rows": 7, "large": 2.0**62, "larger": 2.0**70, "least": -(2.0**62), "n" * 255: 1.5
+    }  # fmt: skip
+    figures = figures_of(given)
+    assert figures == expected and type(figures["env_steps"]) is int
+    assert child_event(line_of(Metrics(figures))) == Metrics(expected)

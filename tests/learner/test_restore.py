@@ -1,0 +1,163 @@
+"""What a learner of an off-policy async run that goes on does not make up for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import numpy as np
+import pytest
+
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.errors import ConfigError
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.learner.counters import Counters
+from zmqrl.learner.full_content import metas_array, stored_counters
+from zmqrl.learner.restore import load_start_state
+from zmqrl.memory_backends.base import Booked, LearnerChannel, LearnerEnds, LearnerRecord, SegmentSource, TakenSegment
+from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
+
+BEFORE, RATIO = 100_000, 0.5
+
+
+LEFT = LearnerRecord(Version(1, 5), 0, 0)
+
+
+def _stream(stored: int | None, left: LearnerRecord = LEFT, base: int = BEFORE) -> LearnerEnds:
+    """What the arena knows of a leg in which `stored` rows came; None: it is new."""
+    stream = create_autospec(SegmentSource, instance=True)
+    channel = create_autospec(LearnerChannel, instance=True)
+    channel.last_record.return_value = None if stored is None else left
+    channel.base_env_steps.return_value = None if stored is None else base
+    stream.booked.return_value = [] if stored is None else [Booked(1 << 16, 9, stored)]
+    stream.restore.side_effect = lambda metas, _: [TakenSegment(SlotRef(i, 1), m) for i, m in enumerate(metas)]
+    return LearnerEnds(stream, channel)
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Boot:
+    """Of the first learner of a resumed leg."""
+    config = Config(
+        run=RunSection(mode="async", total_env_steps=10 * BEFORE),
+        algorithm={"kind": "dqn"},
+        replay=ReplaySection(capacity=2000, learning_starts=0, ratio=RATIO),
+        hosts={"local": HostSection(workers=1)},
+    )
+    return Boot("learner", 0, 0, "local", plan_run(config, tmp_path / "run", time.time(), resume=True))
+
+
+def _store(*fulls: Full) -> MemoryStore:
+    store = MemoryStore("", 3)
+    for full in fulls:
+        store.save_full(full, durable=False)
+    return store
+
+
+def _full(version: Version, counters: Counters, arrays: Mapping[str, Array] | None = None) -> Full:
+    return Full(version, dict(arrays or {}), {"counters": asdict(counters)})
+
+
+def _of_last_attempt(plan: RunPlan, updates: int, arrays: Mapping[str, Array] | None = None, forgiven: int = 0) -> Full:
+    started_at, streams = plan.started_at - 1000.0, plan.streams
+    counters = Counters(
+        env_steps=BEFORE,
+        updates=updates,
+        attempt_started_at=started_at,
+        rows=[0] * streams,
+        positions=[(0, 0)] * streams,
+    )
+    counters.updates_offset = forgiven
+    return _full(Version(0, 700), counters, arrays)
+
+
+def test_what_earlier_legs_owed_is_forgiven(boot: Boot) -> None:
+    counters = load_start_state(boot, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).counters
+    assert (counters.updates, counters.updates_offset) == (20_000, RATIO * BEFORE - 20_000)
+
+
+def test_what_the_learner_before_owed_is_forgiven_too(boot: Boot) -> None:
+    """Its lost updates, and those that fell due when it was away."""
+    store = _store(_of_last_attempt(boot.plan, 20_000))
+    first = load_start_state(boot, store, _stream(None)).counters
+    later = replace(first, env_steps=BEFORE + 40_000, updates=40_000)
+    store.save_full(_full(Version(1, 5), later), durable=False)
+    second = load_start_state(replace(boot, spawn=1), store, _stream(60_000)).counters
+    assert (second.env_steps, second.updates) == (BEFORE + 60_000, 40_000)
+    assert second.updates_offset == RATIO * (BEFORE + 60_000) - 40_000
+
+
+@pytest.mark.parametrize("stored", [None, 60_000])
+def test_also_where_the_replay_came_back(boot: Boot, stored: int | None) -> None:
+    held = {
+        "held_metas": metas_array([SegmentMeta(SegmentId(0, 0, 3), Version(0, 2), 8)]),
+        "held/obs": np.zeros((1, 2)),
+    }
+    store = _store(_of_last_attempt(boot.plan, 20_000, held, forgiven=7_000))
+    counters = load_start_state(replace(boot, spawn=0 if stored is None else 1), store, _stream(stored)).counters
+    assert counters.updates_offset == RATIO * (BEFORE + (stored or 0)) - 20_000
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: Boot, saved: bool) -> None:
+    """Its predecessor died before there was one, or the only one is damaged."""
+    store = _store()
+    if saved:
+        store.save(Version(0, 36), {"w": np.zeros(2)}, {"env_steps": "900", "updates": "290"})
+        store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
+    stream = _stream(1_000, LearnerRecord(Version(0, 37), 310, 5), base=0)
+    start = load_start_state(replace(boot, spawn=1), store, stream)
+    counters = start.counters
+    assert (counters.incarnation, counters.env_steps) == (1, 1_000)
+    if not saved:
+        assert (start.version, counters.n, counters.updates, counters.updates_lost) == (None, 0, 0, 315)
+        return
+    assert start.version is not None and start.version.weights["w"].tolist() == [1.0, 1.0]
+    assert (counters.n, counters.updates, counters.updates_lost) == (37, 300, 15)
+    assert counters.updates_offset == RATIO * 1_000 - 300
+
+
+@pytest.mark.parametrize(("mode", "version"), [("async", Version(0, 37)), ("sync", None)])
+def test_a_resume_with_the_first_full_alone_begins_with_the_newest_version(
+    boot: Boot, mode: ModeName, version: Version | None
+) -> None:
+    """All processes died before the second FULL. In sync the bits are those of a run from its start."""
+    store = _store()
+    store.save_full(Full(Version(0, 0), {"weights/w": np.zeros(2)}, {"counters": {"leg": 1.0}}), durable=True)
+    store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
+    config = replace(boot.plan.config, run=replace(boot.plan.config.run, mode=mode))
+    start = load_start_state(replace(boot, plan=replace(boot.plan, config=config)), store, _stream(None))
+    counters = start.counters
+    assert counters.incarnation == 1
+    if version is None:
+        assert start.full is not None and (counters.n, counters.env_steps) == (0, 0)
+        return
+    assert start.full is None and start.version is not None and start.version.version == version
+    assert (counters.n, counters.env_steps, counters.env_steps_before, counters.updates) == (37, 950, 950, 300)
+    assert counters.updates_lost == 0
+
+
+def test_a_full_of_0_1_has_other_names_for_two_counters() -> None:
+    counters = {"n": 3, "leg": 1.5, "updates_forgiven": 7}
+    stored = stored_counters(Full(Version(0, 3), {}, {"counters": counters}))
+    assert Counters(**stored) == Counters(n=3, attempt_started_at=1.5, updates_offset=7)
+
+
+def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
+    counters = load_start_state(boot, _store(_of_last_attempt(boot.plan, 51_000)), _stream(None)).counters
+    assert counters.updates_offset == 0
+
+
+def test_a_resume_that_needs_a_full_does_not_begin_without(boot: Boot) -> None:
+    """Also the learner that is started again in the same attempt."""
+    needs = replace(boot, plan=replace(boot.plan, full_required=True))
+    for spawn in (0, 1):
+        with pytest.raises(ConfigError, match="--from-scratch"):
+            load_start_state(replace(needs, spawn=spawn), _store(), _stream(None))
+    assert load_start_state(boot, _store(), _stream(None)).counters.env_steps == 0
+    assert load_start_state(needs, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).full is not None

@@ -1,0 +1,93 @@
+"""What a learner has on the disk before it announces a version."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import numpy as np
+import pytest
+
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import Config, RunSection
+from zmqrl.data_stores.base import Full, Saved
+from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.learner.process import _publish_first
+from zmqrl.learner.restore import load_start_state
+from zmqrl.learner.session import make_session
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.types import ModeName, Version, Weights
+
+
+class _Store(MemoryStore):
+    def __init__(self, done: list[str]) -> None:
+        super().__init__("", 3)
+        self._done = done
+
+    def save(self, version: Version, weights: Weights, meta: object) -> Saved:
+        self._done.append(f"save {version}")
+        return super().save(version, weights, {})
+
+    def save_full(self, full: Full, durable: bool) -> int:
+        self._done.append(f"full {full.version} {'durable' if durable else 'volatile'}")
+        return super().save_full(full, durable)
+
+    def sync_full(self, version: Version) -> None:
+        self._done.append(f"sync {version}")
+
+
+def _start(
+    tmp_path: Path, mode: ModeName, done: list[str], store: MemoryStore, resume: bool, total: int = 100_000
+) -> None:
+    config = Config(run=RunSection(mode=mode, total_env_steps=total), algorithm={"kind": "ppo"})
+    plan = plan_run(config, tmp_path / "run", time.time(), resume)
+    channel = create_autospec(LearnerChannel, instance=True)
+    ends = LearnerEnds(create_autospec(SegmentSource, instance=True), channel)
+    channel.last_record.return_value = None
+    channel.announce.side_effect = lambda notice: done.append(f"announce {notice.version}")
+    start = load_start_state(Boot("learner", 0, 0, "local", plan), store, ends)
+    algorithm = make_algorithm(config, plan.env)
+    events = create_autospec(EventPipe, instance=True)
+    session = make_session(plan, algorithm, store, ends, events, start)
+    weights = _publish_first(session, algorithm, start)
+    full = store.newest_full()
+    assert full is not None
+    assert {f"weights/{name}" for name in weights} == {name for name in full.arrays if name.startswith("weights/")}
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_a_first_full(tmp_path: Path, mode: ModeName) -> None:
+    done: list[str] = []
+    _start(tmp_path, mode, done, _Store(done), resume=False)
+    assert done == ["save 0-0", "full 0-0 durable", "announce 0-0"]
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_what_a_resumed_run_begins_from(tmp_path: Path, mode: ModeName) -> None:
+    """Written by a process that was killed, it may be in memory alone."""
+    done: list[str] = []
+    store = _Store(done)
+    _start(tmp_path, mode, [], store, resume=False)
+    del done[:]
+    _start(tmp_path, mode, done, store, resume=True)
+    assert done == ["save 1-0", "sync 0-0", "announce 1-0"]
+
+
+def test_the_last_full_of_a_run_is_not_announced_again(tmp_path: Path) -> None:
+    """Else workers would step a round more."""
+    done: list[str] = []
+    store = _Store(done)
+    _start(tmp_path, "sync", [], store, resume=False)
+    first = store.newest_full()
+    assert first is not None
+    counters = {**dict(first.meta)["counters"], "env_steps": 640, "n": 5}  # type: ignore[dict-item]
+    store.save_full(
+        Full(Version(0, 5), {n: np.array(a) for n, a in first.arrays.items()}, {"counters": counters}), True
+    )
+    del done[:]
+    _start(tmp_path, "sync", done, store, resume=True, total=640)
+    assert done == ["save 1-5", "sync 0-5"]

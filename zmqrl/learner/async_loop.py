@@ -1,0 +1,92 @@
+"""The async loops: the learner takes what is there; leases and the rate limiter pace both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.learner.session import Session
+from zmqrl.memory_backends.base import TakenSegment
+from zmqrl.replay.base import gather
+from zmqrl.replay.uniform import UniformReplay
+
+TAKE_S = 0.2
+PUBLISH_EVERY_UPDATES = 16
+"""Off-policy: updates between two versions at most, so that workers act with weights a few milliseconds old."""
+
+
+def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
+    """Train on `batch_segments` at a time, in the order of arrival."""
+    source, progress, size = session.source, session.progress, session.plan.batch_segments
+    pending: list[TakenSegment] = []
+    while True:
+        while len(pending) < size:
+            with session.reporter.waiting():
+                pending += source.take(TAKE_S)
+            reason = session.end.reason
+            if reason is not None and len(pending) < size:
+                # Between two batches: the version that is current is the last; FULL goes with it.
+                session.checkpoints.write(learner, last=True)
+                session.publisher.publish(learner.weights(), announce=False)
+                return reason
+            session.reporter.send_when_due()
+        segments, pending = pending[:size], pending[size:]
+        batch = gather(source.columns, [s.ref for s in segments], [s.meta for s in segments])
+        source.release([segment.ref for segment in segments])
+        progress.count_batch(batch)
+        session.channel.report(progress.counters.env_steps, progress.counters.updates)
+        session.count_updates(learner.learn(batch, progress.snapshot))
+        session.publisher.record_progress()
+        reason = session.advance_version()
+        session.publisher.publish(learner.weights(), announce=reason is None)
+        if reason is not None or session.checkpoints.is_due():
+            session.checkpoints.write(learner, last=reason is not None)
+        if reason is not None:
+            return reason
+
+
+def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: UniformReplay) -> str:
+    """Take all there is, update as often as the ratio allows, publish in between."""
+    source, progress, counters = session.source, session.progress, session.progress.counters
+    section = session.plan.config.replay
+    due = 0
+    while True:
+        with session.reporter.waiting():
+            taken = source.take(0.0 if due > 0 else TAKE_S)
+        if not replay.segments:  # all that a predecessor held, in the order of vector envs
+            taken.sort(key=lambda segment: (segment.meta.version, segment.meta.id))
+        if taken:
+            _observe(session, learner, [s for s in taken if not progress.was_counted(s.meta)])
+            source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
+        due = counters.updates_due(section, PUBLISH_EVERY_UPDATES)
+        if due > 0 and replay.size:
+            session.count_updates(learner.update(replay, due, progress.snapshot))
+            session.publisher.record_progress()
+        session.channel.report(counters.env_steps, counters.updates + counters.updates_offset)
+        if due <= 0 and session.end.reason_at_boundary(progress) is None:
+            session.reporter.send_when_due()
+            continue
+        reason = session.advance_version()
+        session.publisher.publish(learner.weights(), announce=reason is None)
+        _write_full(session, learner, replay, last=reason is not None)
+        if reason is not None:
+            return reason
+
+
+def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[TakenSegment]) -> None:
+    if segments:
+        batch = gather(session.source.columns, [s.ref for s in segments], [s.meta for s in segments])
+        session.progress.count_batch(batch)
+        learner.observe(batch)
+
+
+def _write_full(session: Session, learner: OffPolicyLearner, replay: UniformReplay, last: bool) -> None:
+    """With replay when configured: alongside training, except for the last one."""
+    checkpoints, with_replay = session.checkpoints, session.plan.config.store.async_replay
+    if last:
+        checkpoints.is_writing(wait=True)
+        checkpoints.write(learner, replay if with_replay else None, last=True)
+    elif with_replay and not checkpoints.is_writing() and checkpoints.is_due():
+        checkpoints.write_in_background(learner, replay)
+    elif not with_replay and checkpoints.is_due():
+        checkpoints.write(learner)

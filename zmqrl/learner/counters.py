@@ -1,0 +1,152 @@
+"""What a run has done: the counters that a full checkpoint stores, and what they are counted from. No I/O."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zmqrl.algorithms.base import Progress
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import ReplaySection
+from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.replay.limiter import updates_due
+from zmqrl.types import SegmentMeta, Version
+
+
+@dataclass
+class Counters:
+    """Progress of the run; the part of FULL that is plain numbers."""
+
+    incarnation: int = 0
+    n: int = 0
+    env_steps: int = 0
+    env_steps_before: int = 0
+    """Those of earlier arenas: together with what this one has stored they are the run's."""
+    updates: int = 0
+    updates_offset: int = 0
+    """Due when this learner began, and not done; of an async off-policy run."""
+    schedule_env_steps: int = 1
+    solved_at_env_steps: int | None = None
+    solved_at_wall_s: float | None = None
+    updates_lost: int = 0
+    """Done after a FULL by learners that died before the next one."""
+    attempt_started_at: float = 0.0
+    """When the attempt was started in whose arena `rows` and `positions` are."""
+    rows: list[int] = field(default_factory=list)
+    """Of each vector env, stored in this arena and used."""
+    positions: Sequence[Sequence[int]] = ()
+    """(incarnation, index) of the next segment of each vector env that was not used."""
+
+    @property
+    def version(self) -> Version:
+        """The version that is current."""
+        return Version(self.incarnation, self.n)
+
+    def stored(self) -> dict[str, Any]:
+        """The fields, for FULL; what is returned stays as it is."""
+        return dict(vars(self), rows=list(self.rows))
+
+    def updates_due(self, replay: ReplaySection, most: int) -> int:
+        """Updates that the replay ratio allows now, `most` at most."""
+        return updates_due(
+            self.env_steps,
+            self.updates + self.updates_offset,
+            learning_starts=replay.learning_starts,
+            ratio=replay.ratio,
+            most=most,
+        )
+
+
+@dataclass
+class LagHistogram:
+    """Policy lag, in versions, of every segment that was used."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def observe(self, lags: Iterable[int]) -> None:
+        """Count one use per segment."""
+        self.counts.update(lags)
+
+    def summary(self) -> dict[str, float]:
+        """mean, p50, p99 and max over all uses; zeros before the first."""
+        if not self.counts:
+            return {"mean": 0.0, "p50": 0, "p99": 0, "max": 0}
+        lags = np.array(sorted(self.counts))
+        uses = np.array([self.counts[lag] for lag in lags])
+        below = np.cumsum(uses) / uses.sum()
+        return {
+            "mean": float((lags * uses).sum() / uses.sum()),
+            "p50": int(lags[np.searchsorted(below, 0.50)]),
+            "p99": int(lags[np.searchsorted(below, 0.99)]),
+            "max": int(lags[-1]),
+        }
+
+
+class RunProgress:
+    """Counters, policy lags and episodes of the run. The learner's main thread only."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        counters: Counters,
+        episodes: EpisodeTracker,
+        oldest_incarnation: int = 0,
+        counted: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """`counted`: segments before these (incarnation, index) of each vector env are in `counters.env_steps`."""
+        self._run, self._reward_threshold, self._started_at = (
+            plan.config.run,
+            plan.env.reward_threshold,
+            plan.started_at,
+        )
+        self.counters, self.episodes = counters, episodes
+        self.oldest_incarnation = oldest_incarnation
+        """Segments of earlier ones are abandoned: the learner rolled back."""
+        self._counted = counted
+        self.lags = LagHistogram()
+
+    @property
+    def version(self) -> Version:
+        """The version that is current."""
+        return self.counters.version
+
+    @property
+    def snapshot(self) -> Progress:
+        """The counters as the algorithm sees them."""
+        c, run = self.counters, self._run
+        return Progress(run.seed, c.env_steps, c.updates, c.schedule_env_steps, run.debug, c.version)
+
+    def is_current(self, meta: SegmentMeta) -> bool:
+        """sync: whether the segment is of this round: neither of one that FULL covers, nor of one rolled back from."""
+        return meta.id.index == self.counters.n and meta.id.incarnation >= self.oldest_incarnation
+
+    def was_counted(self, meta: SegmentMeta) -> bool:
+        """Whether `count_batch` has counted the segment, here or before the FULL that this learner began from."""
+        return meta.id[1:] < tuple(self.counters.positions[meta.id.vector_env])
+
+    def count_batch(self, batch: SegmentBatch) -> None:
+        """Count a batch that is about to be used."""
+        c = self.counters
+        self.lags.observe(max(0, c.n - meta.version.n) for meta in batch.metas)
+        positions = [tuple(position) for position in c.positions]
+        for meta in batch.metas:
+            vector_env, incarnation, index = meta.id
+            c.rows[vector_env] += meta.rows
+            positions[vector_env] = (incarnation, index + 1)
+            if not self._counted or (incarnation, index) >= self._counted[vector_env]:
+                c.env_steps += meta.rows
+        c.positions = positions
+        self.episodes.observe(batch)
+
+    def advance_version(self) -> None:
+        """Pass a version boundary: n + 1."""
+        c, mean, threshold = self.counters, self.episodes.mean_of_full_window, self._reward_threshold
+        c.n += 1
+        if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
+            c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.time() - self._started_at

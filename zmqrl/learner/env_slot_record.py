@@ -1,0 +1,174 @@
+"""Where the envs of one vector env are, from the segments that were taken: from here a successor continues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.envs.base import EnvSlotState
+from zmqrl.types import STATE_COLUMN, Array, SegmentMeta
+
+FIRST_CAPACITY = 64
+"""Rows of actions."""
+
+
+class ActionHistory:
+    """The actions of one vector env that a successor would have to repeat: a window of rows that grows at its end.
+
+    Rows `[N, ...]` from `first` on, all N envs side by side. Small whole numbers are kept as bytes.
+
+    Appending and reading cost what they move: FULL reads the window every round of sync.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        """Row, counted over all segments, of the oldest action kept."""
+        self._begin = self._end = 0
+        self._rows: Array | None = None
+
+    def append(self, actions: Array) -> None:
+        """Add `actions [T, N, ...]`."""
+        rows = self._room_for(actions)
+        rows[self._end : self._end + len(actions)] = actions
+        self._end += len(actions)
+
+    def forget_before(self, row: int) -> None:
+        """Rows below `row` are no longer needed."""
+        gone = min(max(0, row - self.first), self._end - self._begin)
+        self._begin += gone
+        self.first += gone
+
+    def view(self) -> Array | None:
+        """The rows kept, without a copy, and never written again: others are added behind. None when there are none."""
+        return None if self._rows is None or self._begin == self._end else self._rows[self._begin : self._end]
+
+    def load(self, actions: Array | None) -> None:
+        """Begin again at row 0 with `actions`."""
+        self.first = self._begin = self._end = 0
+        self._rows = None
+        if actions is not None:
+            self.append(actions)
+
+    def _room_for(self, actions: Array) -> Array:
+        old = self._rows
+        dtype = _dtype_of(actions) if old is None else np.promote_types(old.dtype, _dtype_of(actions))
+        kept, need = self._end - self._begin, len(actions)
+        if old is not None and old.dtype == dtype and self._end + need <= len(old):
+            return old
+        capacity = max(FIRST_CAPACITY, 2 * (kept + need))
+        rows: Array = np.empty((capacity, *actions.shape[1:]), dtype)
+        if old is not None:
+            rows[:kept] = old[self._begin : self._end]
+        self._rows, self._begin, self._end = rows, 0, kept
+        return rows
+
+
+def _dtype_of(actions: Array) -> np.dtype[np.generic]:
+    if actions.dtype.kind in "iu" and actions.size and actions.min() >= 0 and actions.max() < 256:
+        return np.dtype(np.uint8)
+    return actions.dtype
+
+
+class EnvSlotRecord:
+    """Where the N envs of one vector env are: episode, and the actions since its reset.
+
+    Actions of the N envs are kept side by side, as long as one of them needs a row.
+    """
+
+    def __init__(self, num_envs: int, keep_actions: bool, keep_states: bool = False) -> None:
+        """`keep_states`: the envs report their states, which take the place of the actions."""
+        self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
+        self._state: Array | None = None
+        self._obs: Array | None = None
+        self._episode: Array = np.zeros(num_envs, np.int64)
+        self._resetting: Array = np.zeros(num_envs, bool)
+        self._begun: Array = np.zeros(num_envs, np.int64)
+        """Row, counted over all segments, of the first action of the current episode."""
+        self._rows = 0
+        self._incarnation = -1
+        self.next_index = 0
+        """Index of the segment after the last one."""
+        self._actions = ActionHistory()
+        self.before: dict[str, Array] = {}
+        """`arrays` before the last segment."""
+
+    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
+        """Continue by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+        self.before = self.arrays()
+        self.next_index = meta.id.index + 1
+        exact = self._keep_actions or self._keep_states
+        if not exact and meta.id.incarnation != self._incarnation:
+            if self._incarnation >= 0:  # the envs began their next episodes afresh
+                self._episode += 1
+                self._resetting[:] = False
+            self._incarnation = meta.id.incarnation
+        done = columns["terminated"] | columns["truncated"]
+        steps = len(done)
+        if self._keep_actions:
+            self._actions.append(columns["action"])
+        if self._keep_states:
+            self._state, self._obs = np.array(columns[STATE_COLUMN][0]), np.array(columns["obs"][-1])
+        if self._resetting.any():
+            self._episode += self._resetting
+            self._begun[self._resetting] = self._rows + 1
+            self._resetting[:] = False
+        if done.any():
+            for t, env in zip(*(axis.tolist() for axis in done.nonzero()), strict=True):
+                if t == steps - 1:
+                    self._resetting[env] = True
+                else:  # the row after it resets
+                    self._episode[env] += 1
+                    self._begun[env] = self._rows + t + 2
+        self._rows += steps
+        self._actions.forget_before(int(self._begun.min()))
+
+    def states(self) -> tuple[EnvSlotState, ...]:
+        """Enough for a successor to continue; without actions each env continues with its next episode."""
+        actions, first = self._actions.view(), self._actions.first
+        if self._keep_states and (self._state is not None or actions is None):
+            return tuple(map(self._stored_state, range(len(self._episode))))
+        if not (self._keep_actions or self._keep_states):
+            return tuple(EnvSlotState(int(episode) + 1) for episode in self._episode)
+        return tuple(
+            EnvSlotState(
+                int(self._episode[env]),
+                None if actions is None else np.ascontiguousarray(actions[int(self._begun[env]) - first :, env]),
+                bool(self._resetting[env]),
+            )
+            for env in range(len(self._episode))
+        )
+
+    def _stored_state(self, env: int) -> EnvSlotState:
+        episode = int(self._episode[env])
+        if self._state is None or self._obs is None:
+            return EnvSlotState(episode)
+        elapsed, resetting = self._rows - int(self._begun[env]), bool(self._resetting[env])
+        return EnvSlotState(episode, None, resetting, self._state[env], self._obs[env], max(0, elapsed))
+
+    def arrays(self) -> dict[str, Array]:
+        """For FULL. What they hold stays as it is when the record moves on."""
+        actions, first = self._actions.view(), self._actions.first
+        place = np.array([self.next_index, self._incarnation])
+        stored = {
+            "episode": self._episode.copy(),
+            "resetting": self._resetting.copy(),
+            "begun": self._begun - first,
+            "place": place,
+        }
+        if self._state is not None and self._obs is not None:
+            begun = self._begun - self._rows  # counted from here: rows of earlier segments are not kept
+            return {**stored, "begun": begun, "state": self._state, "obs": self._obs}
+        return stored if actions is None else {**stored, "actions": actions}
+
+    def load_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Restore what `arrays` gave."""
+        self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
+        self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
+        self.next_index, self._incarnation = arrays["place"].tolist()
+        by_actions = self._keep_actions or (self._keep_states and "state" not in arrays)  # FULL of before the pair
+        self._actions.load(arrays.get("actions") if by_actions else None)
+        if "actions" in arrays:
+            self._rows = len(arrays["actions"])
+        if self._keep_states and "state" in arrays:
+            self._state, self._obs, self._rows = np.array(arrays["state"]), np.array(arrays["obs"]), 0

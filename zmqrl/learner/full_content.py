@@ -1,0 +1,124 @@
+"""What a full checkpoint (FULL) holds, and how a learner is restored from it.
+
+Arrays are named by part: `weights/` and `state/` of the learner, `episodes/` of the tracker, `sampler/`, `held/` and
+`held_metas` of the replay. The counters are plain numbers alongside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zmqrl.algorithms.base import BaseLearner
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.tensors import Rows
+from zmqrl.learner.counters import RunProgress
+from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
+
+RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_started_at"}
+"""Names in a FULL of 0.1, and the names of today."""
+
+
+def full_of(
+    progress: RunProgress, weights: Weights, state: Weights | None = None, without: Collection[int] = ()
+) -> Full:
+    """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`."""
+    arrays = {
+        **prefixed("weights", weights),
+        **prefixed("state", state or {}),
+        **prefixed("episodes", progress.episodes.arrays(without)),
+    }
+    return Full(progress.version, arrays, {"counters": progress.counters.stored(), "written_at": time.time()})
+
+
+def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array]) -> Full:
+    """`full` with `replay`: the sampler's state, and the held rows, to be written from the slots themselves."""
+    held = replay.held()
+    slots = [ref.slot for ref, _ in held]
+    arrays = {**full.arrays, **prefixed("sampler", replay.state())}
+    arrays["held_metas"] = metas_array([meta for _, meta in held])
+    return replace(full, arrays=arrays, rows={f"held/{name}": Rows(column, slots) for name, column in columns.items()})
+
+
+def copy_with_sampler(full: Full, replay: UniformReplay) -> Full:
+    """A copy that stays as it is while training continues, with the sampler's state; `with_held` adds the segments."""
+    arrays = {**full.arrays, **prefixed("sampler", replay.state())}
+    return replace(full, arrays={name: np.array(array) for name, array in arrays.items()})
+
+
+def with_held(full: Full, held: Sequence[TakenSegment], whole: Sequence[int], columns: Mapping[str, Array]) -> Full:
+    """`full` of `copy_with_sampler` with those of the `held` segments that are at the places `whole`.
+
+    `columns [k, T, N, ...]` are their rows. What the sampler knows of the others is left out.
+    """
+    arrays = dict(full.arrays)
+    for name in [name for name in arrays if name.startswith("sampler/") and len(arrays[name]) == len(held)]:
+        if arrays[name].ndim > 1:  # one row a segment
+            arrays[name] = arrays[name][whole]
+    metas = metas_array([held[place].meta for place in whole])
+    return replace(full, arrays={**arrays, **prefixed("held", columns), "held_metas": metas})
+
+
+def metas_array(metas: Sequence[SegmentMeta]) -> Array:
+    """`[k, 6]`, as FULL holds them."""
+    return np.array([(*meta.id, *meta.version, meta.rows) for meta in metas], np.int64).reshape(-1, 6)
+
+
+def stored_counters(full: Full) -> dict[str, Any]:
+    """The fields of `Counters` in `full`, under their names of today."""
+    stored: Any = full.meta["counters"]
+    return {RENAMED_COUNTERS.get(name, name): value for name, value in stored.items()}
+
+
+def stored_weights(full: Full) -> Weights:
+    """The weights in `full`."""
+    return unprefixed("weights", full.arrays)
+
+
+def has_state(full: Full) -> bool:
+    """Whether `full` holds more of the learner than weights: not the first FULL of a run."""
+    return any(name.startswith("state/") for name in full.arrays)
+
+
+def load_learner(learner: BaseLearner, full: Full) -> None:
+    """Restore a learner that was built from the weights of `full`."""
+    if has_state(full):
+        learner.load_state(stored_weights(full), unprefixed("state", full.arrays))
+
+
+def held_segments(arrays: Weights) -> tuple[list[SegmentMeta], dict[str, Array]]:
+    """What replay held, oldest first; nothing when FULL has no replay."""
+    if "held_metas" not in arrays:
+        return [], {}
+    rows = arrays["held_metas"].tolist()
+    metas = [SegmentMeta(SegmentId(*row[:3]), Version(*row[3:5]), row[5]) for row in rows]
+    return metas, unprefixed("held", arrays)
+
+
+def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegment]:
+    """Put the segments of FULL back into slots; none when FULL has no replay."""
+    metas, columns = held_segments(arrays)
+    return source.restore(metas, columns) if metas else []
+
+
+def refill(replay: UniformReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
+    """Have an empty replay hold what it held, with the same priorities."""
+    replay.load_state(unprefixed("sampler", arrays))
+    for ref, meta in held:
+        replay.add(ref, meta)
+
+
+def prefixed(prefix: str, arrays: Weights) -> dict[str, Array]:
+    """Names under `prefix/`, as FULL holds them."""
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+
+
+def unprefixed(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays under `prefix/`, by their own names."""
+    return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

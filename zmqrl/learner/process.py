@@ -1,0 +1,162 @@
+"""The learner process: version 0 goes out before torch is imported, then the loop of the mode runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from zmqrl.acting.spec import NetworkSpec
+from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.plan import INITIAL, Boot, RunPlan
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import DataStore, few
+from zmqrl.data_stores.make import make_store
+from zmqrl.errors import ConfigError, StoreError
+from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
+from zmqrl.learner.full_content import load_learner, refill, stored_counters, stored_weights
+from zmqrl.learner.restore import StartState, await_store, load_start_state
+from zmqrl.learner.session import Session, make_session
+from zmqrl.learner.sync_loop import Learner, run_sync
+from zmqrl.loading import loading
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.make import make_backend
+from zmqrl.messages import agent
+from zmqrl.networks.initial import initial_weights
+from zmqrl.replay.prioritised import build_replay
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.rollout.in_process import InProcessWorker
+from zmqrl.types import Weights
+
+
+def main(boot: Boot) -> int:
+    """Train until a reason to end. Exit code 0; errors go up to `entry`."""
+    plan, events = boot.plan, EventPipe(boot.fds.get("events"))
+    algorithm, store = make_algorithm(plan.config, plan.env), make_store(plan)
+    worker = InProcessWorker(boot, store, events) if plan.config.run.mode == "single" else None
+    ends = make_backend(plan).learner(boot) if worker is None else worker.ends
+    await_store(boot, store, ends.channel, events)
+    start = load_start_state(boot, store, ends)
+    session = make_session(plan, algorithm, store, ends, events, start)
+    _report_start(boot, store, events, start)
+    if boot.spawn > 0 or plan.resume:
+        session.checkpoints.schedule_now()
+    signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
+    weights = _publish_first(session, algorithm, start)
+    events.send(agent.Ready())
+    learner = _make_learner(algorithm, weights, plan)
+    if start.full is not None:
+        load_learner(learner, start.full)
+    replay = None if plan.on_policy else _make_replay(session, algorithm, start)
+    del start, weights  # with replay the file is large
+    try:
+        reason = session.end.goal_reached(session.progress) or _run(session, learner, replay, worker)
+        session.reporter.ended(reason, learner, None if worker is None else worker.ledger())
+        store.finish()
+    finally:
+        ends.close()
+    return 0
+
+
+def _run(session: Session, learner: Learner, replay: UniformReplay | None, worker: InProcessWorker | None) -> str:
+    if session.plan.config.run.mode != "async":
+        return run_sync(session, learner, replay, None if worker is None else worker.collect)
+    if isinstance(learner, OnPolicyLearner):
+        return run_async_on_policy(session, learner)
+    assert replay is not None
+    return run_async_off_policy(session, learner, replay)
+
+
+def _report_start(boot: Boot, store: DataStore, events: EventPipe, start: StartState) -> None:
+    if boot.plan.resume and boot.spawn == 0:
+        _report_resumed(events, start)
+    damaged = store.passed_over()
+    if damaged:
+        events.send(agent.ProblemReport(few(damaged), f"not loaded; {_description(start)}"))
+    if start.version is not None and not damaged:
+        events.send(agent.ProblemReport("no full checkpoint was written since the start", _description(start)))
+
+
+def _report_resumed(events: EventPipe, start: StartState) -> None:
+    """What the summary names as `resumed_from`; FULL of 0.1 and a published version have no time."""
+    full, version = start.full, start.version
+    if full is not None:
+        written_at: Any = full.meta.get("written_at")
+        events.send(agent.Resumed(str(full.version), stored_counters(full)["env_steps"], written_at))
+    elif version is not None:
+        events.send(agent.Resumed(str(version.version), version.env_steps, None))
+
+
+def _description(start: StartState) -> str:
+    if start.full is not None:
+        return f"the run continues from full checkpoint {start.full.version}"
+    if start.version is not None:
+        return f"the run continues from the weights of version {start.version.version}, with a new optimiser state"
+    return "the run starts from scratch"
+
+
+def _publish_first(session: Session, algorithm: Algorithm, start: StartState) -> Weights:
+    """The weights to start from, published, so that workers act while torch is still being imported.
+
+    Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
+    """
+    if start.full is not None:
+        weights = stored_weights(start.full)
+    elif start.version is not None:
+        weights = start.version.weights
+    else:
+        weights = _version_0(session.plan, algorithm)
+    notice = session.publisher.save(weights)
+    session.checkpoints.make_start_durable(start.full, weights)
+    if session.end.goal_reached(session.progress) is None:
+        session.publisher.announce(notice)
+    return weights
+
+
+def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> UniformReplay:
+    """The replay of an off-policy run, with the segments of FULL."""
+    config = session.plan.config
+    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.prioritised)
+    if start.full is not None and start.held:
+        refill(replay, start.full.arrays, start.held)
+    return replay
+
+
+def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
+    """Random, or as `run.init_from` names them: the launcher has put those into the run directory and checked them."""
+    spec: NetworkSpec = algorithm.network()
+    drawn = {**initial_weights(spec, plan.config.run.seed), **algorithm.statistics()}
+    if plan.config.run.init_from is None:
+        return drawn
+    path = Path(plan.run_dir, INITIAL)
+    try:
+        content = path.read_bytes()
+        tensors.verify(content)
+    except (OSError, StoreError) as error:
+        raise ConfigError(f"run.init_from: {path} cannot be loaded: {error}; start a new run") from error
+    return {**drawn, **tensors.parse(content)[0]}
+
+
+def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Learner:
+    """An algorithm without torch is not made to import it: that takes more than a second."""
+    device, threads = plan.config.learner.device, plan.config.learner.threads or 1
+    if device == "auto":
+        device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+    _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
+    with loading():
+        learner = algorithm.learner(weights, device)
+    _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
+    return learner
+
+
+def _set_torch_threads(threads: int) -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

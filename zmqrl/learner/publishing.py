@@ -1,0 +1,94 @@
+"""Versions of the weights: saved in the store, announced to the workers, and on record for a successor."""
+
+from __future__ import annotations
+
+import time
+
+from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.base import DataStore
+from zmqrl.errors import StoreError
+from zmqrl.learner.counters import RunProgress
+from zmqrl.learner.retrying_writer import RetryingWriter
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LearnerChannel, LearnerRecord
+from zmqrl.messages import agent
+from zmqrl.types import Notice, Version, Weights
+
+
+class Publisher:
+    """Publishes the current version of a run. The learner's main thread only."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        algorithm: Algorithm,
+        store: DataStore,
+        channel: LearnerChannel,
+        writer: RetryingWriter,
+        events: EventPipe,
+        progress: RunProgress,
+    ) -> None:
+        self._mode, self._algorithm, self._progress = plan.config.run.mode, algorithm, progress
+        self._store, self._channel, self._writer, self._events = store, channel, writer, events
+        self.notice: Notice | None = None
+        """Of the version that was saved last."""
+        self.spent_s = 0.0
+        """Time that the run waited for the store."""
+
+    def publish(self, weights: Weights, announce: bool = True) -> None:
+        """Save `weights` as the current version and, with `announce`, make it known to the workers."""
+        begun = time.monotonic()
+        notice = self.save(weights)
+        saved = time.monotonic()
+        if announce:
+            self.announce(notice)
+        announced = time.monotonic()
+        self._store.retire()
+        self.spent_s += saved - begun + time.monotonic() - announced
+
+    def save(self, weights: Weights) -> Notice:
+        """Have `weights` in the store as the current version, however long the store fails (`store.wait_s`)."""
+        progress = self._progress
+        self.notice = self._writer.retry_until(
+            "the current version",
+            lambda: save_version(self._store, progress.version, weights, progress.snapshot, self._algorithm),
+            "the run waits because workers receive no weights, retrying",
+        )
+        return self.notice
+
+    def announce(self, notice: Notice) -> None:
+        """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
+        self.record_progress()
+        self._channel.announce(notice)
+        if self._mode == "single":
+            self._events.send(agent.NewVersion(notice))
+
+    def record_progress(self) -> None:
+        """Record the current version for a successor. Before slots of older segments are released.
+
+        A successor that finds a later version than its FULL's collects again what it needs, with slots to spare.
+        """
+        c, oldest_incarnation = self._progress.counters, self._progress.oldest_incarnation
+        self._channel.record_progress(LearnerRecord(c.version, c.updates, c.updates_lost, oldest_incarnation))
+
+    def verify_published(self) -> bool:
+        """Whether the store still has the current version as it was saved; a damaged one must be published again."""
+        notice = self.notice
+        if notice is None:
+            return True
+        try:
+            self._store.read(notice.key, notice.nbytes, notice.sha256, 0.0)
+        except StoreError as error:
+            self._writer.report_problem(str(error), "the version is written and announced again")
+            return False
+        return True
+
+
+def save_version(
+    store: DataStore, version: Version, weights: Weights, progress: Progress, algorithm: Algorithm
+) -> Notice:
+    """Save `weights` as `version`; the notice that names them."""
+    schedule = schedule_of(algorithm, progress)
+    saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
+    return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)

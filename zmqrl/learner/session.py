@@ -1,0 +1,74 @@
+"""What the loop of every mode works with: the parts of a learner, made in the order in which they need each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zmqrl.algorithms.base import Algorithm, LearnResult
+from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.base import DataStore
+from zmqrl.learner.checkpointing import FullCheckpoints
+from zmqrl.learner.counters import RunProgress
+from zmqrl.learner.end_conditions import EndConditions
+from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.learner.full_content import unprefixed
+from zmqrl.learner.publishing import Publisher
+from zmqrl.learner.reporting import Reporter
+from zmqrl.learner.restore import StartState
+from zmqrl.learner.retrying_writer import RetryingWriter
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.types import STATE_COLUMN
+
+
+@dataclass(frozen=True)
+class Session:
+    """The parts of a run that outlive a version. All of them are of the learner's main thread.
+
+    The learner with the tensors is not among them: version 0 is published before it is built.
+    """
+
+    plan: RunPlan
+    source: SegmentSource
+    channel: LearnerChannel
+    progress: RunProgress
+    end: EndConditions
+    publisher: Publisher
+    checkpoints: FullCheckpoints
+    reporter: Reporter
+
+    def count_updates(self, result: LearnResult) -> None:
+        """Count what the algorithm did."""
+        self.progress.counters.updates += result.updates
+        self.reporter.observe(result.metrics)
+
+    def advance_version(self) -> str | None:
+        """Pass a version boundary: n + 1. Returns the reason to end the run here, or None."""
+        self.progress.advance_version()
+        self.end.round_ended()
+        self.reporter.version_advanced()
+        return self.end.reason_at_boundary(self.progress)
+
+
+def make_session(
+    plan: RunPlan, algorithm: Algorithm, store: DataStore, ends: LearnerEnds, events: EventPipe, start: StartState
+) -> Session:
+    """The session of a learner that continues from `start`."""
+    episodes = _episodes(plan)
+    if start.full is not None:
+        episodes.load_arrays(unprefixed("episodes", start.full.arrays))
+    progress = RunProgress(plan, start.counters, episodes, start.oldest_incarnation, start.counted)
+    end = EndConditions(plan)
+    writer = RetryingWriter(
+        events, plan.config.store.wait_s, plan.config.limits.grace_s / 2, lambda: end.stop_requested
+    )
+    publisher = Publisher(plan, algorithm, store, ends.channel, writer, events, progress)
+    checkpoints = FullCheckpoints(plan, store, writer, progress, ends.source)
+    reporter = Reporter(plan, algorithm, events, progress, publisher, checkpoints)
+    return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter)
+
+
+def _episodes(plan: RunPlan) -> EpisodeTracker:
+    exact = plan.config.run.mode != "async" and plan.config.env.recovery == "exact"
+    saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
+    return EpisodeTracker(plan.streams, plan.config.env.num_envs, exact, saves_state)

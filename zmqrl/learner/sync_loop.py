@@ -1,0 +1,118 @@
+"""The sync loop, also single mode's: a round is one segment per vector env, acted with the current version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.learner.session import Session
+from zmqrl.memory_backends.base import TakenSegment, TakeUp
+from zmqrl.replay.base import SegmentBatch, gather
+from zmqrl.replay.limiter import NO_LIMIT
+from zmqrl.replay.uniform import UniformReplay
+from zmqrl.types import SlotRef
+
+TAKE_S = 0.2
+VERIFY_AFTER_S = 3.0
+"""After so long without a segment the learner checks whether what it published can still be read."""
+Learner: TypeAlias = OnPolicyLearner | OffPolicyLearner
+Collect: TypeAlias = Callable[[Callable[[], bool]], None]
+"""Steps the envs of this process: collects what the current version lacks, until the argument, a function that is
+called between two env steps, returns true."""
+
+
+def run_sync(session: Session, learner: Learner, replay: UniformReplay | None, collect: Collect | None) -> str:
+    """Train round by round until a reason to end; the last version is saved and not announced.
+
+    `collect` is given in single mode; else workers collect in processes of their own.
+    """
+    columns, checkpoints = session.source.columns, session.checkpoints
+    most_nbytes, full_nbytes = session.plan.config.store.sync_full_max_mb * 1e6, 0
+    while True:
+        taken, overdue = _take_round(session, learner, collect)
+        if overdue is not None:
+            # FULL of the last boundary: of the round that did not come together only the env records know.
+            checkpoints.write(learner, replay, last=True, without=taken.keys())
+            return overdue
+        segments = [taken[vector_env] for vector_env in sorted(taken)]
+        batch = gather(columns, [s.ref for s in segments], [s.meta for s in segments])
+        session.progress.count_batch(batch)
+        released = _learn(session, learner, replay, batch, segments)
+        reason = session.advance_version()
+        # Every round while it is small; with replay, or where it is large, by the clock.
+        is_small = replay is None and full_nbytes <= most_nbytes
+        if reason is not None or is_small or checkpoints.is_due():
+            full_nbytes = checkpoints.write(learner, replay, last=reason is not None) or full_nbytes
+        session.publisher.record_progress()  # first: a successor must know that slots which FULL names may be gone
+        session.source.release(released)
+        session.publisher.publish(learner.weights(), announce=reason is None)
+        if reason is not None:
+            return reason
+
+
+def _take_round(
+    session: Session, learner: Learner, collect: Collect | None
+) -> tuple[dict[int, TakenSegment], str | None]:
+    """One segment per vector env; or fewer, and the reason to end the run without the others."""
+    quota, end = session.plan.config.env.vector_envs, session.end
+    taken: dict[int, TakenSegment] = {}
+    verify_at = time.monotonic() + VERIFY_AFTER_S
+    while len(taken) < quota:
+        with session.reporter.waiting():
+            if collect is not None:
+                collect(end.is_overdue)
+            arrived = session.source.take(TAKE_S)
+        if arrived:
+            verify_at = time.monotonic() + VERIFY_AFTER_S
+        elif time.monotonic() >= verify_at:
+            verify_at = time.monotonic() + VERIFY_AFTER_S
+            if not session.publisher.verify_published():
+                session.publisher.publish(learner.weights())
+        for segment in arrived:
+            if session.progress.is_current(segment.meta):
+                taken[segment.meta.id.vector_env] = segment
+                _advance_episodes(session, segment)
+            else:
+                session.source.release([segment.ref])
+        _answer_handover_requests(session)
+        overdue = end.overdue
+        if overdue is not None and len(taken) < quota:
+            return taken, overdue
+    return taken, None
+
+
+def _learn(
+    session: Session,
+    learner: Learner,
+    replay: UniformReplay | None,
+    batch: SegmentBatch,
+    segments: Sequence[TakenSegment],
+) -> list[SlotRef]:
+    """One round of learning; returns the slots that are no longer needed."""
+    if isinstance(learner, OnPolicyLearner):
+        session.count_updates(learner.learn(batch, session.progress.snapshot))
+        return [segment.ref for segment in segments]
+    assert replay is not None
+    learner.observe(batch)
+    evicted = [ref for s in segments if (ref := replay.add(s.ref, s.meta)) is not None]
+    due = session.progress.counters.updates_due(session.plan.config.replay, NO_LIMIT)
+    if due > 0 and replay.size:
+        session.count_updates(learner.update(replay, due, session.progress.snapshot))
+    return evicted
+
+
+def _advance_episodes(session: Session, segment: TakenSegment) -> None:
+    """Move the env-slot record of the segment's vector env to its end."""
+    episodes, slot = session.progress.episodes, segment.ref.slot
+    columns = session.source.columns
+    episodes.advance(segment.meta, {name: columns[name][slot] for name in episodes.record_columns})
+
+
+def _answer_handover_requests(session: Session) -> None:
+    """Send successors of dead workers their start state, once the record has reached what the broker has accepted."""
+    for request in session.channel.take_up_requests():
+        index, states = session.progress.episodes.record(request.vector_env)
+        if index >= request.next_index:
+            session.channel.answer(TakeUp(request.vector_env, request.incarnation, index, states))

@@ -1,0 +1,103 @@
+"""One vector env's collector: fills segments by acting in it. No sockets: workers and single mode use it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from zmqrl.acting.base import Policy, noise_for
+from zmqrl.acting.heads import bounds
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.envs.base import EnvSlotState, VectorEnv
+from zmqrl.random_streams import stream
+from zmqrl.types import STATE_COLUMN, Array
+
+PURPOSE = "acting"
+
+
+class Collector:
+    """Holds a vector env between segments. One thread.
+
+    Noise is drawn for a whole segment from the stream (seed, "acting", vector env, incarnation, index), so a segment's
+    bits depend on its name, the weights and the env's state alone. `incarnation` is 0 in single and sync.
+    """
+
+    def __init__(
+        self, env: VectorEnv, policy: Policy, spec: ActingSpec, seed: int, vector_env: int, incarnation: int = 0
+    ) -> None:
+        self.vector_env = vector_env
+        self._env = env
+        self._policy = policy
+        self._seed, self._incarnation = seed, incarnation
+        discrete = spec.action.kind == "discrete"
+        self._action_size = 0 if discrete else int(np.prod(spec.action.shape, dtype=np.int64))
+        low, high = bounds(spec.action)
+        self._low = None if low is None else low.reshape(spec.action.shape)
+        self._high = None if high is None else high.reshape(spec.action.shape)
+        self._extras = tuple(column.name for column in spec.extras)
+        self._obs: Array
+        self._ended: Array
+        self._ended_count = 0
+
+    def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:
+        """Reset, or continue where `states` (with actions as they were stored) give the state of the env."""
+        if states:
+            states = tuple(replace(s, actions=self._clipped_or_none(s.actions)) for s in states)
+        self._obs = np.array(self._env.start(states or None))
+        self._ended = np.array([s.resetting for s in states] if states else [False] * self._env.num_envs)
+        self._ended_count = int(self._ended.sum())
+
+    def collect(
+        self,
+        columns: Mapping[str, Array],
+        index: int,
+        progress: Callable[[int], None],
+        stopped: Callable[[], bool],
+    ) -> int | None:
+        """Fill one segment's `columns` and return its valid rows; None when `stopped` between two steps.
+
+        `progress` receives the valid rows so far after every step. The policy must hold the segment's version.
+        """
+        obs, action, reward = columns["obs"], columns["action"], columns["reward"]
+        terminated, truncated, valid = columns["terminated"], columns["truncated"], columns["valid"]
+        extras = {name: columns[name] for name in self._extras}
+        steps, envs = reward.shape
+        generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
+        noise = noise_for(generator, steps, envs, self._action_size)
+        act, step = self._policy.act, self._env.step
+        ended, ended_count, rows = self._ended, self._ended_count, 0
+        obs[0] = self._obs
+        valid.fill(True)
+        for t in range(steps):
+            if stopped():
+                return None
+            if ended_count:
+                valid[t] = ~ended
+            chosen = act(obs[t], noise, t, extras)
+            action[t] = chosen
+            result = step(chosen if self._low is None else self.clipped(chosen))
+            obs[t + 1] = result.obs
+            reward[t] = result.reward
+            terminated[t] = result.terminated
+            truncated[t] = result.truncated
+            rows += envs - ended_count
+            ended = result.terminated | result.truncated
+            ended_count = int(np.count_nonzero(ended))
+            progress(rows)
+        if STATE_COLUMN in columns:
+            columns[STATE_COLUMN][0] = self._env.states()
+        self._obs, self._ended, self._ended_count = obs[steps].copy(), ended, ended_count
+        return rows
+
+    def clipped(self, actions: Array) -> Array:
+        """What the env is given for stored `actions [..., A]`."""
+        return actions if self._low is None else np.clip(actions, self._low, self._high)
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    def _clipped_or_none(self, actions: Array | None) -> Array | None:
+        return None if actions is None else self.clipped(actions)

@@ -1,0 +1,234 @@
+"""The rollout worker process: steps its vector envs and hands their segments to the memory backend.
+
+sync: the segment with index n is acted with version n and no other. async: with the newest version there is, taken
+between segments. No torch here and no algorithm.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from zmqrl.acting.base import Policy
+from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import Boot
+from zmqrl.data_stores import tensors
+from zmqrl.envs.vector import make_vector_env
+from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.memory_backends.make import make_backend
+from zmqrl.messages import agent
+from zmqrl.rollout.collector import Collector
+from zmqrl.shared_memory.weights import WeightsReader
+from zmqrl.types import Notice, SegmentId, Version
+
+POLL_S = 0.2
+REPORT_S = 2.0
+
+
+class WeightsSource(Protocol):
+    """Where published weights come from: the host's shared buffer."""
+
+    def version(self) -> Version | None:
+        """The version that is there; cheap."""
+        ...
+
+    def read(self) -> tuple[Notice, bytes] | None:
+        """A whole copy of what is there."""
+        ...
+
+
+def main(boot: Boot) -> int:
+    """Step until a stop is requested. Exit code 0; what the env or anything else raises goes up to `entry`."""
+    sink = make_backend(boot.plan).worker(boot)
+    worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    try:
+        worker.run()
+    finally:
+        worker.close()
+        sink.close()
+    return 0
+
+
+class _Stream:
+    """A vector env that this worker steps, and the index of its next segment."""
+
+    def __init__(self, order: StreamOrder, collector: Collector) -> None:
+        self.incarnation = order.incarnation
+        self.next_index = order.next_index
+        self.collector = collector
+
+
+class RolloutWorker:
+    """The worker's loop around a sink and a source of weights. One thread."""
+
+    def __init__(self, boot: Boot, sink: SegmentSink, weights: WeightsSource, events: EventPipe) -> None:
+        self._plan = boot.plan
+        self._sync = boot.plan.config.run.mode != "async"
+        self._spec = from_json(ActingSpec, boot.plan.acting)
+        self._policy: Policy = make_policy(self._spec)
+        self._sink, self._weights, self._events = sink, weights, events
+        self._streams: dict[int, _Stream] = {}
+        self._version: Version | None = None
+        self._stopping = False
+        self._interrupted: Callable[[], bool] = lambda: False
+        self._stepped = False
+        self._reports = _Reports(events)
+
+    def stop(self) -> None:
+        """End between two steps; safe in a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Until `stop`, or until the orders say so."""
+        self._events.send(agent.Ready())
+        timeout_s = 0.0
+        while not self._stopping:
+            orders = self._poll(timeout_s)
+            if orders.stop:
+                self._events.send(agent.Left())  # else its host would start it again
+                return
+            timeout_s = 0.0 if self._turn(orders) else POLL_S
+
+    def collect(self, interrupted: Callable[[], bool]) -> None:
+        """Collect what can be collected now; for single mode, where the loop of the learner calls it.
+
+        Once `interrupted`, called between two env steps, is true the worker ends as after `stop`.
+        """
+        self._interrupted = interrupted
+        while self._turn(self._sink.poll(0.0)):
+            pass
+
+    def _turn(self, orders: Orders) -> bool:
+        """At most one segment of each vector env; whether there was any."""
+        self._follow(orders)
+        self._take_weights()
+        worked = [self._advance(stream) for stream in list(self._streams.values())]
+        self._reports.send_when_due()
+        return any(worked)
+
+    def close(self) -> None:
+        """Close all envs."""
+        for stream in self._streams.values():
+            stream.collector.close()
+        self._streams = {}
+
+    def _poll(self, timeout_s: float) -> Orders:
+        if timeout_s == 0.0:
+            return self._sink.poll(0.0)
+        begun = time.monotonic()
+        orders = self._sink.poll(timeout_s)
+        self._reports.waited_s += time.monotonic() - begun
+        return orders
+
+    def _follow(self, orders: Orders) -> None:
+        """Make the vector envs those of `orders`: absolute, so what is not listed is abandoned."""
+        listed = {order.vector_env for order in orders.streams}
+        for vector_env in [v for v in self._streams if v not in listed]:
+            self._streams.pop(vector_env).collector.close()
+        for order in orders.streams:
+            known = self._streams.get(order.vector_env)
+            if known is None or known.incarnation != order.incarnation:
+                if known is not None:
+                    known.collector.close()
+                self._streams[order.vector_env] = self._take_up(order)
+
+    def _take_up(self, order: StreamOrder) -> _Stream:
+        config = self._plan.config
+        mode, seed = config.run.mode, config.run.seed
+        env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)
+        env.on_replay = self._sink.busy
+        keyed = 0 if self._sync else order.incarnation
+        collector = Collector(env, self._policy, self._spec, seed, order.vector_env, keyed)
+        collector.start(order.states)
+        return _Stream(order, collector)
+
+    def _take_weights(self) -> None:
+        if self._weights.version() == self._version:
+            return
+        found = self._weights.read()
+        if found is None:
+            return
+        notice, content = found
+        self._policy.load(tensors.parse(content)[0], notice.schedule)
+        self._version = notice.version
+
+    def _advance(self, stream: _Stream) -> bool:
+        """Collect the stream's next segment if its version and a lease are there."""
+        version = self._version
+        if version is None or self._stopping or (self._sync and version.n != stream.next_index):
+            return False
+        if not self._sync:
+            self._take_weights()
+            version = self._version or version
+        segment = self._sink.open(stream.collector.vector_env)
+        if segment is None:
+            return False
+        rows = self._collect(stream, segment)
+        if rows is None:
+            return False
+        id = SegmentId(stream.collector.vector_env, stream.incarnation, stream.next_index)
+        self._sink.seal(segment, id, version, rows)
+        stream.next_index += 1
+        self._reports.observe(rows, segment)
+        return True
+
+    def _collect(self, stream: _Stream, segment: OpenSegment) -> int | None:
+        vector_env = stream.collector.vector_env
+        sink_progress = self._sink.progress
+        if not self._stepped:
+            sink_progress = self._first_step
+
+        def progress(rows: int) -> None:
+            sink_progress(vector_env, rows)
+
+        rows = stream.collector.collect(segment.columns, stream.next_index, progress, self._is_stopped)
+        if rows is None:
+            self._sink.abandon(segment)
+        return rows
+
+    def _is_stopped(self) -> bool:
+        self._stopping = self._stopping or self._interrupted()
+        return self._stopping
+
+    def _first_step(self, vector_env: int, rows: int) -> None:
+        if not self._stepped:
+            self._stepped = True
+            self._events.send(agent.FirstStep(time.time()))
+        self._sink.progress(vector_env, rows)
+
+
+class _Reports:
+    """The `worker` event, every `REPORT_S`."""
+
+    def __init__(self, events: EventPipe) -> None:
+        self._events = events
+        self._env_steps = self._episodes = self._rows = 0
+        self._since = time.monotonic()
+        self.waited_s = 0.0
+
+    def observe(self, rows: int, segment: OpenSegment) -> None:
+        """Count a sealed segment."""
+        self._env_steps += rows
+        self._rows += rows
+        done: Any = segment.columns["terminated"] | segment.columns["truncated"]
+        self._episodes += int(done.sum())
+
+    def send_when_due(self) -> None:
+        """Rates since the last event."""
+        elapsed_s = time.monotonic() - self._since
+        if elapsed_s < REPORT_S:
+            return
+        rates = agent.WorkerRates(
+            env_steps=self._env_steps,
+            env_steps_per_s=self._rows / elapsed_s,
+            wait_fraction=min(1.0, self.waited_s / elapsed_s),
+            episodes=self._episodes,
+        )
+        self._events.send(rates)
+        self._since, self._rows, self.waited_s = time.monotonic(), 0, 0.0
