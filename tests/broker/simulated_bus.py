@@ -17,9 +17,9 @@ import numpy as np
 from tests.broker.simulated_ends import Killed, Sink, Source, Words
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.orders import TakeUp
+from zmqrl.broker.events import Handover
 from zmqrl.broker.state import BrokerState
-from zmqrl.memory_backends.base import LearnerRecord, OpenSegment, Orders, TakenSegment, TakeUpRequest
+from zmqrl.memory_backends.base import Assignments, HandoverRequest, LearnerRecord, OpenSegment, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import ModeName, Notice, SegmentId, Version
 
@@ -59,7 +59,7 @@ class Worker:
                 column[...] = self.bus.code(SegmentId(vector_env, *self.next[vector_env]), column.dtype)
             self.now = vector_env, segment, 0
 
-    def _follow(self, orders: Orders) -> None:
+    def _follow(self, orders: Assignments) -> None:
         listed = {order.vector_env: order for order in orders.streams}
         self.next = {v: at for v, at in self.next.items() if v in listed and at[0] == listed[v].incarnation}
         for vector_env, order in listed.items():
@@ -148,10 +148,10 @@ class Learner:
         self.source.release([taken.ref for taken in segments])
         self._publish()
 
-    def answers(self, request: TakeUpRequest) -> TakeUp | None:
+    def answers(self, request: HandoverRequest) -> Handover | None:
         """Once it has taken all that is below the request."""
         reached = self.n + (request.vector_env in self.round)
-        return TakeUp(request.vector_env, request.incarnation, reached, ()) if reached >= request.next_index else None
+        return Handover(request.vector_env, request.incarnation, reached, ()) if reached >= request.next_index else None
 
 
 class Bus:
@@ -183,10 +183,7 @@ class Bus:
         return np.array((id.vector_env * 31 + id.incarnation * 7 + id.index) % 97).astype(dtype)
 
     def _broker(self) -> BrokerState:
-        state = BrokerState(self.plan, self.arena)
-        if FAR in self.hosts.values() and state.incarnation > 1:
-            state.await_claims()
-        return state
+        return BrokerState(self.plan, self.arena, FAR in self.hosts.values())
 
     def newest_full(self) -> Full:
         """What a learner finds: the newest cannot be read for a while, now and then."""
@@ -221,9 +218,9 @@ class Bus:
             self.broker_dies()
 
     def _reply(self, index: int, deadly: float) -> None:
-        standing = self.state.standing(index)
-        if standing is not None and (not deadly or self.dice.random() < 0.8):
-            self.workers[index].sink.inbox.append((self.state.incarnation, standing))
+        snapshot = self.state.snapshot(index)
+        if snapshot is not None and (not deadly or self.dice.random() < 0.8):
+            self.workers[index].sink.inbox.append((self.state.incarnation, snapshot))
 
     def broker_dies(self) -> None:
         """What was on its way is lost with the connections, or comes late."""
@@ -265,7 +262,7 @@ class Bus:
         alive = {worker.index: worker.spawn for worker in theirs if worker.alive}
         held = tuple(worker.index for worker in theirs if worker.index in self.held)
         if not deadly or self.dice.random() < 0.8:
-            self.tell(ev.HostIs(alive, (), host, held), deadly)
+            self.tell(ev.HostReported(alive, (), host, held), deadly)
         for worker in theirs:
             if not worker.alive and worker.index in self.held and self.dice.random() < 0.5:
                 self.workers[worker.index] = Worker(self, worker.index, worker.spawn + 1, host)
@@ -273,18 +270,18 @@ class Bus:
     def silences(self, worker: Worker, deadly: float) -> None:
         """The broker takes a worker of another host for lost; it may come back."""
         if worker.host != NEAR:
-            self.tell(ev.Silent(worker.index, worker.spawn), deadly)
+            self.tell(ev.WorkerSilent(worker.index, worker.spawn), deadly)
 
     def learns(self, deadly: float) -> None:
         if not self.run("learner", lambda: self.learner.turn(self.dice), deadly):
             self.learner_dies()
         if self.learner.announced is not None:
             self.tell(ev.Announced(self.learner.announced, self.learner.back), deadly)
-        self.tell(ev.LearnerIs(0), deadly)
-        for request in self.state.requests:
+        self.tell(ev.LearnerReported(0), deadly)
+        for request in self.state.assignment.requests:
             answer = self.learner.answers(request)
             if answer is not None:
-                self.tell(ev.Answered(answer), deadly)
+                self.tell(ev.HandoverAnswered(answer), deadly)
 
     def learner_dies(self) -> None:
         incarnation = self.learner.incarnation
@@ -309,7 +306,7 @@ class Bus:
         elif roll < 0.95:
             self.reaps(worker.host, deadly)
         elif roll < 0.97:
-            self.tell(ev.WaitedEnough(), deadly)
+            self.tell(ev.ClaimsExpired(), deadly)
         elif deadly and roll < 0.975:
             self.silences(worker, deadly)
         elif deadly and roll < 0.98:

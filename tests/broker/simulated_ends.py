@@ -10,7 +10,7 @@ from zmqrl.broker import events as ev
 from zmqrl.config.plan import RunPlan
 from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends.base import Orders, TakenSegment
+from zmqrl.memory_backends.base import Assignments, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
 
@@ -48,7 +48,7 @@ class Sink(LeasedSink):
         self._arena, self._who, self._broker = arena, (index, spawn), 0
         self.control: deque[ev.Event] = deque()
         self.data: deque[ev.Event] = deque()
-        self.inbox: deque[tuple[int, ev.Standing]] = deque()
+        self.inbox: deque[tuple[int, ev.AssignmentSnapshot]] = deque()
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         if self.remote is None:
@@ -65,21 +65,21 @@ class Sink(LeasedSink):
         leases = (*self._free, *self._open, *self._sealed)
         open_rows = [] if self.remote is None else [(v, i, rows) for v, i, rows in self.remote.open_now()]
         said = (leases, self._named(), self._broker, self._serial, self.remote is not None, open_rows, self._stopped())
-        self.control.append(ev.WorkerIs(*self._who, *said))
+        self.control.append(ev.WorkerReported(*self._who, *said))
         if resend and self._sealed:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
     def hear(self) -> None:
         while self.inbox:
-            broker, standing = self.inbox.popleft()
-            if standing.spawn != self._who[1] or (self.remote is None and broker != self._broker):
+            broker, snapshot = self.inbox.popleft()
+            if snapshot.spawn != self._who[1] or (self.remote is None and broker != self._broker):
                 continue
             if broker != self._broker:
                 self._broker, self._serial = broker, -1
-            self._stand(standing)
-            self._stop = standing.stop
+            self._stand(snapshot)
+            self._stop = snapshot.stop
 
-    def poll(self, timeout_s: float = 0.0) -> Orders:
+    def poll(self, timeout_s: float = 0.0) -> Assignments:
         self._flush()
         return self._orders()
 

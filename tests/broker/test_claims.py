@@ -10,9 +10,9 @@ import pytest
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.events import RESUMED_SHIFT
+from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.state import BrokerState
-from zmqrl.broker.streams import Streams
 from zmqrl.memory_backends._arena_ends import ArenaWriter
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SegmentId, SegmentMeta, Version
@@ -21,8 +21,8 @@ from zmqrl.types import SegmentId, SegmentMeta, Version
 def hello(index: int, broker: int | None = None, streams: dict[int, int] | None = None) -> list[ev.Event]:
     """What the agent and the only worker of a host say."""
     return [
-        ev.HostIs({index: 0}, (), f"far{index}", (index,)),
-        ev.WorkerIs(index, 0, (), streams or {}, broker, remote=True),
+        ev.HostReported({index: 0}, (), f"far{index}", (index,)),
+        ev.WorkerReported(index, 0, (), streams or {}, broker, remote=True),
     ]
 
 
@@ -33,16 +33,15 @@ def second_broker() -> BrokerState:
     first = BrokerState(plan, arena)
     first.handle_all([*hello(0), *hello(1)])
     assert [streams_of(first, index) for index in (0, 1)] == [{0: 0}, {1: 0}]
-    second = BrokerState(plan, arena)
-    second.await_claims()
-    second.handle(ev.HostIs({}, (), plan.config.learner.host, ()))
+    second = BrokerState(plan, arena, other_hosts=True)
+    second.handle(ev.HostReported({}, (), plan.config.learner.host, ()))
     return second
 
 
 def streams_of(broker: BrokerState, index: int) -> dict[int, int]:
-    standing = broker.standing(index)
-    assert standing is not None and standing.orders is not None
-    return {order.vector_env: order.incarnation for order in standing.orders}
+    snapshot = broker.snapshot(index)
+    assert snapshot is not None and snapshot.assignments is not None
+    return {order.vector_env: order.incarnation for order in snapshot.assignments}
 
 
 def test_each_goes_on_with_its_own() -> None:
@@ -50,38 +49,39 @@ def test_each_goes_on_with_its_own() -> None:
     broker.handle_all(hello(1, 1, {1: 0}))
     broker.handle_all(hello(0, 1, {0: 0}))
     assert [streams_of(broker, index) for index in (0, 1)] == [{0: 0}, {1: 0}]
-    assert not broker.requests
+    assert not broker.assignment.requests
 
 
 def test_what_nobody_claims_in_time_is_taken_up_by_who_is_there() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))
-    assert not broker.requests
-    broker.handle(ev.WaitedEnough())
-    assert [(request.vector_env, request.incarnation) for request in broker.requests] == [(0, 1)]
+    assert not broker.assignment.requests
+    broker.handle(ev.ClaimsExpired())
+    assert [(request.vector_env, request.incarnation) for request in broker.assignment.requests] == [(0, 1)]
 
 
 def test_who_was_given_up_is_known() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))
-    assert not broker.gave_up((1,))
-    broker.handle(ev.HostIs({}, (1,), "far1"))
-    assert broker.gave_up((1,)) and not broker.gave_up(()) and not broker.gave_up((0, 1))
+    assert not broker.workers.have_failed((1,))
+    broker.handle(ev.HostReported({}, (1,), "far1"))
+    assert broker.workers.have_failed((1,))
+    assert not broker.workers.have_failed(()) and not broker.workers.have_failed((0, 1))
 
 
 def test_a_worker_whose_host_speaks_last_is_not_sent_away() -> None:
     plan = bus_plan("sync", 2, 2, slots=9)
     broker = BrokerState(plan, Arena.private(plan))
     near = plan.config.learner.host
-    broker.handle_all([ev.WorkerIs(0, 0, (), {}), ev.HostIs({}, (), "far", ())])
-    standing = broker.standing(0)
-    assert standing is not None and not standing.stop
-    broker.handle(ev.HostIs({0: 0}, (), near, (0,)))
+    broker.handle_all([ev.WorkerReported(0, 0, (), {}), ev.HostReported({}, (), "far", ())])
+    snapshot = broker.snapshot(0)
+    assert snapshot is not None and not snapshot.stop
+    broker.handle(ev.HostReported({0: 0}, (), near, (0,)))
     assert streams_of(broker, 0) == {0: 0, 1: 0}
 
 
-def far_worker(index: int, broker: int, streams: dict[int, int], serial: int = -1, **more: Any) -> ev.WorkerIs:
-    return ev.WorkerIs(index, 0, (), streams, broker, serial, remote=True, **more)
+def far_worker(index: int, broker: int, streams: dict[int, int], serial: int = -1, **more: Any) -> ev.WorkerReported:
+    return ev.WorkerReported(index, 0, (), streams, broker, serial, remote=True, **more)
 
 
 def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
@@ -89,15 +89,16 @@ def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
     plan = bus_plan("sync", 3, 3, slots=9)
     near, arena = plan.config.learner.host, Arena.private(plan)
     first = BrokerState(plan, arena)
-    first.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {}), *hello(1), *hello(2)])
+    first.handle_all([ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {}), *hello(1), *hello(2)])
     assert [streams_of(first, index) for index in (0, 1, 2)] == [{0: 0}, {1: 0}, {2: 0}]
     segment = {c.name: np.zeros(c.shape, c.dtype) for c in plan.columns}
-    ref = next(iter(first.standing(1).leases))  # type: ignore[union-attr]
+    ref = next(iter(first.snapshot(1).leases))  # type: ignore[union-attr]
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS)
     assert ev.Forward((ref,)) in first.handle(ev.Delivered(1, 0, ref, meta, segment))
-    second = BrokerState(plan, arena)
-    second.await_claims()
-    second.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation)])
+    second = BrokerState(plan, arena, other_hosts=True)
+    second.handle_all(
+        [ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {0: 0}, second.incarnation)]
+    )
     return second, arena
 
 
@@ -105,17 +106,17 @@ def test_a_far_worker_that_is_back_before_its_agent_keeps_what_it_steps() -> Non
     broker, _ = restarted_with_a_near_worker()
     broker.handle(far_worker(1, 1, {1: 0}))
     assert streams_of(broker, 1) == {1: 0}
-    assert broker.standing(1).leases, "it can go on"  # type: ignore[union-attr]
-    broker.handle_all([far_worker(2, 1, {2: 0}), ev.HostIs({2: 0}, (), "far2", (2,))])
-    broker.handle_all([ev.HostIs({1: 0}, (), "far1", (1,)), ev.WaitedEnough()])
+    assert broker.snapshot(1).leases, "it can go on"  # type: ignore[union-attr]
+    broker.handle_all([far_worker(2, 1, {2: 0}), ev.HostReported({2: 0}, (), "far2", (2,))])
+    broker.handle_all([ev.HostReported({1: 0}, (), "far1", (1,)), ev.ClaimsExpired()])
     assert [streams_of(broker, index) for index in (0, 1, 2)] == [{0: 0}, {1: 0}, {2: 0}]
-    assert not broker.requests
+    assert not broker.assignment.requests
 
 
 def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
     broker, _ = restarted_with_a_near_worker()
     broker.handle(far_worker(1, 1, {1: 0}))
-    broker.handle(ev.WaitedEnough())
+    broker.handle(ev.ClaimsExpired())
     assert streams_of(broker, 1) == {}
 
 
@@ -123,12 +124,12 @@ def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its
     """Its worker reports it as unbooked to the broker after that; then it is told, and asked to stop."""
     broker, arena = restarted_with_a_near_worker()
     report = far_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])
-    broker.handle_all([ev.HostIs({1: 0}, (), "far1", (1,)), report])
+    broker.handle_all([ev.HostReported({1: 0}, (), "far1", (1,)), report])
     assert streams_of(broker, 1) == {1: 0}
-    broker.handle(ev.HostIs({1: 0}, (), "far1", ()))
-    standing = broker.standing(1)
-    assert standing is not None and standing.orders == ()
-    broker.handle(far_worker(1, broker.incarnation, {}, standing.serial, open_rows=[(1, 1, 0)]))
+    broker.handle(ev.HostReported({1: 0}, (), "far1", ()))
+    snapshot = broker.snapshot(1)
+    assert snapshot is not None and snapshot.assignments == ()
+    broker.handle(far_worker(1, broker.incarnation, {}, snapshot.serial, open_rows=[(1, 1, 0)]))
     ledger = arena.ledger()
     assert not any(ledger.dropped.values()) and ledger.stored == ledger.produced == ROWS
 
@@ -136,13 +137,13 @@ def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its
 def test_what_a_worker_stepped_that_died_with_the_broker_moves_when_its_agent_says_so() -> None:
     broker, _ = restarted_with_a_near_worker()
     broker.handle(far_worker(1, 1, {1: 0}))
-    broker.handle(ev.HostIs({1: 0}, (), "far1", (1,)))
-    assert not broker.requests
-    successor = ev.WorkerIs(2, 1, (), {}, remote=True)
+    broker.handle(ev.HostReported({1: 0}, (), "far1", (1,)))
+    assert not broker.assignment.requests
+    successor = ev.WorkerReported(2, 1, (), {}, remote=True)
     broker.handle(successor)
-    assert not broker.requests, "its predecessor may still be there"
-    broker.handle(ev.HostIs({2: 1}, (), "far2", (2,)))
-    assert [(request.vector_env, request.incarnation) for request in broker.requests] == [(2, 1)]
+    assert not broker.assignment.requests, "its predecessor may still be there"
+    broker.handle(ev.HostReported({2: 1}, (), "far2", (2,)))
+    assert [(request.vector_env, request.incarnation) for request in broker.assignment.requests] == [(2, 1)]
     assert streams_of(broker, 1) == {1: 0}
 
 
@@ -152,9 +153,9 @@ def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_bro
     """It was taken off, and one of its segments is not booked: its env is gone, so it cannot continue."""
     plan = bus_plan("sync", 2, 2, slots=9)
     arena, host = Arena.private(plan), plan.config.learner.host
-    first, alive = BrokerState(plan, arena), ev.HostIs({0: 0, 1: 0}, (), host, (0, 1))
-    first.handle_all([alive, ev.WorkerIs(0, 0, (), {}), ev.WorkerIs(1, 0, (), {}, remote=remote)])
-    (lease, *_) = first.standing(1).leases  # type: ignore[union-attr]
+    first, alive = BrokerState(plan, arena), ev.HostReported({0: 0, 1: 0}, (), host, (0, 1))
+    first.handle_all([alive, ev.WorkerReported(0, 0, (), {}), ev.WorkerReported(1, 0, (), {}, remote=remote)])
+    (lease, *_) = first.snapshot(1).leases  # type: ignore[union-attr]
     if not remote:
         ArenaWriter(arena).seal(lease, SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS))
     drained = replace(alive, workers=(0,))
@@ -162,17 +163,17 @@ def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_bro
     assert streams_of(first, 1) == {}
     second = BrokerState(plan, arena)
     leases = () if remote else (lease,)  # a credit ends with its broker
-    again = ev.WorkerIs(1, 0, leases, {1: 0}, second.incarnation, -1, remote, [(1, 0, ROWS)], stopped=(1,))
-    second.handle_all([ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation), again, alive if stays else drained])
-    standing = second.standing(1)
-    assert standing is not None and standing.orders == ()
-    second.handle(ev.WorkerIs(1, 0, (), {1: 0}, second.incarnation, standing.serial, remote, stopped=(1,)))
+    again = ev.WorkerReported(1, 0, leases, {1: 0}, second.incarnation, -1, remote, [(1, 0, ROWS)], stopped=(1,))
+    second.handle_all([ev.WorkerReported(0, 0, (), {0: 0}, second.incarnation), again, alive if stays else drained])
+    snapshot = second.snapshot(1)
+    assert snapshot is not None and snapshot.assignments == ()
+    second.handle(ev.WorkerReported(1, 0, (), {1: 0}, second.incarnation, snapshot.serial, remote, stopped=(1,)))
     if remote:
         columns = {c.name: np.zeros(c.shape, c.dtype) for c in plan.columns}
-        (lease, *_) = second.standing(1).leases  # type: ignore[union-attr]
+        (lease, *_) = second.snapshot(1).leases  # type: ignore[union-attr]
         second.handle(ev.Delivered(1, 0, lease, SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS), columns))
-    second.handle(ev.WorkerIs(1, 0, (), {}, second.incarnation, standing.serial, remote))
-    assert [(request.vector_env, request.next_index) for request in second.requests] == [(1, 1)]
+    second.handle(ev.WorkerReported(1, 0, (), {}, second.incarnation, snapshot.serial, remote))
+    assert [(request.vector_env, request.next_index) for request in second.assignment.requests] == [(1, 1)]
     ledger = arena.ledger()
     assert (ledger.stored, ledger.produced, ledger.balanced) == (ROWS, ROWS, True)
 
@@ -183,10 +184,10 @@ def test_no_other_host_speaks_for_a_live_worker_that_is_to_leave() -> None:
     arena, near = Arena.private(plan), plan.config.learner.host
     BrokerState(plan, arena)
     broker = BrokerState(plan, arena)
-    broker.handle_all([ev.WorkerIs(0, 0, (), {}, broker.incarnation), ev.HostIs({0: 0}, (), near, ())])
-    broker.handle(ev.HostIs({1: 0}, (), "far", (1,)))
-    standing = broker.standing(0)
-    assert standing is not None and standing.stop, "it is there, and asked to end"
+    broker.handle_all([ev.WorkerReported(0, 0, (), {}, broker.incarnation), ev.HostReported({0: 0}, (), near, ())])
+    broker.handle(ev.HostReported({1: 0}, (), "far", (1,)))
+    snapshot = broker.snapshot(0)
+    assert snapshot is not None and snapshot.stop, "it is there, and asked to end"
 
 
 def test_a_vector_env_without_a_holder_is_not_awaited() -> None:
@@ -194,13 +195,14 @@ def test_a_vector_env_without_a_holder_is_not_awaited() -> None:
     plan = bus_plan("sync", 2, 2, slots=9)
     near, arena = plan.config.learner.host, Arena.private(plan)
     first = BrokerState(plan, arena)
-    first.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {}), *hello(1)])
-    books = Streams(arena, ROWS)
-    books.sweep(1)
+    first.handle_all([ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {}), *hello(1)])
+    books = StreamLedger(arena, ROWS)
+    books.close_stream(1)
     assert books.roll_back(1, 1 << RESUMED_SHIFT, 0, 0)
-    second = BrokerState(plan, arena)
-    second.await_claims()
-    second.handle_all([ev.HostIs({0: 0}, (), near, (0,)), ev.WorkerIs(0, 0, (), {0: 0}, second.incarnation)])
+    second = BrokerState(plan, arena, other_hosts=True)
+    second.handle_all(
+        [ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {0: 0}, second.incarnation)]
+    )
     second.handle_all(hello(1))
-    assert [(request.vector_env, request.incarnation > 0) for request in second.requests] == [(1, True)]
+    assert [(request.vector_env, request.incarnation > 0) for request in second.assignment.requests] == [(1, True)]
     assert streams_of(second, 0) == {0: 0}

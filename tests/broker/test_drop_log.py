@@ -8,28 +8,29 @@ from collections import Counter
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.drop_log import MOST_LINES, WINDOW_S, DropLog
 from zmqrl.broker.events import Dropped
+from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.outbound import MOST_LINES, WINDOW_S, DropLog
 from zmqrl.broker.state import BrokerState
-from zmqrl.broker.streams import Streams
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import SegmentId, SegmentMeta, Version
 
 
 def test_each_way_to_be_dropped_is_an_action_that_names_segment_rows_and_reason() -> None:
-    arena, actions = Arena.private(bus_plan()), list[ev.Action]()
-    streams = Streams(arena, ROWS, actions)
-    streams.take_up(0, 0, 0)
+    arena = Arena.private(bus_plan())
+    streams = StreamLedger(arena, ROWS)
+    streams.hand_over(0, 0, 0)
     arena.streams.write_open(0, 0, 3)
     arena.streams.write_producer(0, ProducerRecord(0, -1, 2))
-    streams.sweep(0)
+    streams.close_stream(0)
     late = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 4)
-    streams.take_up(0, 1, 0)
+    streams.hand_over(0, 1, 0)
     streams.refuse_late(late)
     streams.refuse_late(late)
     streams.records[0].stored = streams.stored = 9
     assert streams.roll_back(0, 2, 5, 1)
+    actions = streams.pop_dropped()
     assert actions == [
         Dropped(SegmentId(0, 0, 0), 3, "unsealed"),
         Dropped(SegmentId(0, 0, 0), 2, "unknown"),
@@ -45,10 +46,10 @@ def test_a_broker_says_what_a_dead_worker_stepped_and_did_not_seal() -> None:
     plan = bus_plan("async", workers=1, vector_envs=1)
     arena = Arena.private(plan)
     state = BrokerState(plan, arena)
-    host = ev.HostIs({0: 0}, (), "local", (0,))
-    state.handle_all([host, ev.WorkerIs(0, 0, (), {0: 0}), host])
+    host = ev.HostReported({0: 0}, (), "local", (0,))
+    state.handle_all([host, ev.WorkerReported(0, 0, (), {0: 0}), host])
     arena.streams.write_open(0, 0, 5)
-    actions = state.handle(ev.HostIs({}, (), "local", (0,)))
+    actions = state.handle(ev.HostReported({}, (), "local", (0,)))
     dropped = [action for action in actions if isinstance(action, Dropped)]
     assert dropped == [Dropped(SegmentId(0, 0, 0), 5, "unsealed")]
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zmqrl.broker.env_records import PackedRecords, PartialRecord, TakeUpParts, pack_record, unpack_record
-from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.env_records import HandoverParts, PackedRecords, PartialRecord, pack_record, unpack_record
+from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 
 STATES = (EnvSlotState(3, np.arange(6, dtype=np.float32).reshape(3, 2), True), EnvSlotState(4))
 RECORD = pack_record(STATES)
-REQUEST = TakeUpRequest(1, 2, 3)
+REQUEST = HandoverRequest(1, 2, 3)
 
 
 def part(offset: int, size: int, nbytes: int = len(RECORD), next_index: int = 3, incarnation: int = 2) -> list[object]:
@@ -62,32 +62,32 @@ def test_parts_come_in_order_and_each_once() -> None:
 
 
 def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
-    parts = TakeUpParts()
+    parts = HandoverParts()
     assert parts.take(part(0, 20), []) is None and not parts.progressed
     assert parts.take(part(0, 20), [REQUEST]) is None and parts.progressed
     assert parts.offset(REQUEST) == 20
     assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
     assert parts.take(part(20, 999, incarnation=1), [REQUEST]) is None and not parts.progressed
-    take_up = parts.take(part(20, 999), [REQUEST])
-    assert take_up is not None and (take_up.vector_env, take_up.incarnation, take_up.next_index) == (1, 2, 3)
-    assert pack_record(take_up.states) == RECORD
+    handover = parts.take(part(20, 999), [REQUEST])
+    assert handover is not None and (handover.vector_env, handover.incarnation, handover.next_index) == (1, 2, 3)
+    assert pack_record(handover.states) == RECORD
     assert parts.offset(REQUEST) == 0
 
 
 def test_another_record_than_before_begins_anew() -> None:
     """A learner that was started again may answer otherwise."""
-    parts = TakeUpParts()
+    parts = HandoverParts()
     parts.take(part(0, 20), [REQUEST])
     assert parts.take(part(20, 999, next_index=4), [REQUEST]) is None and not parts.progressed
     assert parts.offset(REQUEST) == 0
 
 
 def test_an_empty_record_is_whole_at_once() -> None:
-    assert TakeUpParts().take([1, 2, 3, 0, 0, b""], [REQUEST]) == TakeUp(1, 2, 3, ())
+    assert HandoverParts().take([1, 2, 3, 0, 0, b""], [REQUEST]) == Handover(1, 2, 3, ())
 
 
 def test_what_no_request_asks_for_any_more_is_forgotten() -> None:
-    parts = TakeUpParts()
+    parts = HandoverParts()
     parts.take(part(0, 20), [REQUEST])
     parts.take(part(0, 20), [])
     assert parts.offset(REQUEST) == 0
@@ -95,6 +95,6 @@ def test_what_no_request_asks_for_any_more_is_forgotten() -> None:
 
 def test_an_order_names_the_size_of_its_record_alone() -> None:
     packed = PackedRecords()
-    assert packed.row_of(StreamOrder(1, 2, 3, STATES)) == (1, 2, 3, len(RECORD))
-    assert packed.row_of(StreamOrder(1, 4, 3, ())) == (1, 4, 3, 0)
-    assert packed.row_of(StreamOrder(1, 5, 3, None)) == (1, 5, 3, None)
+    assert packed.row_of(StreamAssignment(1, 2, 3, STATES)) == (1, 2, 3, len(RECORD))
+    assert packed.row_of(StreamAssignment(1, 4, 3, ())) == (1, 4, 3, 0)
+    assert packed.row_of(StreamAssignment(1, 5, 3, None)) == (1, 5, 3, None)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.broker.simulated_ends import Source
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from zmqrl.broker.orders import RESUMED_SHIFT
-from zmqrl.broker.streams import Streams
+from zmqrl.broker.events import RESUMED_SHIFT
+from zmqrl.broker.ledger import StreamLedger
 from zmqrl.memory_backends.base import LearnerRecord
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Version
@@ -20,9 +20,9 @@ class Table:
 
     def __init__(self, *at: tuple[int, int]) -> None:
         self.arena = Arena.private(bus_plan())
-        self.streams = Streams(self.arena, ROWS)
+        self.streams = StreamLedger(self.arena, ROWS)
         for vector_env, (incarnation, next_index) in enumerate(at):
-            self.streams.take_up(vector_env, incarnation, next_index)
+            self.streams.hand_over(vector_env, incarnation, next_index)
 
     def oldest_of_the_third(self, record: LearnerRecord, n: int) -> int:
         """What the third learner takes no segment below of; its FULL is of version `n`."""

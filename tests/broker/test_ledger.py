@@ -9,8 +9,8 @@ import pytest
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
+from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.state import BrokerState
-from zmqrl.broker.streams import Streams
 from zmqrl.memory_backends._arena_ends import ArenaWriter
 from zmqrl.shared_memory.arena import SEAL, Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
@@ -31,12 +31,12 @@ class OneWorker:
         self.comes(0)
 
     def comes(self, spawn: int, **more: object) -> None:
-        host = ev.HostIs({0: spawn}, (), "local", (0,))
-        worker = ev.WorkerIs(0, spawn, (), {0: 0}, remote=self.remote, **more)  # type: ignore[arg-type]
+        host = ev.HostReported({0: spawn}, (), "local", (0,))
+        worker = ev.WorkerReported(0, spawn, (), {0: 0}, remote=self.remote, **more)  # type: ignore[arg-type]
         self.state.handle_all([host, worker, host])
 
     def lease(self) -> SlotRef:
-        leases = self.state.standing(0).leases  # type: ignore[union-attr]
+        leases = self.state.snapshot(0).leases  # type: ignore[union-attr]
         return next(ref for ref in leases if self.arena.word(ref.slot, SEAL) < ref.generation)
 
     def seal(self, index: int, rows: int = ROWS) -> SlotRef:
@@ -58,16 +58,16 @@ class OneWorker:
 
     def reports(self, *open_rows: tuple[int, int]) -> None:
         rows = [(0, index, rows) for index, rows in open_rows]
-        self.state.handle(ev.WorkerIs(0, 0, (), {0: 0}, remote=True, open_rows=rows))
+        self.state.handle(ev.WorkerReported(0, 0, (), {0: 0}, remote=True, open_rows=rows))
 
 
 def test_a_count_that_nothing_accounts_for_is_unknown_once_its_worker_is_dead() -> None:
     arena = Arena.private(bus_plan())
-    streams = Streams(arena, ROWS)
-    streams.take_up(0, 0, 0)
+    ledger = StreamLedger(arena, ROWS)
+    ledger.hand_over(0, 0, 0)
     arena.streams.write_producer(0, ProducerRecord(0, 99, 800))
     assert not arena.ledger().balanced
-    streams.sweep(0)
+    ledger.close_stream(0)
     ledger = arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.dropped["unknown"]) == (800, 0, 800)
     assert not ledger.balanced
@@ -106,13 +106,13 @@ def test_a_planted_defect_ends_the_balance(defect: Defect, unknown: int, overboo
     ref = bus.seal(1, rows=5)
     defect(bus.arena, ref, bus.arena.meta(ref.slot))
     bus.state = BrokerState(bus.plan, bus.arena)  # it finds what the one before did
-    bus.state.handle(ev.WorkerIs(0, 0, (ref,), {0: 0}, bus.state.incarnation))
-    bus.state.handle(ev.HostIs({0: 0}, (), "local", (0,)))
+    bus.state.handle(ev.WorkerReported(0, 0, (ref,), {0: 0}, bus.state.incarnation))
+    bus.state.handle(ev.HostReported({0: 0}, (), "local", (0,)))
     bus.state.handle(ev.Sealed(0, 0, (ref,)))
     ledger = bus.arena.ledger()
     while_alive = ledger.stored + ledger.in_flight + sum(ledger.dropped.values())
     assert ledger.produced == ROWS + 5 != while_alive and not ledger.balanced
-    bus.state.handle(ev.HostIs({}, (), "local", (0,)))
+    bus.state.handle(ev.HostReported({}, (), "local", (0,)))
     ledger = bus.arena.ledger()
     assert (ledger.dropped["unknown"], ledger.overbooked) == (unknown, overbooked)
     assert ledger.produced == ROWS + 5 and not ledger.balanced
@@ -120,11 +120,11 @@ def test_a_planted_defect_ends_the_balance(defect: Defect, unknown: int, overboo
 
 def test_one_streams_loss_does_not_hide_anothers_surplus() -> None:
     arena = Arena.private(bus_plan())
-    streams = Streams(arena, ROWS)
+    ledger = StreamLedger(arena, ROWS)
     for vector_env, stored in ((0, 3), (1, 13)):
-        streams.take_up(vector_env, 0, 0)
+        ledger.hand_over(vector_env, 0, 0)
         arena.streams.write_producer(vector_env, ProducerRecord(0, 0, 8))
-        record = streams.records[vector_env]
+        record = ledger.records[vector_env]
         record.next_index, record.stored = 1, stored
         arena.streams.write(vector_env, record)
     ledger = arena.ledger()
@@ -138,9 +138,9 @@ def test_a_worker_that_died_before_it_counted_a_segment_is_completed_from_its_he
     bus.arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 5))
     bus.arena.streams.write_open(0, 0, 5)
     bus.arena.seal(ref)
-    bus.state.handle(ev.WorkerIs(0, 0, (ref,), {0: 0}))
+    bus.state.handle(ev.WorkerReported(0, 0, (ref,), {0: 0}))
     assert bus.arena.ledger().stored == 0, "it lives: it is about to count it itself"
-    bus.state.handle(ev.HostIs({}, (), "local", (0,)))
+    bus.state.handle(ev.HostReported({}, (), "local", (0,)))
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.balanced) == (5, 5, True)
     assert bus.arena.streams.read_producer(0) == ProducerRecord(), "the worker's word is the worker's"
@@ -170,7 +170,7 @@ def test_a_late_segment_leaves_unsealed_and_enters_superseded() -> None:
     bus = OneWorker("async", remote=True)
     bus.delivers(0)
     bus.reports((1, ROWS), (2, 3))
-    bus.state.handle(ev.Silent(0, 0))
+    bus.state.handle(ev.WorkerSilent(0, 0))
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.dropped["unsealed"], ledger.balanced) == (2 * ROWS + 3, ROWS + 3, True)
     bus.reports()
@@ -197,15 +197,15 @@ def test_a_booked_segment_that_is_sent_again_is_a_duplicate_and_no_more() -> Non
 def test_a_late_segment_changes_no_word_of_the_local_worker_that_has_the_vector_env_now() -> None:
     bus = OneWorker("async", remote=True)
     bus.reports((0, ROWS))
-    bus.state.handle(ev.Silent(0, 0))
+    bus.state.handle(ev.WorkerSilent(0, 0))
     bus.remote = False
     bus.comes(1)
-    order = bus.state.standing(0).orders[0]  # type: ignore[union-attr, index]
+    order = bus.state.snapshot(0).assignments[0]  # type: ignore[union-attr, index]
     writer, ref = ArenaWriter(bus.arena), bus.lease()
     writer.seal(ref, SegmentMeta(SegmentId(0, order.incarnation, 0), Version(0, 0), ROWS))
     writer.open_rows(0, 1, 2)
     before = bus.arena.streams.read_producer(0), bus.arena.streams.read_open(0)
-    bus.state._booking._streams.refuse_late(SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), ROWS))
+    bus.state._ledger.refuse_late(SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), ROWS))
     assert (bus.arena.streams.read_producer(0), bus.arena.streams.read_open(0)) == before
     bus.state.handle(ev.Sealed(0, 1, (ref,)))
     bus.state.handle(ev.Goodbye(0, 1))

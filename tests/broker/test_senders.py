@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.broker.test_hearing import NOTICE, Ear, agent
+from tests.broker.test_inbound import NOTICE, Ear, agent
 from zmqrl.broker import events as ev
 from zmqrl.errors import WireError
 from zmqrl.messages import bus
@@ -65,12 +65,12 @@ def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes)
 
 
 def test_a_live_local_worker_keeps_its_place_under_forged_farewells(ear: Ear) -> None:
-    alive = ev.HostIs({LOCAL: 3}, (), "local", (LOCAL,))
-    ear.state.handle_all([alive, ev.WorkerIs(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
-    before = ear.state.standing(LOCAL)
+    alive = ev.HostReported({LOCAL: 3}, (), "local", (LOCAL,))
+    ear.state.handle_all([alive, ev.WorkerReported(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
+    before = ear.state.snapshot(LOCAL)
     assert before is not None and before.leases
     assert refused(ear, ear.far, goodbye(LOCAL)) == "host"
-    assert ear.state.standing(LOCAL) == before
+    assert ear.state.snapshot(LOCAL) == before
 
 
 def test_a_segment_is_bound_to_the_host_of_its_sender(ear: Ear) -> None:
@@ -92,7 +92,7 @@ def test_the_learner_does_not_beat_on_another_host(ear: Ear) -> None:
 
 def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:
     assert refused(ear, ear.far, worker(FAR, remote=False)) == "not remote"
-    assert isinstance(ear.hear(ear.far, worker(FAR)), ev.WorkerIs)
+    assert isinstance(ear.hear(ear.far, worker(FAR)), ev.WorkerReported)
 
 
 @pytest.mark.parametrize("field", ["alive", "ready", "given_up", "workers"])
@@ -110,7 +110,7 @@ def test_no_agent_speaks_for_the_learners_host_from_outside(ear: Ear) -> None:
 def test_a_worker_of_the_plan_is_heard_before_its_agent(ear: Ear) -> None:
     """Their connections are not in step: after a broker's restart either may be first."""
     heard = ear.hear(ear.far, worker(FAR))
-    assert heard == ev.WorkerIs(FAR, 2, [], {}, 0, -1, True, [], [])
+    assert heard == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [])
 
 
 def test_a_worker_that_came_later_is_heard_once_its_agent_was(ear: Ear) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_came_later_is_heard_once_its_agent_was(ear: Ear) -> None:
     assert ear.hear(ear.far, worker(LATER)) is None
     assert ear.told(ear.far) == []
     ear.hear(ear.far, agent("far", [FAR, LATER]))
-    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerIs)
+    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerReported)
 
 
 def test_a_worker_that_came_later_here_is_nobody_elses(ear: Ear) -> None:
@@ -131,4 +131,4 @@ def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(ear: Ear) -> 
     """Its host holds it no more, and lists it as alive."""
     alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR]))
     ear.hear(ear.far, alive)
-    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerIs)
+    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerReported)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.orders import TakeUp
+from zmqrl.broker.events import Handover
 from zmqrl.broker.state import BrokerState
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord, StreamTable
@@ -114,25 +114,25 @@ class BusMachine(RuleBasedStateMachine):
             worker.broker, worker.serial = self.state.incarnation, -1
         streams = {id.vector_env: id.incarnation for id in worker.sealed.values()}
         streams |= {v: incarnation for v, (incarnation, _) in worker.streams.items()}
-        said = ev.WorkerIs(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
+        said = ev.WorkerReported(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
         self.tell(said, fuse)
         if not lost and worker.broker == self.state.incarnation:
             self.hears(i)
 
     def hears(self, i: int) -> None:
-        worker, standing = self.workers[i], self.state.standing(i)
-        if standing is None or standing.spawn != worker.spawn:
+        worker, snapshot = self.workers[i], self.state.snapshot(i)
+        if snapshot is None or snapshot.spawn != worker.spawn:
             return
-        if standing.orders is not None and standing.serial != worker.serial:
-            worker.serial = standing.serial
-            for order in standing.orders:
+        if snapshot.assignments is not None and snapshot.serial != worker.serial:
+            worker.serial = snapshot.serial
+            for order in snapshot.assignments:
                 if worker.streams.get(order.vector_env, (-1, 0))[0] != order.incarnation:
                     worker.streams[order.vector_env] = (order.incarnation, order.next_index)
                     self.begins.setdefault((order.vector_env, order.incarnation), order.next_index)
-            for vector_env in worker.streams.keys() - {order.vector_env for order in standing.orders}:
+            for vector_env in worker.streams.keys() - {order.vector_env for order in snapshot.assignments}:
                 del worker.streams[vector_env]
                 self.unsealed += worker.open_rows.pop(vector_env, 0)
-        worker.leases = list(standing.leases)
+        worker.leases = list(snapshot.leases)
         worker.sealed = {r: i for r, i in worker.sealed.items() if r in worker.leases}
         self.leased |= {ref.slot for ref in worker.leases}
 
@@ -214,7 +214,7 @@ class BusMachine(RuleBasedStateMachine):
     @rule(fuse=FUSES)
     def agent_reports(self, fuse: int | None = None) -> None:
         alive = {i: w.spawn for i, w in enumerate(self.workers) if w.alive}
-        self.tell(ev.HostIs(alive, (), "local", self.held_here), fuse)
+        self.tell(ev.HostReported(alive, (), "local", self.held_here), fuse)
 
     @rule(held=st.sampled_from(((0, 1), (0,), (1,))), fuse=FUSES)
     def workers_leave_or_come(self, held: tuple[int, ...], fuse: int | None = None) -> None:
@@ -233,12 +233,12 @@ class BusMachine(RuleBasedStateMachine):
     @rule(fuse=FUSES)
     def learner_answers(self, fuse: int | None = None) -> None:
         self.learner_takes()
-        for r in self.state.requests:
+        for r in self.state.assignment.requests:
             done = {id.index for id in self.counted() if id.vector_env == r.vector_env}
             if len(done) < r.next_index:
                 continue  # asked before the broker knew that the learner went back
             assert done == set(range(r.next_index)), "asked before everything below was booked"
-            self.tell(ev.Answered(TakeUp(r.vector_env, r.incarnation, r.next_index, ())), fuse)
+            self.tell(ev.HandoverAnswered(Handover(r.vector_env, r.incarnation, r.next_index, ())), fuse)
             fuse = None
 
     @rule()
@@ -257,7 +257,7 @@ class BusMachine(RuleBasedStateMachine):
         for ref in self.held[:count]:
             self.arena.release(ref)
         self.held = self.held[count:]
-        self.tell(ev.LearnerIs(0))
+        self.tell(ev.LearnerReported(0))
 
     @rule(fuse=FUSES)
     def learner_announces(self, fuse: int | None = None) -> None:
@@ -292,14 +292,14 @@ class BusMachine(RuleBasedStateMachine):
     def no_slot_is_anyones_twice(self) -> None:
         if not hasattr(self, "state"):
             return
-        standings = [self.state.standing(i) for i in range(WORKERS)]
-        leases = [ref for standing in standings if standing for ref in standing.leases]
+        snapshots = [self.state.snapshot(i) for i in range(WORKERS)]
+        leases = [ref for snapshot in snapshots if snapshot for ref in snapshot.leases]
         slots = [ref.slot for ref in leases]
         assert len(slots) == len(set(slots))
         assert not set(slots) & {ref.slot for ref in self.held}
         # a process that lives may write into what it was given: nobody else may have it
         for i, worker in enumerate(self.workers):
-            for other in standings[:i] + standings[i + 1 :]:
+            for other in snapshots[:i] + snapshots[i + 1 :]:
                 mine = {r for r in worker.leases if worker.alive and r not in worker.sealed}
                 assert not mine & set(other.leases if other else ())
 

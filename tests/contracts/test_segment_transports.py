@@ -18,7 +18,7 @@ from tests.memory_backends.faulty_transport import FaultyConfig, FaultyTransport
 from tests.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
-from zmqrl.broker.doors import Doors
+from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Endpoints, Listen, RunPlan
 from zmqrl.config.sections import SegmentTransportSection
@@ -37,7 +37,7 @@ SEGMENTS, AT_ONCE = 40, 2
 class _GuardedTransport(ZmqTransport):
     """The broker's end; its loop answers the requests of the gate."""
 
-    doors: Doors
+    doors: BrokerSockets
 
     def receive(self, timeout_s: float) -> list[list[Any]]:
         poller = zmq.Poller()
@@ -62,7 +62,7 @@ def bus_maker(folder: Path) -> Iterator[TransportMaker]:
         (folder / run_id).mkdir(mode=0o700)
         ends = Endpoints(**{name: f"ipc://{folder}/{run_id}/{name}" for name in names})
         sender, receiver = ZmqTransport(NO_KEYS, plan), _GuardedTransport(NO_KEYS, plan)
-        receiver.doors = Doors(ends, Listen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)}))
+        receiver.doors = BrokerSockets(ends, Listen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)}))
         receiver.use(receiver.doors.segments)
         assert receiver.doors.ports is not None
         far_end = Endpoints.tcp("127.0.0.1", receiver.doors.ports)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.witness import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from zmqrl.algorithms.base import BaseLearner
-from zmqrl.broker.events import LearnerIs
+from zmqrl.broker.events import LearnerReported
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full, Saved
@@ -23,7 +23,7 @@ from zmqrl.learner import process
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.reporting import Reporter, weights_sha256
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerEnds, LearnerRecord, TakenSegment, TakeUp
+from zmqrl.memory_backends.base import Handover, LearnerEnds, LearnerRecord, TakenSegment
 from zmqrl.memory_backends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.rollout.in_process import StoredWeights
 from zmqrl.rollout.worker import RolloutWorker
@@ -82,7 +82,7 @@ class Source(InprocSource):
             super().release([ref])
 
     def _released(self) -> None:
-        self._state.handle(LearnerIs(0))  # as the report that is owed after it, over sockets
+        self._state.handle(LearnerReported(0))  # as the report that is owed after it, over sockets
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         self._worker.collect(lambda: False)
@@ -108,9 +108,9 @@ class Channel(InprocChannel):
         self._writes.next(f"announce {notice.version}")
         super().announce(notice)
 
-    def answer(self, take_up: TakeUp) -> None:
+    def answer(self, handover: Handover) -> None:
         self._writes.next("answer")
-        super().answer(take_up)
+        super().answer(handover)
 
 
 class Bus:

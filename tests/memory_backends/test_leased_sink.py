@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from zmqrl.broker.events import Standing
+from zmqrl.broker.events import AssignmentSnapshot
 from zmqrl.memory_backends._arena_ends import LeasedSink
 from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends.base import Orders, StreamOrder
+from zmqrl.memory_backends.base import Assignments, StreamAssignment
 from zmqrl.types import SegmentId, SlotRef, Version
 
-ORDER = StreamOrder(0, 0, 0, None)
+ORDER = StreamAssignment(0, 0, 0, None)
 
 
 class HandSink(LeasedSink):
@@ -25,9 +25,9 @@ class HandSink(LeasedSink):
         self.pushed.append(list(refs))
 
     def hear(self, leases: Sequence[SlotRef], booked: int) -> None:
-        self._stand(Standing(0, leases, {0: (0, booked)}, (ORDER,), 1))
+        self._stand(AssignmentSnapshot(0, leases, {0: (0, booked)}, (ORDER,), 1))
 
-    def poll(self, timeout_s: float) -> Orders:
+    def poll(self, timeout_s: float) -> Assignments:
         self._flush()
         return self._orders()
 

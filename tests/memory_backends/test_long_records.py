@@ -12,7 +12,7 @@ from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.memory_backends.base import LearnerEnds, StreamOrder, TakeUp
+from zmqrl.memory_backends.base import Handover, LearnerEnds, StreamAssignment
 from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import MAX_CONTROL_BYTES
@@ -59,17 +59,17 @@ class LongBus(RealBus):
         self.agent.report(HostReport("local", {0: self.spawn}, [], [], [0]))
         return made
 
-    def turn(self, sink: ZmqSink) -> tuple[StreamOrder, ...]:
+    def turn(self, sink: ZmqSink) -> tuple[StreamAssignment, ...]:
         """One turn of worker and learner; what the worker is to step."""
         answer_take_ups(self.ends)
         return sink.poll(TURN_S).streams
 
-    def all_orders(self, sink: ZmqSink) -> dict[int, StreamOrder]:
-        def taken_up() -> dict[int, StreamOrder]:
+    def all_orders(self, sink: ZmqSink) -> dict[int, StreamAssignment]:
+        def taken_up() -> dict[int, StreamAssignment]:
             orders = {order.vector_env: order for order in self.turn(sink)}
             return orders if len(orders) == VECTOR_ENVS else {}
 
-        found: dict[int, StreamOrder] = until(taken_up, "every vector env", every_s=0.0)
+        found: dict[int, StreamAssignment] = until(taken_up, "every vector env", every_s=0.0)
         return found
 
     def until_a_part_came(self, sink: ZmqSink) -> None:
@@ -84,7 +84,7 @@ class LongBus(RealBus):
 def answer_take_ups(learner: LearnerEnds) -> None:
     learner.source.take(0.0)
     for request in learner.channel.take_up_requests():
-        learner.channel.answer(TakeUp(request.vector_env, request.incarnation, 1, STATES[request.vector_env]))
+        learner.channel.answer(Handover(request.vector_env, request.incarnation, 1, STATES[request.vector_env]))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def bus(tmp_path: Path) -> Iterator[LongBus]:
     held.close()
 
 
-def check(orders: dict[int, StreamOrder]) -> None:
+def check(orders: dict[int, StreamAssignment]) -> None:
     for vector_env, order in orders.items():
         assert order.next_index == 1 and order.states is not None
         for got, sent in zip(order.states, STATES[vector_env], strict=True):
@@ -132,7 +132,7 @@ def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> No
     successor = bus.successor()
     source, channel = bus.ends
     until(lambda: successor.poll(TURN_S) and (source.take(0.0), channel.take_up_requests())[1], "asked")
-    channel.answer(TakeUp(0, 1, 1, STATES[0]))
+    channel.answer(Handover(0, 1, 1, STATES[0]))
     source.take(0.0)
     bus.ends.close()
     bus.ends = bus.learner()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from zmqrl.broker.env_records import pack_record
-from zmqrl.broker.orders import StreamOrder
+from zmqrl.broker.events import StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.memory_backends._record_fetching import AGAIN_MAX_S, RecordFetching
 
-ORDERS = [StreamOrder(vector_env, 1, 7, ()) for vector_env in range(2)]
+ORDERS = [StreamAssignment(vector_env, 1, 7, ()) for vector_env in range(2)]
 RECORD = pack_record((EnvSlotState(3, np.arange(40)),))
 REFUSED: list[str] = []
 AWAITED = [(order, len(RECORD)) for order in ORDERS]
@@ -52,7 +52,7 @@ def test_whole_records_are_orders_to_follow(fetching: RecordFetching) -> None:
 
 def test_newer_orders_forget_what_is_not_in_them_and_keep_what_came(fetching: RecordFetching) -> None:
     fetching.take([[1, 1, 0, RECORD[:9]]])
-    fetching.expect([AWAITED[1], (StreamOrder(0, 2, 8, ()), 5)])
+    fetching.expect([AWAITED[1], (StreamAssignment(0, 2, 8, ()), 5)])
     assert sorted(fetching.due(0.0)) == [(0, 2, 0), (1, 1, 9)]
     assert fetching.take([[0, 1, 0, RECORD]]) == []
 

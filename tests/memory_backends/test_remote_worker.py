@@ -10,7 +10,7 @@ import pytest
 from tests.memory_backends.far_bus import TURN_S, FarBus, ready, take, write
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
-from zmqrl.memory_backends.base import TakeUp
+from zmqrl.memory_backends.base import Handover
 from zmqrl.messages.bus import HostReport
 
 pytestmark = pytest.mark.whole
@@ -99,7 +99,7 @@ def test_a_silent_worker_is_buried_and_its_late_words_are_not_stored(tmp_path: P
         (request,) = until(
             lambda: successor.poll(TURN_S) and (source.take(0.0), channel.take_up_requests())[1], "asked"
         )
-        channel.answer(TakeUp(0, request.incarnation, request.next_index, ()))
+        channel.answer(Handover(0, request.incarnation, request.next_index, ()))
         ready(successor)
         write(sink, 1)  # it wakes up, under its old incarnation
         sink.poll(0.0)

@@ -15,7 +15,7 @@ import zmq
 from tests.memory_backends.real_bus import WAIT_S, RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.memory_backends.base import SegmentSource, TakeUp
+from zmqrl.memory_backends.base import Handover, SegmentSource
 from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
@@ -79,7 +79,7 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     (request,) = until(lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.take_up_requests())[1], "asked")
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
     assert channel.take_up_requests() == [request], "asked again until answered"
-    channel.answer(TakeUp(0, 1, 1, ()))
+    channel.answer(Handover(0, 1, 1, ()))
     (order,) = until(lambda: successor.poll(TURN_S).streams, "orders")
     assert (order.incarnation, order.next_index, order.states) == (1, 1, ())
     write(successor, 1, incarnation=1)

@@ -19,7 +19,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.types import ColumnSpec, ModeName, Notice, SegmentId, SlotRef, Version
 
@@ -54,7 +54,7 @@ class Weights:
 class Sink(SegmentSink):
     """Keeps what is sealed; `script` says what each poll answers, and may act in between."""
 
-    def __init__(self, script: Iterator[Orders], leases: int = 100) -> None:
+    def __init__(self, script: Iterator[Assignments], leases: int = 100) -> None:
         self._script, self.leases = script, leases
         self.sealed: list[tuple[SegmentId, Version, int]] = []
         self.abandoned = self.busy_for = 0
@@ -62,8 +62,8 @@ class Sink(SegmentSink):
     def busy(self) -> None:
         self.busy_for += 1
 
-    def poll(self, timeout_s: float) -> Orders:
-        return next(self._script, Orders(stop=True))
+    def poll(self, timeout_s: float) -> Assignments:
+        return next(self._script, Assignments(stop=True))
 
     def open(self, vector_env: int) -> OpenSegment | None:
         if self.leases == 0:
@@ -87,8 +87,8 @@ class Sink(SegmentSink):
     def close(self) -> None: ...
 
 
-def order(vector_env: int, incarnation: int = 0, next_index: int = 0) -> StreamOrder:
-    return StreamOrder(vector_env, incarnation, next_index, None)
+def order(vector_env: int, incarnation: int = 0, next_index: int = 0) -> StreamAssignment:
+    return StreamAssignment(vector_env, incarnation, next_index, None)
 
 
 def run(sink: Sink, weights: Weights, mode: ModeName = "sync") -> RolloutWorker:
@@ -101,8 +101,8 @@ def run(sink: Sink, weights: Weights, mode: ModeName = "sync") -> RolloutWorker:
 def test_sync_answers_a_version_once_and_waits_for_the_next() -> None:
     weights = Weights(None)
 
-    def script() -> Iterator[Orders]:
-        orders = Orders((order(0), order(1)))
+    def script() -> Iterator[Assignments]:
+        orders = Assignments((order(0), order(1)))
         yield orders
         assert sink.sealed == []
         weights.now = Version(0, 0)
@@ -120,7 +120,7 @@ def test_sync_answers_a_version_once_and_waits_for_the_next() -> None:
 def test_a_worker_that_repeats_a_long_episode_shows_that_it_gets_on() -> None:
     """Else it would be taken for stalled, killed, and its successor too."""
     states = (EnvSlotState(0, np.tile([0, 1], 4)), EnvSlotState(0, np.tile([0, 1], 3)))
-    sink = Sink(iter([Orders((StreamOrder(0, 1, 3, states),))]))
+    sink = Sink(iter([Assignments((StreamAssignment(0, 1, 3, states),))]))
     run(sink, Weights(Version(0, 0)))
     assert sink.busy_for == 14
 
@@ -128,11 +128,11 @@ def test_a_worker_that_repeats_a_long_episode_shows_that_it_gets_on() -> None:
 def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() -> None:
     weights = Weights(Version(0, 3))
 
-    def script() -> Iterator[Orders]:
-        yield Orders((order(0, 0, 3), order(1, 0, 3)))
+    def script() -> Iterator[Assignments]:
+        yield Assignments((order(0, 0, 3), order(1, 0, 3)))
         weights.now = Version(1, 2)
-        yield Orders((order(1, 1, 2),))
-        yield Orders((order(1, 1, 2),))
+        yield Assignments((order(1, 1, 2),))
+        yield Assignments((order(1, 1, 2),))
 
     sink = Sink(script())
     run(sink, weights)
@@ -140,13 +140,13 @@ def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() ->
 
 
 def test_async_goes_on_with_the_newest_version_while_there_are_leases() -> None:
-    sink = Sink(iter([Orders((order(0),))] * 6), leases=3)
+    sink = Sink(iter([Assignments((order(0),))] * 6), leases=3)
     run(sink, Weights(Version(0, 5)), "async")
     assert [(i.index, v.n) for i, v, _ in sink.sealed] == [(0, 5), (1, 5), (2, 5)]
 
 
 def test_a_stop_abandons_the_open_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Sink(iter([Orders((order(0),))] * 3))
+    sink = Sink(iter([Assignments((order(0),))] * 3))
     worker = RolloutWorker(make_boot(), sink, Weights(Version(0, 0)), EventPipe(None))
     monkeypatch.setattr(sink, "progress", lambda vector_env, rows: worker.stop())
     worker.run()
@@ -157,7 +157,7 @@ def test_a_stop_abandons_the_open_segment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_events() -> None:
     read, write = os.pipe()
     worker = RolloutWorker(
-        make_boot(events=write), Sink(iter([Orders((order(0),))])), Weights(Version(0, 0)), EventPipe(write)
+        make_boot(events=write), Sink(iter([Assignments((order(0),))])), Weights(Version(0, 0)), EventPipe(write)
     )
     worker.run()
     worker.close()
@@ -194,7 +194,7 @@ def test_sigterm_handler_only_sets_a_flag() -> None:
         timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGTERM))
         sink = worker._sink
         assert isinstance(sink, Sink)
-        sink._script = iter(lambda: Orders(), None)
+        sink._script = iter(lambda: Assignments(), None)
         timer.start()
         worker.run()
         timer.join()

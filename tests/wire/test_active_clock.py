@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from zmqrl.agent.host_agent import HostLease
-from zmqrl.broker.liveness import Beat, Liveness, Member
+from zmqrl.broker.liveness import Liveness
+from zmqrl.broker.workers import Workers
 from zmqrl.config.sections import LimitsSection
+from zmqrl.messages.bus import Beat
 from zmqrl.wire.active_clock import ActiveClock
 
 HEARTBEAT_S, TURN_S, FROZEN_S = 0.5, 0.5, 3600.0
-WORKER = Member("worker", 0)
 
 
 class Time:
@@ -38,12 +39,12 @@ def test_a_freeze_counts_as_one_turn() -> None:
 
 
 def test_nobody_is_lost_by_a_freeze_of_the_judge_and_silence_after_it_counts() -> None:
-    time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0))
-    liveness.hear(Beat(WORKER, 0, 1), time.clock.now())
+    time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0), Workers(1))
+    liveness.receive(Beat("worker", 0, 0, 1), time.clock.now())
     time.s += FROZEN_S
-    assert not liveness.judge(lambda member: True, time.clock.now())
-    assert not liveness.judge(lambda member: True, time.turns(3.0))
-    assert [judged.state for judged in liveness.judge(lambda member: True, time.turns(1.0))] == ["lost"]
+    assert not liveness.judge(lambda index: True, time.clock.now())
+    assert not liveness.judge(lambda index: True, time.turns(3.0))
+    assert [judged.state for judged in liveness.judge(lambda index: True, time.turns(1.0))] == ["lost"]
 
 
 def test_a_host_lease_outlives_a_freeze_and_still_ends() -> None:

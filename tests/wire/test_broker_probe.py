@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from zmqrl.broker.doors import Doors
+from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
@@ -43,7 +43,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def serve() -> None:
         names = ("segments", "descriptors", "notices", "control")
         ends = Endpoints(**{name: f"ipc://{tmp_path}/{name}" for name in names})
-        doors = Doors(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
+        doors = BrokerSockets(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
         found.append(doors.ports[2])
         bound.set()
         poller = zmq.Poller()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from zmqrl.broker.doors import Doors
+from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.types import AllowList, HostKey
@@ -36,8 +36,8 @@ def endpoints(folder: Path) -> Endpoints:
 
 
 @pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    held = Doors(endpoints(tmp_path), LOOPBACK, SERVER, ALLOWED)
+def doors(tmp_path: Path) -> Iterator[BrokerSockets]:
+    held = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER, ALLOWED)
     yield held
     held.close()
 
@@ -59,7 +59,7 @@ def dial() -> Iterator[Dial]:
     context.destroy(linger=0)
 
 
-def turn(doors: Doors, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+def turn(doors: BrokerSockets, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
     deadline = time.monotonic() + wait_s
     poller = zmq.Poller()
     for source in (*doors.guards, doors.control):
@@ -71,18 +71,20 @@ def turn(doors: Doors, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
     return found
 
 
-def heard(doors: Doors) -> tuple[str | None, bytes] | None:
+def heard(doors: BrokerSockets) -> tuple[str | None, bytes] | None:
     if not doors.control.poll(0):
         return None
     frames = doors.control.recv_multipart(copy=False)
     return doors.host_of(frames[-1]), frames[-1].bytes
 
 
-def tcp(doors: Doors) -> str:
+def tcp(doors: BrokerSockets) -> str:
     return f"tcp://127.0.0.1:{doors.ports[2]}"
 
 
-def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(doors: Doors, dial: Dial, tmp_path: Path) -> None:
+def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(
+    doors: BrokerSockets, dial: Dial, tmp_path: Path
+) -> None:
     dial(tcp(doors), FAR).send(b"far")
     assert turn(doors, lambda: heard(doors)) == ("b", b"far")
     dial(f"ipc://{tmp_path}/control").send(b"near")
@@ -95,7 +97,9 @@ def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(doors: Doo
     (replace(B, server=STRANGER.public), "handshake"),
     (None, "handshake"),
 ], ids=["a stranger's key", "another server's key", "no key"])  # fmt: skip
-def test_others_are_refused_and_counted(doors: Doors, dial: Dial, tmp_path: Path, keys: Any, reason: str) -> None:
+def test_others_are_refused_and_counted(
+    doors: BrokerSockets, dial: Dial, tmp_path: Path, keys: Any, reason: str
+) -> None:
     stranger = dial(tcp(doors), keys)
     stranger.send(b"stranger")
     turn(doors, lambda: any(reason in known for known in doors.guard()))
@@ -104,7 +108,7 @@ def test_others_are_refused_and_counted(doors: Doors, dial: Dial, tmp_path: Path
     assert heard(doors) is None, "the stranger was never heard"
 
 
-def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(doors: Doors, dial: Dial) -> None:
+def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(doors: BrokerSockets, dial: Dial) -> None:
     far = dial(tcp(doors), FAR)
     far.send(b"one")
     assert turn(doors, lambda: heard(doors)) == ("b", b"one")
@@ -118,7 +122,7 @@ def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(doors:
 
 
 def test_a_key_that_is_allowed_later_gets_in_with_the_same_socket(tmp_path: Path, dial: Dial) -> None:
-    doors = Doors(endpoints(tmp_path), LOOPBACK, SERVER)
+    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER)
     try:
         dial(tcp(doors), FAR).send(b"early")
         turn(doors, lambda: doors.guard()["unknown key"])
@@ -129,7 +133,7 @@ def test_a_key_that_is_allowed_later_gets_in_with_the_same_socket(tmp_path: Path
 
 
 def test_with_tokens_unknown_keys_reach_control_alone_and_are_no_host(tmp_path: Path, dial: Dial) -> None:
-    doors = Doors(endpoints(tmp_path), LOOPBACK, SERVER, TOKENS)
+    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER, TOKENS)
     try:
         keys = replace(STRANGER, server=SERVER.public)
         dial(tcp(doors), keys).send(b"stranger")
@@ -145,7 +149,7 @@ def test_with_tokens_unknown_keys_reach_control_alone_and_are_no_host(tmp_path: 
         doors.close()
 
 
-def test_noise_is_closed_on_and_nothing_else_happens(doors: Doors, dial: Dial) -> None:
+def test_noise_is_closed_on_and_nothing_else_happens(doors: BrokerSockets, dial: Dial) -> None:
     with plain.create_connection(("127.0.0.1", doors.ports[2]), WAIT_S) as noise:
         noise.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
         noise.setblocking(False)
@@ -154,7 +158,7 @@ def test_noise_is_closed_on_and_nothing_else_happens(doors: Doors, dial: Dial) -
     assert turn(doors, lambda: heard(doors)) == ("b", b"far")
 
 
-def test_who_says_nothing_and_goes_is_counted(doors: Doors) -> None:
+def test_who_says_nothing_and_goes_is_counted(doors: BrokerSockets) -> None:
     plain.create_connection(("127.0.0.1", doors.ports[2]), WAIT_S).close()
     assert turn(doors, lambda: doors.guard()) == {"no handshake": 1}
 
@@ -174,7 +178,7 @@ def test_a_taken_port_names_its_setting(tmp_path: Path) -> None:
     with plain.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(ConfigError, match=f"learner.port, port {port} of 127.0.0.1") as refused:
-            Doors(endpoints(tmp_path), Listen("127.0.0.1", (0, port, 0)), SERVER)
+            BrokerSockets(endpoints(tmp_path), Listen("127.0.0.1", (0, port, 0)), SERVER)
     assert refused.value.exit_code == 2
 
 
@@ -182,13 +186,13 @@ def test_without_keys_nothing_that_others_reach_is_bound(tmp_path: Path) -> None
     with plain.create_server(("", 0)) as holder:  # who tried to bind it would hear that it is taken
         port = holder.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"cannot listen on tcp://\*:{port}: no keys") as refused:
-            Doors(endpoints(tmp_path), Listen("*", (port, 0, 0)), None)
+            BrokerSockets(endpoints(tmp_path), Listen("*", (port, 0, 0)), None)
     assert refused.value.exit_code == 2
     assert "zmqrl launch" in str(refused.value), "what mends it"
 
 
 def test_without_keys_loopback_is_bound(tmp_path: Path, dial: Dial) -> None:
-    doors = Doors(endpoints(tmp_path), LOOPBACK, None)
+    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, None)
     try:
         dial(tcp(doors)).send(b"here")
         assert turn(doors, lambda: heard(doors)) == (UNNAMED, b"here")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgpack
 import numpy as np
 
-from zmqrl.broker.orders import StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.messages import bus
@@ -74,20 +74,20 @@ class PartialRecord:
         return unpack_record(bytes(self._content))
 
 
-class TakeUpParts:
+class HandoverParts:
     """The broker's side of the learner's answers. Bounded by the requests that are open."""
 
     def __init__(self) -> None:
-        self._partial: dict[TakeUpRequest, tuple[int, PartialRecord]] = {}
+        self._partial: dict[HandoverRequest, tuple[int, PartialRecord]] = {}
         """With the index of the segment that the successor writes first."""
         self.progressed = False
         """Whether the last part was new."""
 
-    def offset(self, request: TakeUpRequest) -> int:
+    def offset(self, request: HandoverRequest) -> int:
         """Which part is missing."""
         return self._partial[request][1].offset if request in self._partial else 0
 
-    def take(self, part: bus.AnswerPart, requests: Iterable[TakeUpRequest]) -> TakeUp | None:
+    def take(self, part: bus.AnswerPart, requests: Iterable[HandoverRequest]) -> Handover | None:
         """Take in one part of an answer to one of `requests`; the handover once it is whole."""
         vector_env, incarnation, next_index, nbytes, offset, content = part
         by_key = {(r.vector_env, r.incarnation): r for r in requests}
@@ -105,26 +105,26 @@ class TakeUpParts:
         if not record.is_whole:
             return None
         del self._partial[request]
-        return TakeUp(vector_env, incarnation, next_index, record.states())
+        return Handover(vector_env, incarnation, next_index, record.states())
 
 
 class PackedRecords:
-    """Records of orders that their workers have not begun yet, packed once."""
+    """Records of assignments that their workers have not begun yet, packed once."""
 
     def __init__(self) -> None:
         self._packed: dict[Key, bytes] = {}
 
-    def of(self, order: StreamOrder) -> bytes:
-        """The record of `order`, which has states."""
-        key = order.vector_env, order.incarnation
+    def of(self, assignment: StreamAssignment) -> bytes:
+        """The record of `assignment`, which has states."""
+        key = assignment.vector_env, assignment.incarnation
         if key not in self._packed:
-            self._packed[key] = pack_record(order.states or ())
+            self._packed[key] = pack_record(assignment.states or ())
         return self._packed[key]
 
-    def row_of(self, order: StreamOrder) -> bus.Order:
-        """An order as it is sent."""
-        nbytes = None if order.states is None else len(self.of(order))
-        return bus.Order(order.vector_env, order.incarnation, order.next_index, nbytes)
+    def row_of(self, assignment: StreamAssignment) -> bus.Order:
+        """An assignment as it is sent."""
+        nbytes = None if assignment.states is None else len(self.of(assignment))
+        return bus.Order(assignment.vector_env, assignment.incarnation, assignment.next_index, nbytes)
 
     def keep(self, is_needed: Callable[[Key], bool]) -> None:
         """Forget the rest."""

@@ -1,16 +1,75 @@
-"""Events and actions of the broker's state: plain data, no sockets."""
+"""Plain data of the broker: assignments of vector envs, events that its state receives, actions that it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zmqrl.broker.orders import StreamOrder, TakeUp
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotRef
+
+RESUMED_SHIFT = 16
+"""After a resume, and after a learner rolled back, the incarnations of vector envs begin at the learner's incarnation
+shifted by this: none is used twice."""
 
 
 @dataclass(frozen=True)
-class WorkerIs:
+class HandoverRequest:
+    """A new worker process continues a vector env with stored rows."""
+
+    vector_env: int
+    incarnation: int
+    """The incarnation that the successor will have."""
+    next_index: int
+    """Segments below it are accepted; answer once they have all been taken."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """Where the successor of a vector env starts."""
+
+    vector_env: int
+    incarnation: int
+    next_index: int
+    states: tuple[EnvSlotState, ...]
+
+
+@dataclass(frozen=True)
+class StreamAssignment:
+    """A vector env that this worker is to step, from `next_index` on."""
+
+    vector_env: int
+    incarnation: int
+    next_index: int
+    states: tuple[EnvSlotState, ...] | None
+    """None: fresh. A changed incarnation means: drop the env and start it again from `states`."""
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """What a worker knows from the broker; absolute, so only the newest counts."""
+
+    streams: tuple[StreamAssignment, ...] = ()
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class AssignmentSnapshot:
+    """A worker's place, absolute: what a control reply carries."""
+
+    spawn: int
+    leases: Sequence[SlotRef]
+    acked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Vector env to (incarnation, next index): what is below is accepted."""
+    assignments: Sequence[StreamAssignment] | None = ()
+    """None: those of `serial`, which the worker has."""
+    serial: int = 0
+    stop: bool = False
+    """It has left and may end."""
+
+
+@dataclass(frozen=True)
+class WorkerReported:
     """A worker's complete state, at its start and at each heartbeat."""
 
     index: int
@@ -21,7 +80,7 @@ class WorkerIs:
     broker: int | None = None
     """The broker's incarnation when this was reported: an older one's leases may have been still on their way."""
     serial: int = -1
-    """Of the orders that it follows."""
+    """Of the assignments that it follows."""
     remote: bool = False
     """It does not see the arena: its leases are credits."""
     open_rows: Sequence[tuple[int, int, int]] = ()
@@ -59,18 +118,18 @@ class Delivered:
 
 
 @dataclass(frozen=True)
-class HostIs:
+class HostReported:
     """A host agent's complete state: workers that are not listed are dead and reaped."""
 
     alive: Mapping[int, int]
-    given_up: Sequence[int]
+    failed: Sequence[int]
     host: str
     workers: Sequence[int] = ()
     """The indexes that it holds: alive, or to be started again. Workers that are not listed must leave."""
 
 
 @dataclass(frozen=True)
-class HostGone:
+class HostRemoved:
     """A host was lost, or left the allow-list: its processes end, and none of its workers returns."""
 
     host: str
@@ -79,7 +138,7 @@ class HostGone:
 
 
 @dataclass(frozen=True)
-class Silent:
+class WorkerSilent:
     """No message of this worker for `limits.lost_after_s`."""
 
     index: int
@@ -87,7 +146,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class LearnerIs:
+class LearnerReported:
     """The learner's report; it also may have released slots."""
 
     updates: int
@@ -103,29 +162,29 @@ class Announced:
 
 
 @dataclass(frozen=True)
-class Answered:
+class HandoverAnswered:
     """The learner's answer to a handover request."""
 
-    take_up: TakeUp
+    handover: Handover
 
 
 @dataclass(frozen=True)
-class WaitedEnough:
+class ClaimsExpired:
     """A process that has not claimed the vector envs that it stepped under the broker before this one is gone."""
 
 
 Event = (
-    WorkerIs
+    WorkerReported
     | Goodbye
     | Sealed
     | Delivered
-    | HostIs
-    | HostGone
-    | Silent
-    | LearnerIs
+    | HostReported
+    | HostRemoved
+    | WorkerSilent
+    | LearnerReported
     | Announced
-    | Answered
-    | WaitedEnough
+    | HandoverAnswered
+    | ClaimsExpired
 )
 
 
@@ -138,19 +197,19 @@ class Forward:
 
 @dataclass(frozen=True)
 class Reply:
-    """Send the worker its assignments (`BrokerState.standing`)."""
+    """Send the worker its assignments (`BrokerState.snapshot`)."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Ask the learner where successors start (`BrokerState.requests`)."""
+class RequestHandovers:
+    """Request from the learner where successors start (`Assignment.requests`)."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """A new version for everybody."""
+    """A new version for every process."""
 
     notice: Notice
 
@@ -179,19 +238,4 @@ class Dropped:
     reason: DropReason
 
 
-Action = Forward | Reply | Ask | Publish | Refuse | Fail | Dropped
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A worker's place, absolute: what a control reply carries."""
-
-    spawn: int
-    leases: Sequence[SlotRef]
-    acked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Vector env to (incarnation, next index): what is below is accepted."""
-    orders: Sequence[StreamOrder] | None = ()
-    """None: those of `serial`, which the worker has."""
-    serial: int = 0
-    stop: bool = False
-    """It has left and may end."""
+Action = Forward | Reply | RequestHandovers | Publish | Refuse | Fail | Dropped

@@ -24,7 +24,7 @@ class LeaseLimiter:
 
     def __init__(self, plan: RunPlan) -> None:
         env, replay, leases = plan.config.env, plan.config.replay, plan.config.limits.leases_per_worker
-        self._on = plan.config.run.mode == "async" and not plan.on_policy
+        self._on = not plan.config.mode.deterministic and not plan.on_policy
         self._segment_rows = env.num_envs * env.segment_steps
         self._ratio, self._learning_starts = replay.ratio, replay.learning_starts
         self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows, replay.ratio)

@@ -1,109 +1,147 @@
-"""Who is lost, stalled or slow: judged from heartbeats, which come from a separate thread in each process."""
+"""Which processes are lost, stalled or slow, by their heartbeats; which hosts are lost, by their agents' reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
+from zmqrl.broker.workers import Liveliness, Pulse, Workers
 from zmqrl.config.sections import LimitsSection
+from zmqrl.messages import bus
 from zmqrl.types import JudgedRole
 
 SLOW_HEARTBEATS = 20
 """A process that has work and makes no progress for so many heartbeats is slow, until it is stalled."""
 
-UNHEARD = -1
-"""The progress of who was expected and not received."""
+JOIN_S = 10.0
+"""What a host may take, beyond its lease, from its place on the allow-list to its first report."""
 
-State = Literal["well", "slow", "stalled", "lost"]
-
-
-@dataclass(frozen=True)
-class Member:
-    """A process that sends heartbeats."""
-
-    role: JudgedRole
-    index: int
-
-
-@dataclass(frozen=True)
-class Beat:
-    """One heartbeat."""
-
-    member: Member
-    spawn: int
-    progress: int
-    """Grows, or changes at least, when the process makes progress."""
+UNREPORTED = -1
+"""The progress of a process that was expected and has sent no heartbeat."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A member's new state."""
+    """The new state of a process."""
 
-    member: Member
+    role: JudgedRole
+    index: int
     spawn: int
-    state: State
-
-
-@dataclass
-class _Heard:
-    spawn: int
-    progress: int
-    at: float
-    moved_at: float
-    state: State = "well"
+    state: Liveliness
 
 
 class Liveness:
     """lost: silent for `lost_after_s`; stalled: received, has work, no progress for `stalled_after_s`. Pure."""
 
-    def __init__(self, limits: LimitsSection) -> None:
+    def __init__(self, limits: LimitsSection, workers: Workers) -> None:
+        """`workers`: where it keeps the pulse of each worker."""
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
         self._start_s = max(0.0, limits.start_s - limits.lost_after_s)
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
-        self._members: dict[Member, _Heard] = {}
+        self._workers = workers
+        self._learners: dict[int, Pulse] = {}
 
-    def hear(self, beat: Beat, now: float) -> None:
+    def receive(self, beat: bus.Beat, now: float) -> None:
         """Take a heartbeat in; one of an earlier spawn is stale."""
-        known = self._members.get(beat.member)
-        if known is None or known.spawn < beat.spawn:
-            self._members[beat.member] = _Heard(beat.spawn, beat.progress, now, now)
-        elif known.spawn == beat.spawn:
-            known.at = now
-            if known.progress != beat.progress:
-                known.progress, known.moved_at = beat.progress, now
+        if beat.role == "worker":
+            worker = self._workers.of(beat.index)
+            worker.pulse = _after(worker.pulse, beat, now)
+        else:
+            self._learners[beat.index] = _after(self._learners.get(beat.index), beat, now)
 
-    def expect(self, member: Member, spawn: int, ready: bool, now: float) -> None:
-        """Its agent reported the start: its silence counts, also without a first message.
+    def expect(self, index: int, spawn: int, ready: bool, now: float) -> None:
+        """The agent of worker `index` reported its start: its silence counts, also without a first message.
 
         From when it is `ready` on, at the latest from `limits.start_s` on.
         """
-        known = self._members.get(member)
-        if known is None or known.spawn < spawn:
+        worker = self._workers.of(index)
+        pulse = worker.pulse
+        if pulse is None or pulse.spawn < spawn:
             since = now if ready else now + self._start_s
-            self._members[member] = _Heard(spawn, UNHEARD, since, since)
-        elif ready and known.spawn == spawn and known.progress == UNHEARD:
-            known.at, known.moved_at = min(known.at, now), min(known.moved_at, now)
+            worker.pulse = Pulse(spawn, UNREPORTED, since, since)
+        elif ready and pulse.spawn == spawn and pulse.progress == UNREPORTED:
+            pulse.at, pulse.moved_at = min(pulse.at, now), min(pulse.moved_at, now)
 
-    def forget(self, member: Member) -> None:
-        """It ended, and was reaped."""
-        self._members.pop(member, None)
+    def forget(self, index: int) -> None:
+        """The worker ended."""
+        worker = self._workers.known(index)
+        if worker is not None:
+            worker.pulse = None
 
-    def judge(self, has_work: Callable[[Member], bool], now: float) -> list[Judgement]:
-        """Every member whose state changed since the last call; `now` in monotonic seconds."""
-        changed = []
-        for member, heard in self._members.items():
-            if not has_work(member):
-                heard.moved_at = max(heard.moved_at, heard.at)
-            state = self._state(heard, now)
-            if state != heard.state:
-                heard.state = state
-                changed.append(Judgement(member, heard.spawn, state))
-        return changed
+    def judge(self, has_work: Callable[[int], bool], now: float) -> list[Judgement]:
+        """Every process whose state changed since the last call; `now` in monotonic seconds.
 
-    def _state(self, heard: _Heard, now: float) -> State:
-        if now - heard.at >= self._lost_after_s:
+        `has_work`: whether a worker could make progress; the learner may always be waiting.
+        """
+        judged: list[tuple[JudgedRole, int, Pulse, bool]] = []
+        judged += [("learner", index, pulse, False) for index, pulse in self._learners.items()]
+        judged += [("worker", w.index, w.pulse, has_work(w.index)) for w in self._workers if w.pulse is not None]
+        return [
+            Judgement(role, index, pulse.spawn, pulse.state)
+            for role, index, pulse, can_work in judged
+            if self._changes(pulse, can_work, now)
+        ]
+
+    def _changes(self, pulse: Pulse, has_work: bool, now: float) -> bool:
+        if not has_work:
+            pulse.moved_at = max(pulse.moved_at, pulse.at)
+        before, pulse.state = pulse.state, self._state(pulse, now)
+        return pulse.state != before
+
+    def _state(self, pulse: Pulse, now: float) -> Liveliness:
+        if now - pulse.at >= self._lost_after_s:
             return "lost"
-        if now - heard.moved_at >= self._stalled_after_s:
+        if now - pulse.moved_at >= self._stalled_after_s:
             return "stalled"
-        return "slow" if now - heard.moved_at >= self._slow_after_s else "well"
+        return "slow" if now - pulse.moved_at >= self._slow_after_s else "well"
+
+
+def _after(pulse: Pulse | None, beat: bus.Beat, now: float) -> Pulse:
+    if pulse is None or pulse.spawn < beat.spawn:
+        return Pulse(beat.spawn, beat.progress, now, now)
+    if pulse.spawn == beat.spawn:
+        pulse.at = now
+        if pulse.progress != beat.progress:
+            pulse.progress, pulse.moved_at = beat.progress, now
+    return pulse
+
+
+class Hosts:
+    """Receives the reports of each host agent; the learner's host is not judged: if it dies, so does the broker."""
+
+    def __init__(self, learner_host: str, host_lease_s: float) -> None:
+        self._learner_host, self._host_lease_s = learner_host, host_lease_s
+        self._lost_at: dict[str, float] = {}
+        self._here: set[str] = set()
+
+    def expect(self, host: str, now: float) -> None:
+        """It may report from now on, and is lost when it does not."""
+        self._lost_at[host] = now + JOIN_S + self._host_lease_s
+
+    def receive(self, host: str, now: float) -> bool:
+        """The report of an agent that holds workers. True when it was not there before."""
+        if host == self._learner_host:
+            return False
+        known = host in self._here
+        self._here.add(host)
+        self._lost_at[host] = now + self._host_lease_s
+        return not known
+
+    def leave(self, host: str) -> bool:
+        """The report of an agent that holds no workers. True when it was there; one that was not is still expected."""
+        was_here = host in self._here
+        if was_here:
+            self.forget(host)
+        return was_here
+
+    def forget(self, host: str) -> None:
+        """It is not judged any more."""
+        self._here.discard(host)
+        self._lost_at.pop(host, None)
+
+    def lost(self, now: float) -> list[str]:
+        """Hosts whose lease has run out since the last call: their processes have ended."""
+        gone = [host for host, at in self._lost_at.items() if now >= at]
+        for host in gone:
+            self.forget(host)
+        return gone

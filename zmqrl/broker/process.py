@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from zmqrl.broker import events as ev
-from zmqrl.broker.answers import Answers
-from zmqrl.broker.carried import Carried
-from zmqrl.broker.doors import Doors
-from zmqrl.broker.hearing import Hearing
+from zmqrl.broker.inbound import InboundDispatcher
+from zmqrl.broker.outbound import OutboundReplies
+from zmqrl.broker.segment_receiver import SegmentReceiver
+from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.broker.state import BrokerState
-from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
@@ -32,7 +32,7 @@ from zmqrl.wire.active_clock import POLL_S, ActiveClock
 from zmqrl.wire.sockets import drain_frames
 
 POLL_MS = int(POLL_S * 1000)
-SEE_OFF_S = 3.0
+DRAIN_S = 3.0
 FETCH_POLL_MS = 2
 """While a process waits for a version that is on its way through this host's agent."""
 MOST_MESSAGES = 1000
@@ -51,38 +51,38 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _carried(boot: Boot, doors: Doors) -> tuple[Carried | None, Opening | None]:
+def _segment_receiver(boot: Boot, sockets: BrokerSockets) -> tuple[SegmentReceiver | None, Opening | None]:
     """Where segments of other hosts come from, unless it is the bus."""
-    if doors.ports is None or boot.plan.config.segment_transport.kind == BUS:
+    if sockets.ports is None or boot.plan.config.segment_transport.kind == BUS:
         return None, None
-    return Carried(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys, doors.admission)
+    return SegmentReceiver(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys, sockets.admission)
 
 
 class Broker:
     """Owned by the main thread."""
 
     def __init__(self, boot: Boot, arena: Arena) -> None:
-        self._arena, self._state = arena, BrokerState(boot.plan, arena)
+        self._arena, self._state = arena, BrokerState(boot.plan, arena, boot.listen is not None)
         self._events = EventPipe(boot.fds.get("events"))
-        self._doors = Doors(boot.endpoints, boot.listen, boot.keys, boot.allowed)
-        self._desk = WeightsDesk(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
+        self._sockets = BrokerSockets(boot.endpoints, boot.listen, boot.keys, boot.allowed)
+        self._weights = WeightsServer(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
         self._refused: Counter[str] = Counter()
-        self._told_refused = 0
-        self._answers = Answers(self._doors, self._state, self._desk, self._refused)
+        self._reported_refused = 0
+        self._outbound = OutboundReplies(self._sockets, self._state, self._weights)
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
         self._clock = ActiveClock(self._heartbeat_s)
-        parts = (self._state, self._answers, self._desk, self._events)
+        parts = (self._state, self._outbound, self._weights, self._events)
         self._bus = ZmqTransport(NO_KEYS, boot.plan)
-        self._bus.use(self._doors.segments)
-        self._carried, opening = _carried(boot, self._doors)
-        self._told_away: str | None = None
-        self._hearing = Hearing(boot.plan, arena.layout.digest, self._doors, *parts, self._clock.now, opening)
+        self._bus.use(self._sockets.segments)
+        self._segment_receiver, opening = _segment_receiver(boot, self._sockets)
+        self._reported_away: str | None = None
+        self._inbound = InboundDispatcher(boot.plan, self._sockets, *parts, self._clock.now, opening)
         self._wake_read, self._wake_write = os.pipe()
         self._poller = zmq.Poller()
-        for source in (self._doors.segments, self._doors.control, *self._doors.guards, self._wake_read):
+        for source in (self._sockets.segments, self._sockets.control, *self._sockets.guards, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
-        if self._carried is not None:
-            self._poller.register(self._carried.socket, zmq.POLLIN)
+        if self._segment_receiver is not None:
+            self._poller.register(self._segment_receiver.socket, zmq.POLLIN)
         self._stopping = self._unbound = False
 
     def stop(self) -> None:
@@ -92,78 +92,80 @@ class Broker:
 
     def run(self) -> None:
         """One round after the other: drain everything, decide, answer each peer once."""
-        self._hearing.report_listening()
+        self._inbound.report_listening()
         self._events.send(agent.Ready())
         while not self._stopping:
-            ready = self._poller.poll(FETCH_POLL_MS if self._desk.waiting else POLL_MS)
-            if any(source in self._doors.guards for source, _ in ready):
-                self._doors.guard()
+            ready = self._poller.poll(FETCH_POLL_MS if self._weights.waiting else POLL_MS)
+            if any(source in self._sockets.guards for source, _ in ready):
+                self._sockets.guard()
             self._round()
-        self._see_off()
-        self._state.accept_all_sealed()
-        for dropped in self._state.pop_dropped():
-            self._answers.drops.add(dropped)
+        self._drain_remote_workers()
+        for dropped in self._state.accept_all_sealed():
+            self._outbound.drops.add(dropped)
 
-    def _see_off(self) -> None:
+    def _drain_remote_workers(self) -> None:
         """Workers of other hosts have their own segments: they are requested to end, and may hand them over."""
         self._round()
-        until = time.monotonic() + SEE_OFF_S
-        self._answers.end_remote()
-        while self._state.has_remote and (left_s := until - time.monotonic()) > 0:
-            self._answers.give()
+        until = time.monotonic() + DRAIN_S
+        self._outbound.end_remote()
+        while self._state.workers.has_remote and (left_s := until - time.monotonic()) > 0:
+            self._outbound.send_pending()
             self._poller.poll(int(left_s * 1000) + 1)
             self._round()
 
     def close(self) -> None:
         """Let queued replies go for a moment, then close."""
-        if self._carried is not None:
-            self._carried.close()
-        self._answers.drops.close()
-        refused = self._refused + self._doors.guard()
+        if self._segment_receiver is not None:
+            self._segment_receiver.close()
+        self._outbound.drops.close()
+        refused = self._refusals()
         if refused:
             print(f"messages rejected: {dict(refused)}", file=sys.stderr, flush=True)
-        self._doors.close()
+        self._sockets.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
         self._arena.close()
 
     def _round(self) -> None:
-        incoming: list[ev.Event] = []
         now = self._clock.now()  # before what came is read: time in which this process was frozen is nobody's silence
-        self._take(self._bus.receive(0.0), self._hearing.pushed, incoming)
-        if self._carried is not None:
-            self._take(self._carried.receive(MOST_MESSAGES), self._hearing.carried, incoming)
-        self._take(drain_frames(self._doors.control, MOST_MESSAGES), self._hearing.said, incoming)
-        incoming += self._hearing.removed()
+        incoming = self._events_of(self._bus.receive(0.0), self._inbound.on_segments)
+        if self._segment_receiver is not None:
+            forwarded = self._segment_receiver.receive(MOST_MESSAGES)
+            incoming += self._events_of(forwarded, self._inbound.on_forwarded)
+        incoming += self._events_of(drain_frames(self._sockets.control, MOST_MESSAGES), self._inbound.on_control)
+        incoming += self._inbound.pop_removed()
         if now >= self._judge_at:
             self._judge_at = now + self._heartbeat_s
-            incoming += self._hearing.silence(now)
-            self._tell_refused()
+            incoming += self._inbound.judge(now)
+            self._report_refused()
             self._keep_bound()
-            self._tell_away()
-        self._answers.act(self._state.handle_all(incoming))
-        self._answers.give()
+            self._report_away()
+        self._outbound.perform(self._state.handle_all(incoming))
+        self._outbound.send_pending()
 
-    def _take(
-        self,
-        messages: Sequence[Sequence[zmq.Frame]],
-        hear: Callable[[Sequence[zmq.Frame]], ev.Event | None],
-        incoming: list[ev.Event],
-    ) -> None:
+    def _events_of(
+        self, messages: Sequence[Sequence[zmq.Frame]], convert: Callable[[Sequence[zmq.Frame]], ev.Event | None]
+    ) -> list[ev.Event]:
         """Input is never trusted: what is not understood is counted and discarded."""
+        events: list[ev.Event] = []
         for frames in messages:
             try:
-                event = hear(frames)
+                event = convert(frames)
             except WireError as error:
                 self._refused[error.reason] += 1
                 continue
             if event is not None:
-                incoming.append(event)
+                events.append(event)
+        return events
+
+    def _refusals(self) -> Counter[str]:
+        """Of messages, replies and connections so far, by reason."""
+        return self._refused + self._outbound.refused + self._sockets.guard()
 
     def _keep_bound(self) -> None:
         """The directory of the sockets may be removed: without its files new connections fail."""
         try:
-            again = self._doors.bind_again()
+            again = self._sockets.bind_again()
         except (OSError, ConfigError, zmq.ZMQError) as error:
             if not self._unbound:
                 cause = f"the broker's socket files were removed and cannot be recreated: {error}"
@@ -174,20 +176,20 @@ class Broker:
             self._problem("the broker's socket files were removed", "sockets bound again")
         self._unbound = False
 
-    def _tell_refused(self) -> None:
+    def _report_refused(self) -> None:
         """Rejected connections are reported to the user, once per heartbeat at most."""
-        counts = self._refused + self._doors.guard()
-        if counts.total() != self._told_refused:
-            self._told_refused = counts.total()
+        counts = self._refusals()
+        if counts.total() != self._reported_refused:
+            self._reported_refused = counts.total()
             self._events.send(agent.Refused(dict(counts)))
 
-    def _tell_away(self) -> None:
-        """The launcher is notified when the carrier of segments goes away, and when it is back."""
-        away = None if self._carried is None else self._carried.away
-        if (away is None) != (self._told_away is None):
+    def _report_away(self) -> None:
+        """The launcher is notified when the transport of segments goes away, and when it is back."""
+        away = None if self._segment_receiver is None else self._segment_receiver.away
+        if (away is None) != (self._reported_away is None):
             back = "the segment transport delivers again"
             self._problem(away or back, "no segments arrive over it; retrying" if away else "segments arrive")
-            self._told_away = away
+            self._reported_away = away
 
     def _problem(self, cause: str, done: str) -> None:
         self._events.send(agent.ProblemReport(cause, done))

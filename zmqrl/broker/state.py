@@ -1,239 +1,217 @@
 """The broker's decisions: `handle(event) -> [action]`. The arena is its memory, so a new broker continues from there.
 
-`BrokerState` knows which processes are there; what they step is `placement`, what they write into is `booking`.
+`BrokerState` owns the record of each worker (`workers`). What the processes step is `assignment`, what they write into
+is `acceptance`; both work on these records and on the stream records (`ledger`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from zmqrl.broker import events as ev
-from zmqrl.broker.booking import Booking
-from zmqrl.broker.membership import Membership
-from zmqrl.broker.orders import StreamOrder, TakeUpRequest
-from zmqrl.broker.placement import Placement
-from zmqrl.broker.streams import Streams
+from zmqrl.broker.acceptance import Acceptance
+from zmqrl.broker.assignment import Assignment
+from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Notice, SlotRef
+from zmqrl.types import Notice
 
 MOST_WORKERS = 1 << 16
 
 
-@dataclass
-class _Process:
-    """Of a worker, from its first message until it is known to be dead."""
-
-    spawn: int
-    remote: bool
-    listed: bool = False
-    """An agent has named it alive: absent from now on means dead."""
-
-
 class BrokerState:
-    """Streams, leases and members. One thread; no I/O but the arena."""
+    """Streams, leases and workers. One thread; no I/O but the arena."""
 
-    def __init__(self, plan: RunPlan, arena: Arena) -> None:
-        env, sync = plan.config.env, plan.config.run.mode != "async"
-        self._actions: list[ev.Action] = []
-        streams = Streams(arena, env.num_envs * env.segment_steps, self._actions)
-        streams.mend()
-        self._membership = Membership(sync, env.vector_envs if sync else plan.streams)
-        self._placement = Placement(plan, streams, self._membership, self._actions)
-        self._booking = Booking(plan, arena, streams, self._placement, self._actions)
+    def __init__(self, plan: RunPlan, arena: Arena, other_hosts: bool = False) -> None:
+        """`other_hosts`: workers of other hosts participate. After another broker they may claim what they step.
+
+        Until `ClaimsExpired` then, no vector env is moved that a process may claim.
+        """
+        env, sync = plan.config.env, plan.config.mode.deterministic
+        self._ledger = StreamLedger(arena, env.num_envs * env.segment_steps)
         self.incarnation = arena.begin_broker()
+        first = self.incarnation == 1
+        self.workers = Workers(MOST_WORKERS if sync else plan.streams)
+        self.assignment = Assignment(plan, self._ledger, self.workers)
+        self._acceptance = Acceptance(plan, arena, self._ledger, self.assignment, self.workers, first)
         self.notice: Notice | None = None
+        self.awaits_claims = other_hosts and not first
+        """Whether `ClaimsExpired` has to follow."""
+        if self.awaits_claims:
+            self.assignment.await_claims()
         self._learner_host = plan.config.learner.host
-        self._most_workers = MOST_WORKERS if sync else plan.streams
-        self._workers: dict[int, _Process] = {}
-        self._unheard: dict[int, int] | None = None
+        self._unreported: dict[int, int] | None = None
         """Workers (index to spawn) of the broker before that live and have reported nothing to this one."""
         self._ending = False
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
-        """Take one event in. What processes known to be dead say changes nothing."""
+        """Take one event in. What processes known to be dead report changes nothing."""
         return self.handle_all((event,))
 
     def handle_all(self, events: Iterable[ev.Event]) -> list[ev.Action]:
         """Take a round's events in, in order; streams and leases are given out once, at its end."""
+        actions: list[ev.Action] = []
         for event in events:
-            self._take(event)
-        if self._booking.is_open:
-            self._placement.place()
-            self._booking.lease_out(self._membership.members)
-        return self._pop_actions()
-
-    def _pop_actions(self) -> list[ev.Action]:
-        actions = self._actions[:]
-        self._actions.clear()
+            actions += self._handle(event)
+        if self._acceptance.is_open:
+            actions += self.assignment.place()
+            actions += self._acceptance.lease_out()
+        actions[:0] = self._ledger.pop_dropped()  # the log has them also when one of the others ends the broker
         return actions
 
-    def _take(self, event: ev.Event) -> None:
-        if isinstance(event, ev.Sealed):
-            if self._is_there(event.index, event.spawn):
-                self._booking.take_sealed(event.index, event.refs)
-        elif isinstance(event, ev.Delivered):
-            if self._is_there(event.index, event.spawn) and self._workers[event.index].remote:
-                self._booking.take_delivered(event)
-        elif isinstance(event, ev.WorkerIs):
-            self._worker_is(event)
-        elif isinstance(event, ev.LearnerIs):
-            self._booking.report(event.updates)
-        elif isinstance(event, ev.Announced):
-            self._announced(event)
-        elif isinstance(event, ev.HostIs):
-            self._host_is(event)
-            if event.given_up and not self._membership.members:
-                self._actions.append(ev.Fail("all workers failed and are not restarted"))
-        elif isinstance(event, ev.HostGone):  # the launcher knows whether another host is to come
-            self._host_is(ev.HostIs({}, event.workers, event.host))
-        elif isinstance(event, ev.Answered):
-            self._placement.answer(event.take_up)
-        elif isinstance(event, ev.WaitedEnough):
-            self._placement.end_claims()
-        elif self._is_there(event.index, event.spawn) and self._may_expire(event):
-            self._bury(event.index)
-
-    def _may_expire(self, event: ev.Goodbye | ev.Silent) -> bool:
-        """A departed worker writes no more. A silent one with the arena may wake up and write: no lease expires."""
-        return isinstance(event, ev.Goodbye) or self._workers[event.index].remote
-
-    def await_claims(self) -> None:
-        """After another broker, with other hosts: until `WaitedEnough` those who step vector envs may claim them."""
-        self._placement.await_claims()
-
-    @property
-    def requests(self) -> list[TakeUpRequest]:
-        """Handover requests that the learner has not answered."""
-        return self._placement.requests
-
-    def standing(self, index: int) -> ev.Standing | None:
-        """What worker `index` is to know; None for a stranger."""
-        worker = self._workers.get(index)
-        if worker is None:
-            return None
-        leases, stop = tuple(self._booking.leases(index)), self._ending and worker.remote
-        return self._placement.standing(index, worker.spawn, leases, stop)
-
-    def unbegun(self, vector_env: int, incarnation: int) -> StreamOrder | None:
-        """An order with states whose worker has not reported yet that it steps the vector env."""
-        return self._placement.unbegun(vector_env, incarnation)
-
-    def holds(self, index: int, spawn: int, vector_env: int) -> bool:
-        """Whether this process is to step the vector env."""
-        return self._is_there(index, spawn) and self._placement.holders.get(vector_env) == index
-
-    @property
-    def has_remote(self) -> bool:
-        """Whether workers of other hosts are there."""
-        return any(worker.remote for worker in self._workers.values())
-
-    def end_remote(self) -> list[int]:
-        """The run ends: with their next assignments workers of other hosts stop. Returns these workers."""
-        self._ending = True
-        return [index for index, worker in self._workers.items() if worker.remote]
-
-    def may_be(self, index: int) -> bool:
-        """Whether a worker can have this index."""
-        return index < self._most_workers
-
-    def gave_up(self, workers: Collection[int]) -> bool:
-        """Whether these are workers that the run continues without."""
-        return bool(workers) and self._membership.given_up.issuperset(workers)
+    def snapshot(self, index: int) -> ev.AssignmentSnapshot | None:
+        """What worker `index` is to know; None when no process of it is there."""
+        process = self.workers.process(index)
+        return None if process is None else self.assignment.snapshot(process, self._ending and process.remote)
 
     def has_work(self, index: int) -> bool:
         """Whether a worker could step now: it has a lease and, in sync, a vector env whose turn it is.
 
         Workers with heartbeats whose leases are not reported yet: a new broker grants them no lease before.
         """
-        return index not in self._workers or (bool(self._booking.leases(index)) and self._placement.due(index) > 0)
+        process = self.workers.process(index)
+        return process is None or (bool(process.leases) and self.assignment.due(process) > 0)
 
-    def pop_dropped(self) -> list[ev.Dropped]:
-        """What was dropped since the last round, when no round follows."""
-        return [action for action in self._pop_actions() if isinstance(action, ev.Dropped)]
+    def end_remote(self) -> list[int]:
+        """The run ends: with their next assignments workers of other hosts stop. Returns these workers."""
+        self._ending = True
+        return [process.index for process in self.workers.processes() if process.remote]
 
-    def accept_all_sealed(self) -> list[SlotRef]:
+    def accept_all_sealed(self) -> list[ev.Dropped]:
         """The broker ends: accept whatever is sealed, in order, and count undelivered rows of other hosts."""
-        for index in self.end_remote():
-            self._bury(index)
-        return self._booking.accept_all_sealed()
+        for process in self.workers.processes():
+            if process.remote:
+                self._remove(process)
+        self._acceptance.accept_all_sealed()
+        return self._ledger.pop_dropped()
 
-    def _is_there(self, index: int, spawn: int) -> bool:
-        worker = self._workers.get(index)
-        return worker is not None and worker.spawn == spawn
+    def _handle(self, event: ev.Event) -> Sequence[ev.Action]:
+        match event:
+            case ev.Sealed():
+                process = self.workers.spawned(event.index, event.spawn)
+                return () if process is None else self._acceptance.take_sealed(process, event.refs)
+            case ev.Delivered():
+                process = self.workers.spawned(event.index, event.spawn)
+                remote = process is not None and process.remote
+                return self._acceptance.take_delivered(process, event) if process is not None and remote else ()
+            case ev.WorkerReported():
+                return self._worker_reported(event)
+            case ev.LearnerReported():
+                self._acceptance.report_updates(event.updates)
+            case ev.Announced():
+                return self._version_announced(event)
+            case ev.HostReported():
+                return self._host_reported(event)
+            case ev.HostRemoved():  # the launcher knows whether another host is to come
+                return self._update_host(event.host, {}, (), event.workers)
+            case ev.HandoverAnswered():
+                return self.assignment.answer(event.handover)
+            case ev.ClaimsExpired():
+                self.assignment.end_claims()
+            case ev.Goodbye():  # it writes no more
+                process = self.workers.spawned(event.index, event.spawn)
+                return () if process is None else self._remove(process)
+            case ev.WorkerSilent():  # one with the arena may wake up and write: no lease of it expires
+                process = self.workers.spawned(event.index, event.spawn)
+                return () if process is None or not process.remote else self._remove(process)
+        return ()
 
-    def _worker_is(self, event: ev.WorkerIs) -> None:
-        if not self.may_be(event.index):
-            self._actions.append(ev.Refuse("worker"))
-            return
-        if event.index in self._membership.given_up:
-            return  # of a host that was cut off for too long: its agent is told, and ends it
-        worker = self._workers.get(event.index)
-        if worker is not None and (event.spawn < worker.spawn or (worker.listed and event.spawn != worker.spawn)):
-            return
-        if not self._booking.settled and event.broker is not None and event.broker != self.incarnation:
-            self._actions.append(ev.Reply(event.index))
-            return
-        if worker is not None and worker.spawn < event.spawn:  # an agent starts a successor only after it reaped
-            self._bury(event.index)
-        if not self._is_there(event.index, event.spawn):
-            self._welcome(event)
-        if self._placement.hear(event):
-            self._booking.book_all(event.index)
-            self._placement.let_go(event.index)
-        if self._unheard is not None:
-            self._unheard.pop(event.index, None)
-            self._settle_if_heard()
-        self._actions.append(ev.Reply(event.index))
-        if self._placement.requests:
-            self._actions.append(ev.Ask())
+    # workers
 
-    def _welcome(self, event: ev.WorkerIs) -> None:
+    def _worker_reported(self, report: ev.WorkerReported) -> list[ev.Action]:
+        if not self.workers.allows(report.index):
+            return [ev.Refuse("worker")]
+        if self.workers.has_failed(report.index):
+            return []  # of a host that was cut off for too long: its agent is notified, and ends it
+        process = self.workers.process(report.index)
+        if process is not None and _is_stale(report, process):
+            return []
+        if not self._acceptance.recovered and report.broker is not None and report.broker != self.incarnation:
+            return [ev.Reply(report.index)]
+        actions: list[ev.Action] = []
+        if process is not None and process.spawn < report.spawn:  # an agent starts a successor only after it reaped
+            actions += self._remove(process)
+            process = None
+        if process is None:
+            process = self._add(report)
+        if self.assignment.receive(process, report):
+            actions += self._acceptance.take_all_of(process)
+            self.assignment.release_stopped(process)
+        if self._unreported is not None:
+            self._unreported.pop(report.index, None)
+            actions += self._recover_if_all_reported()
+        actions.append(ev.Reply(report.index))
+        if self.assignment.requests:
+            actions.append(ev.RequestHandovers())
+        return actions
+
+    def _add(self, report: ev.WorkerReported) -> WorkerProcess:
         """A process that is new to this broker; one that outlived the broker before continues with what it has."""
-        self._workers[event.index] = _Process(event.spawn, event.remote)
-        self._membership.greet(event.index)
-        self._booking.join(event.index, event.remote)
-        self._booking.claim(event.index, event.leases)
-        self._placement.join(event.index, event.spawn)
-        self._placement.claim(event.index, event.streams, event.stopped)
+        process = self.workers.add(report.index, report.spawn, report.remote)
+        self._acceptance.claim(process, report.leases)
+        self.assignment.claim(process, report.streams, report.stopped)
+        return process
 
-    def _host_is(self, event: ev.HostIs) -> None:
-        said = (event.workers, event.given_up, event.alive)
-        held, given_up, alive = ([i for i in indexes if self.may_be(i)] for indexes in said)
-        if self._membership.hear(event.host, held, given_up, alive):
-            self._placement.review()
-        theirs = [i for i in (*held, *given_up) if self._membership.is_of(i, event.host)]
-        self._placement.end_claims_of_dead(theirs, event.alive)
-        for index in [i for i in self._workers if self._membership.is_of(i, event.host)]:
-            worker = self._workers[index]
-            if index in self._membership.given_up or (worker.listed and event.alive.get(index) != worker.spawn):
-                self._bury(index)
-            elif event.alive.get(index) == worker.spawn:
-                worker.listed = True
-        if not self._booking.settled and event.host == self._learner_host:
-            if self._unheard is None:
-                self._unheard = {i: s for i, s in event.alive.items() if i not in self._workers}
-            self._unheard = {i: s for i, s in self._unheard.items() if event.alive.get(i) == s}
-            self._settle_if_heard()
+    def _remove(self, process: WorkerProcess) -> list[ev.Action]:
+        """It is dead: accept what it sealed, count what it did not, take its slots back."""
+        actions = self._acceptance.take_all_of(process, dead=True)
+        self.assignment.remove(process)
+        self._acceptance.revoke_leases(process)
+        self.workers.remove(process)
+        return actions
 
-    def _settle_if_heard(self) -> None:
-        if not self._unheard and not self._booking.settled:
-            self._unheard = None
-            self._booking.settle()
+    # hosts
 
-    def _bury(self, index: int) -> None:
-        """The process is gone: accept what it sealed, count what it did not, take its slots back."""
-        del self._workers[index]
-        self._booking.book_all(index, dead=True)
-        self._placement.leave(index)
-        self._booking.leave(index)
+    def _host_reported(self, report: ev.HostReported) -> list[ev.Action]:
+        actions = self._update_host(report.host, report.alive, report.workers, report.failed)
+        if report.failed and not self.workers.members:
+            actions.append(ev.Fail("all workers failed and are not restarted"))
+        return actions
 
-    def _announced(self, event: ev.Announced) -> None:
-        notice = event.notice
+    def _update_host(
+        self, host: str, alive: Mapping[int, int], held: Iterable[int], failed: Iterable[int]
+    ) -> list[ev.Action]:
+        """What is true of the host's workers now: who is not `alive` (index to spawn) is dead and reaped."""
+        held, failed = list(filter(self.workers.allows, held)), list(filter(self.workers.allows, failed))
+        if self.workers.receive(host, held, failed, filter(self.workers.allows, alive)):
+            self.assignment.review()
+        own = [index for index in (*held, *failed) if self.workers.is_of(index, host)]
+        self.assignment.end_claims_of_dead(own, alive)
+        actions: list[ev.Action] = []
+        for process in self.workers.processes():
+            if not self.workers.is_of(process.index, host):
+                continue
+            is_listed = alive.get(process.index) == process.spawn
+            if self.workers.has_failed(process.index) or (process.listed and not is_listed):
+                actions += self._remove(process)
+            elif is_listed:
+                process.listed = True
+        if not self._acceptance.recovered and host == self._learner_host:
+            if self._unreported is None:
+                self._unreported = {i: spawn for i, spawn in alive.items() if self.workers.process(i) is None}
+            self._unreported = {i: spawn for i, spawn in self._unreported.items() if alive.get(i) == spawn}
+            actions += self._recover_if_all_reported()
+        return actions
+
+    def _recover_if_all_reported(self) -> list[ev.Action]:
+        if self._unreported or self._acceptance.recovered:
+            return []
+        self._unreported = None
+        return self._acceptance.finish_recovery()
+
+    # the learner
+
+    def _version_announced(self, announced: ev.Announced) -> list[ev.Action]:
+        notice = announced.notice
         if self.notice is not None and notice.version <= self.notice.version:
-            return
-        self._booking.begin_at(notice.env_steps)
-        self._placement.announce(notice.version, event.back)
+            return []
+        self._acceptance.begin_at(notice.env_steps)
+        actions = self.assignment.announce(notice.version, announced.back)
         self.notice = notice
-        self._actions.append(ev.Publish(notice))
+        return [*actions, ev.Publish(notice)]
+
+
+def _is_stale(report: ev.WorkerReported, process: WorkerProcess) -> bool:
+    """Whether it comes from a process that is older, or that its agent does not list, while `process` is there."""
+    return report.spawn < process.spawn or (process.listed and report.spawn != process.spawn)

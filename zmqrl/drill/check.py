@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.drill.witness import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array

@@ -35,7 +35,7 @@ def main(boot: Boot) -> int:
     """Train until a reason to end. Exit code 0; errors go up to `entry`."""
     plan, events = boot.plan, EventPipe(boot.fds.get("events"))
     algorithm, store = make_algorithm(plan.config, plan.env), make_store(plan)
-    worker = InProcessWorker(boot, store, events) if plan.config.run.mode == "single" else None
+    worker = InProcessWorker(boot, store, events) if plan.config.mode.in_process else None
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
     start = load_start_state(boot, store, ends)
@@ -61,7 +61,7 @@ def main(boot: Boot) -> int:
 
 
 def _run(session: Session, learner: Learner, replay: UniformReplay | None, worker: InProcessWorker | None) -> str:
-    if session.plan.config.run.mode != "async":
+    if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, None if worker is None else worker.collect)
     if isinstance(learner, OnPolicyLearner):
         return run_async_on_policy(session, learner)

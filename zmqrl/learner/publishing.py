@@ -29,7 +29,7 @@ class Publisher:
         events: EventPipe,
         progress: RunProgress,
     ) -> None:
-        self._mode, self._algorithm, self._progress = plan.config.run.mode, algorithm, progress
+        self._mode, self._algorithm, self._progress = plan.config.mode, algorithm, progress
         self._store, self._channel, self._writer, self._events = store, channel, writer, events
         self.notice: Notice | None = None
         """Of the version that was saved last."""
@@ -61,7 +61,7 @@ class Publisher:
         """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
         self.record_progress()
         self._channel.announce(notice)
-        if self._mode == "single":
+        if self._mode.in_process:
             self._events.send(agent.NewVersion(notice))
 
     def record_progress(self) -> None:

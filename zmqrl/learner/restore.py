@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
@@ -79,14 +79,14 @@ def load_start_state(boot: Boot, store: DataStore, ends: LearnerEnds) -> StartSt
         return StartState(_new_counters(boot))
     full = _newest_full(plan, store, boot.spawn)
     counters = _counters(boot, store, ends.channel, full)
-    published = _published(store, full) if plan.config.run.mode == "async" and not plan.from_scratch else None
+    published = _published(store, full) if not plan.config.mode.deterministic and not plan.from_scratch else None
     if published is not None:
         full, counters = None, _at(published, counters, boot.spawn == 0)
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
-    if plan.config.run.mode == "single" or boot.spawn == 0 or ends.channel.last_record() is None:
+    if plan.config.mode.in_process or boot.spawn == 0 or ends.channel.last_record() is None:
         held = restore_segments(full.arrays, ends.source) if full is not None else []
         return StartState(_rebased(plan, counters), full, published, held)
-    if plan.config.run.mode == "async":
+    if not plan.config.mode.deterministic:
         return _resume(plan, counters, ends, full, published)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
@@ -148,7 +148,7 @@ def _rebased(plan: RunPlan, counters: Counters) -> Counters:
 
     All at once on a replay that may receive no new rows meanwhile, they would overfit it: see decision 0015.
     """
-    if plan.config.run.mode != "async" or plan.on_policy:
+    if plan.config.mode.deterministic or plan.on_policy:
         return counters
     due = replace(counters, updates_offset=0).updates_due(plan.config.replay, NO_LIMIT)
     return replace(counters, updates_offset=due)
@@ -179,7 +179,7 @@ def _counters(boot: Boot, store: DataStore, channel: LearnerChannel, full: Full 
         lost += max(0, int(tensors.parse(newest[1])[1]["updates"]) - counters.updates)
     counters = replace(counters, incarnation=seen.incarnation + 1, updates_lost=lost)
     is_of_this_attempt = stored.get("attempt_started_at") == new.attempt_started_at
-    if full is not None and (not is_of_this_attempt or boot.plan.config.run.mode == "single"):
+    if full is not None and (not is_of_this_attempt or boot.plan.config.mode.in_process):
         # FULL is of an earlier attempt, in whose arena all of its segments were.
         positions = [((full.version.incarnation + 1) << RESUMED_SHIFT, 0)] * len(new.rows)
         before = max(counters.env_steps, _summed_up(boot.plan))
@@ -190,7 +190,7 @@ def _counters(boot: Boot, store: DataStore, channel: LearnerChannel, full: Full 
 
 def _summed_up(plan: RunPlan) -> int:
     """async: env steps of the attempt before, also those stored after its last FULL; 0 when it was not summed up."""
-    if plan.config.run.mode != "async":
+    if plan.config.mode.deterministic:
         return 0
     try:
         return int(json.loads(Path(plan.run_dir, "summary.json").read_text())["env_steps"])

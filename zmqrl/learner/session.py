@@ -69,6 +69,6 @@ def make_session(
 
 
 def _episodes(plan: RunPlan) -> EpisodeTracker:
-    exact = plan.config.run.mode != "async" and plan.config.env.recovery == "exact"
+    exact = plan.config.mode.deterministic and plan.config.env.recovery == "exact"
     saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
     return EpisodeTracker(plan.streams, plan.config.env.num_envs, exact, saves_state)

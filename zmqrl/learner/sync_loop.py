@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.learner.session import Session
-from zmqrl.memory_backends.base import TakenSegment, TakeUp
+from zmqrl.memory_backends.base import Handover, TakenSegment
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT
 from zmqrl.replay.uniform import UniformReplay
@@ -115,4 +115,4 @@ def _answer_handover_requests(session: Session) -> None:
     for request in session.channel.take_up_requests():
         index, states = session.progress.episodes.record(request.vector_env)
         if index >= request.next_index:
-            session.channel.answer(TakeUp(request.vector_env, request.incarnation, index, states))
+            session.channel.answer(Handover(request.vector_env, request.incarnation, index, states))

@@ -6,19 +6,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from zmqrl.broker.events import Standing
-from zmqrl.broker.orders import RESUMED_SHIFT
+from zmqrl.broker.events import RESUMED_SHIFT, AssignmentSnapshot
 from zmqrl.errors import ArenaError
 from zmqrl.memory_backends.base import (
+    Assignments,
     Booked,
     LearnerChannel,
     LearnerRecord,
     OpenSegment,
-    Orders,
     Reattached,
     SegmentSink,
     SegmentSource,
-    StreamOrder,
+    StreamAssignment,
     TakenSegment,
 )
 from zmqrl.shared_memory.arena import Arena
@@ -245,7 +244,7 @@ class LeasedSink(SegmentSink):
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
-        self._streams: tuple[StreamOrder, ...] = ()
+        self._streams: tuple[StreamAssignment, ...] = ()
         self._gone: dict[int, int] = {}
         """Vector env to the incarnation that was stopped last: its env is closed, so it cannot continue."""
         self._impossible: dict[int, int] = {}
@@ -303,12 +302,12 @@ class LeasedSink(SegmentSink):
             # what was moved to another lease, or booked, since it was sealed is there no more
             self._push([ref for ref in refs if ref in self._sealed])
 
-    def _stand(self, standing: Standing) -> None:
+    def _stand(self, snapshot: AssignmentSnapshot) -> None:
         """Apply the newest message of the broker; only the newest counts."""
-        if standing.orders is not None and standing.serial != self._serial:
-            self._follow(standing.orders, standing.serial)
-        self._acked = standing.acked
-        leases = set(standing.leases)
+        if snapshot.assignments is not None and snapshot.serial != self._serial:
+            self._follow(snapshot.assignments, snapshot.serial)
+        self._acked = snapshot.acked
+        leases = set(snapshot.leases)
         homeless = []
         for ref, id in list(self._sealed.items()):
             if self._is_booked(id):
@@ -316,7 +315,7 @@ class LeasedSink(SegmentSink):
                 self._writer.forget(ref)
             elif ref not in leases:
                 homeless.append(ref)
-        self._free = [r for r in standing.leases if r not in self._sealed and r not in self._open]
+        self._free = [r for r in snapshot.leases if r not in self._sealed and r not in self._open]
         self._rehouse(sorted(homeless, key=lambda ref: self._sealed[ref]))
 
     def _rehouse(self, homeless: Sequence[SlotRef]) -> None:
@@ -340,7 +339,7 @@ class LeasedSink(SegmentSink):
         """Vector envs that are named and not stepped any more."""
         return sorted(self._named().keys() - {order.vector_env for order in self._streams})
 
-    def _follow(self, orders: Sequence[StreamOrder], serial: int) -> None:
+    def _follow(self, orders: Sequence[StreamAssignment], serial: int) -> None:
         known = {order.vector_env: order.incarnation for order in self._streams}
         followed = {order.vector_env: order.incarnation for order in orders}
         self._gone |= {v: incarnation for v, incarnation in known.items() if followed.get(v) != incarnation}
@@ -351,12 +350,12 @@ class LeasedSink(SegmentSink):
             if known.get(order.vector_env) != order.incarnation:
                 self._take_up(order)
 
-    def _take_up(self, order: StreamOrder) -> None:
+    def _take_up(self, order: StreamAssignment) -> None:
         self._next[order.vector_env] = order.next_index
         self._writer.take_up(order.vector_env)
 
     def _is_booked(self, id: SegmentId) -> bool:
         return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))
 
-    def _orders(self) -> Orders:
-        return Orders(self._streams, self._stop)
+    def _orders(self) -> Assignments:
+        return Assignments(self._streams, self._stop)

@@ -11,7 +11,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.memory_backends._arena_ends import ArenaChannel
-from zmqrl.memory_backends.base import TakeUp, TakeUpRequest
+from zmqrl.memory_backends.base import Handover, HandoverRequest
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.arena import Arena
@@ -39,10 +39,10 @@ class ZmqChannel(ArenaChannel):
         """When `send_due` has something to send again, in monotonic seconds."""
         self._known = True
         self._owes_report = False
-        self._requests: list[TakeUpRequest] = []
-        self._records: dict[TakeUpRequest, tuple[int, bytes]] = {}
+        self._requests: list[HandoverRequest] = []
+        self._records: dict[HandoverRequest, tuple[int, bytes]] = {}
         """Answered, with the index to continue at: packed until the broker has every part."""
-        self._offsets: dict[TakeUpRequest, int] = {}
+        self._offsets: dict[HandoverRequest, int] = {}
         """Which part of each answer the broker requested last."""
         self._asked = False
         self._progress = (0, 0)
@@ -66,14 +66,14 @@ class ZmqChannel(ArenaChannel):
             self._progress = (env_steps, updates)
             self._report()
 
-    def take_up_requests(self) -> list[TakeUpRequest]:
+    def take_up_requests(self) -> list[HandoverRequest]:
         return list(self._requests)
 
-    def answer(self, take_up: TakeUp) -> None:
-        for request in [r for r in self._requests if r.vector_env == take_up.vector_env]:
+    def answer(self, handover: Handover) -> None:
+        for request in [r for r in self._requests if r.vector_env == handover.vector_env]:
             self._requests.remove(request)
-            if request.incarnation == take_up.incarnation:
-                self._records[request] = (take_up.next_index, pack_record(take_up.states))
+            if request.incarnation == handover.incarnation:
+                self._records[request] = (handover.next_index, pack_record(handover.states))
                 self._send_part(request)
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class ZmqChannel(ArenaChannel):
 
     def _hear_books(self, books: bus.Books) -> None:
         """What the broker requests: of an answer that was given, its next part follows at once."""
-        self._offsets = {TakeUpRequest(*row[:3]): row[3] for row in books.requests}
+        self._offsets = {HandoverRequest(*row[:3]): row[3] for row in books.requests}
         self._records = {r: record for r, record in self._records.items() if r in self._offsets}
         self._requests = [r for r in self._offsets if r not in self._records]
         self._asked = bool(self._requests)
@@ -136,7 +136,7 @@ class ZmqChannel(ArenaChannel):
             left -= self._send_part(request) if left > 0 else 0
         self._known = self._notice is None or books.known == self._notice.version
 
-    def _send_part(self, request: TakeUpRequest) -> int:
+    def _send_part(self, request: HandoverRequest) -> int:
         """Bytes sent of the record. It is discarded after its last part: if that is lost, it is requested again."""
         next_index, record = self._records[request]
         offset = self._offsets.get(request, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zmqrl.broker.env_records import Key, PartialRecord
-from zmqrl.broker.orders import StreamOrder
+from zmqrl.broker.events import StreamAssignment
 from zmqrl.errors import WireError
 from zmqrl.messages.bus import RecordAt, RecordPart
 
@@ -25,11 +25,11 @@ class RecordFetching:
         """
         self._refuse = refuse
         self._first_again_s = self._again_s = again_s
-        self._awaited: dict[Key, tuple[StreamOrder, PartialRecord]] = {}
+        self._awaited: dict[Key, tuple[StreamAssignment, PartialRecord]] = {}
         self._due_at = 0.0
         self.fetched_bytes = 0
 
-    def expect(self, orders: Sequence[tuple[StreamOrder, int]]) -> None:
+    def expect(self, orders: Sequence[tuple[StreamAssignment, int]]) -> None:
         """These orders, each with the bytes of its record, and no others; what came of them already counts."""
         before, self._awaited = self._awaited, {}
         for order, nbytes in orders:
@@ -47,7 +47,7 @@ class RecordFetching:
         wanted = list(self._awaited.items())[:MOST_REQUESTED]
         return [RecordAt(*key, record.offset) for key, (_, record) in wanted]
 
-    def take(self, parts: Sequence[RecordPart]) -> list[StreamOrder]:
+    def take(self, parts: Sequence[RecordPart]) -> list[StreamAssignment]:
         """Take parts in; orders whose records are whole now, with their states."""
         new = [part for part in parts if self.take_part(part)]
         if new:
@@ -64,7 +64,7 @@ class RecordFetching:
         self.fetched_bytes += len(content)
         return True
 
-    def _begun(self, key: Key) -> StreamOrder | None:
+    def _begun(self, key: Key) -> StreamAssignment | None:
         order, record = self._awaited[key]
         try:
             states = record.states()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from zmqrl.broker.orders import Orders, StreamOrder, TakeUp, TakeUpRequest
+from zmqrl.broker.events import Assignments, Handover, HandoverRequest, StreamAssignment
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.replay.base import SegmentMeta
@@ -18,20 +18,20 @@ from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
+    "Assignments",
     "Booked",
+    "Handover",
+    "HandoverRequest",
     "LearnerChannel",
     "LearnerEnds",
     "LearnerRecord",
     "LedgerView",
     "MemoryBackend",
     "OpenSegment",
-    "Orders",
     "Reattached",
     "SegmentSink",
     "SegmentSource",
-    "StreamOrder",
-    "TakeUp",
-    "TakeUpRequest",
+    "StreamAssignment",
     "TakenSegment",
 ]
 
@@ -134,11 +134,11 @@ class LearnerChannel(ABC):
         """Report the learner's progress to the rate limiter; absolute, so a lost report is harmless."""
 
     @abstractmethod
-    def take_up_requests(self) -> list[TakeUpRequest]:
+    def take_up_requests(self) -> list[HandoverRequest]:
         """Handover requests seen by `take` and not answered yet (repeated until answered)."""
 
     @abstractmethod
-    def answer(self, take_up: TakeUp) -> None:
+    def answer(self, handover: Handover) -> None:
         """Send the successor its start state."""
 
     def roll_back(self, stored: Sequence[int]) -> None:
@@ -187,7 +187,7 @@ class SegmentSink(ABC):
     """A worker's end. Only the worker's main thread calls it."""
 
     @abstractmethod
-    def poll(self, timeout_s: float) -> Orders:
+    def poll(self, timeout_s: float) -> Assignments:
         """Handle what has arrived and return the newest orders.
 
         Waits up to `timeout_s` for a change (orders, a lease, a byte on the wake pipe); resends what

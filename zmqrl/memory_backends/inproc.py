@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zmqrl.broker.events import Announced, Answered, Goodbye, LearnerIs, Sealed, WorkerIs
+from zmqrl.broker.events import Announced, Goodbye, HandoverAnswered, LearnerReported, Sealed, WorkerReported
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.memory_backends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.memory_backends.base import (
+    Assignments,
+    Handover,
+    HandoverRequest,
     LearnerEnds,
     LedgerView,
     MemoryBackend,
-    Orders,
     SegmentSink,
     TakenSegment,
-    TakeUp,
-    TakeUpRequest,
 )
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice, SlotRef
@@ -34,7 +34,7 @@ class InprocStream(LedgerView):
         self.source = InprocSource(self)
         self.channel = InprocChannel(self)
         self.sink = InprocSink(self)
-        self.state.handle(WorkerIs(0, 0, (), {}))
+        self.state.handle(WorkerReported(0, 0, (), {}))
 
     def ledger(self) -> Ledger:
         return self.arena.ledger()
@@ -76,13 +76,13 @@ class InprocChannel(ArenaChannel):
         self._state.handle(Announced(notice, self._back))
 
     def report(self, env_steps: int, updates: int) -> None:
-        self._state.handle(LearnerIs(updates))
+        self._state.handle(LearnerReported(updates))
 
-    def take_up_requests(self) -> list[TakeUpRequest]:
-        return self._state.requests
+    def take_up_requests(self) -> list[HandoverRequest]:
+        return self._state.assignment.requests
 
-    def answer(self, take_up: TakeUp) -> None:
-        self._state.handle(Answered(take_up))
+    def answer(self, handover: Handover) -> None:
+        self._state.handle(HandoverAnswered(handover))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -95,19 +95,19 @@ class InprocSink(LeasedSink):
         super().__init__(ArenaWriter(stream.arena))
         self._state = stream.state
 
-    def poll(self, timeout_s: float) -> Orders:
+    def poll(self, timeout_s: float) -> Assignments:
         self._flush()
-        self._state.handle(WorkerIs(0, 0, (), {}, serial=self._serial))
-        standing = self._state.standing(0)
-        if standing is not None:
-            self._stand(standing)
+        self._state.handle(WorkerReported(0, 0, (), {}, serial=self._serial))
+        snapshot = self._state.snapshot(0)
+        if snapshot is not None:
+            self._stand(snapshot)
         return self._orders()
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         self._state.handle(Sealed(0, 0, refs))  # the source scans the words: no need to forward
-        standing = self._state.standing(0)
-        if standing is not None:
-            self._stand(standing)
+        snapshot = self._state.snapshot(0)
+        if snapshot is not None:
+            self._stand(snapshot)
 
     def leave(self) -> None:
         """The worker has ended: rows of abandoned segments are dropped."""

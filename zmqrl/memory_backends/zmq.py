@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from zmqrl.broker.events import Standing
+from zmqrl.broker.events import AssignmentSnapshot
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe, Refusals
@@ -23,12 +23,12 @@ from zmqrl.memory_backends._learner_channel import ZmqChannel
 from zmqrl.memory_backends._record_fetching import RecordFetching
 from zmqrl.memory_backends._remote_writer import RemoteWriter, make_sender
 from zmqrl.memory_backends.base import (
+    Assignments,
     LearnerEnds,
     MemoryBackend,
-    Orders,
     SegmentSink,
     SegmentSource,
-    StreamOrder,
+    StreamAssignment,
     TakenSegment,
 )
 from zmqrl.messages import bus
@@ -134,7 +134,7 @@ class ZmqSink(LeasedSink):
             boot.keys,
         )
 
-    def poll(self, timeout_s: float) -> Orders:
+    def poll(self, timeout_s: float) -> Assignments:
         self._flush()
         now = time.monotonic()
         deadline = now + timeout_s
@@ -239,12 +239,12 @@ class ZmqSink(LeasedSink):
         known_serial = self._serial
         acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
         orders = None if message.orders is None or message.serial == known_serial else self._ready(message.orders)
-        self._stand(Standing(message.spawn, message.leases, acked, orders, message.serial))
+        self._stand(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
         self._stop = message.stop
         if self._serial != known_serial:
             self._said_at = 0.0  # so that the orders are not repeated in each reply
 
-    def _ready(self, rows: Sequence[bus.Order]) -> list[StreamOrder]:
+    def _ready(self, rows: Sequence[bus.Order]) -> list[StreamAssignment]:
         """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
 
         An order that is known stays as it is: it may not have been followed yet, and has no states when it comes again.
@@ -252,7 +252,7 @@ class ZmqSink(LeasedSink):
         known = {(order.vector_env, order.incarnation): order for order in self._streams}
         ready, awaited = [], []
         for vector_env, incarnation, next_index, nbytes in rows:
-            order = StreamOrder(vector_env, incarnation, next_index, None if nbytes is None else ())
+            order = StreamAssignment(vector_env, incarnation, next_index, None if nbytes is None else ())
             if (vector_env, incarnation) in known:
                 ready.append(known[vector_env, incarnation])
             elif nbytes:

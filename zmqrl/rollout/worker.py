@@ -19,7 +19,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import OpenSegment, Orders, SegmentSink, StreamOrder
+from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.rollout.collector import Collector
@@ -58,7 +58,7 @@ def main(boot: Boot) -> int:
 class _Stream:
     """A vector env that this worker steps, and the index of its next segment."""
 
-    def __init__(self, order: StreamOrder, collector: Collector) -> None:
+    def __init__(self, order: StreamAssignment, collector: Collector) -> None:
         self.incarnation = order.incarnation
         self.next_index = order.next_index
         self.collector = collector
@@ -69,7 +69,7 @@ class RolloutWorker:
 
     def __init__(self, boot: Boot, sink: SegmentSink, weights: WeightsSource, events: EventPipe) -> None:
         self._plan = boot.plan
-        self._sync = boot.plan.config.run.mode != "async"
+        self._sync = boot.plan.config.mode.deterministic
         self._spec = from_json(ActingSpec, boot.plan.acting)
         self._policy: Policy = make_policy(self._spec)
         self._sink, self._weights, self._events = sink, weights, events
@@ -104,7 +104,7 @@ class RolloutWorker:
         while self._turn(self._sink.poll(0.0)):
             pass
 
-    def _turn(self, orders: Orders) -> bool:
+    def _turn(self, orders: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
         self._follow(orders)
         self._take_weights()
@@ -118,7 +118,7 @@ class RolloutWorker:
             stream.collector.close()
         self._streams = {}
 
-    def _poll(self, timeout_s: float) -> Orders:
+    def _poll(self, timeout_s: float) -> Assignments:
         if timeout_s == 0.0:
             return self._sink.poll(0.0)
         begun = time.monotonic()
@@ -126,7 +126,7 @@ class RolloutWorker:
         self._reports.waited_s += time.monotonic() - begun
         return orders
 
-    def _follow(self, orders: Orders) -> None:
+    def _follow(self, orders: Assignments) -> None:
         """Make the vector envs those of `orders`: absolute, so what is not listed is abandoned."""
         listed = {order.vector_env for order in orders.streams}
         for vector_env in [v for v in self._streams if v not in listed]:
@@ -138,7 +138,7 @@ class RolloutWorker:
                     known.collector.close()
                 self._streams[order.vector_env] = self._take_up(order)
 
-    def _take_up(self, order: StreamOrder) -> _Stream:
+    def _take_up(self, order: StreamAssignment) -> _Stream:
         config = self._plan.config
         mode, seed = config.run.mode, config.run.seed
         env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)

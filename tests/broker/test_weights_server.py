@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from zmqrl.broker import weights_desk
-from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.broker import weights_server
+from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.messages.bus import Weights
 from zmqrl.messages.frames import unpack
 from zmqrl.types import Notice, Version
@@ -41,44 +41,44 @@ def content_of(frames: list[bytes]) -> tuple[list[int], bytes]:
 
 def test_a_version_that_is_not_there_yet_is_served_once_when_it_comes() -> None:
     buffer = Buffer()
-    desk = WeightsDesk(buffer)
-    assert not desk.waiting
-    desk.ask(b"one", Version(0, 2))
-    assert desk.served() == []
+    server = WeightsServer(buffer)
+    assert not server.waiting
+    server.request(b"one", Version(0, 2))
+    assert server.pop_ready() == []
     buffer.put(1, b"old")
-    assert (desk.served(), desk.waiting) == ([], True)
+    assert (server.pop_ready(), server.waiting) == ([], True)
     buffer.put(2, b"new")
-    ((peer, frames),) = desk.served()
+    ((peer, frames),) = server.pop_ready()
     assert (peer, content_of(frames)) == (b"one", ([0, 2], b"new"))
-    assert (desk.served(), desk.waiting) == ([], False)
+    assert (server.pop_ready(), server.waiting) == ([], False)
 
 
 def test_the_newest_wins_and_is_copied_once_for_all() -> None:
     buffer = Buffer()
-    desk = WeightsDesk(buffer)
+    server = WeightsServer(buffer)
     for peer in (b"one", b"two", b"one"):
-        desk.ask(peer, Version(0, 1))
+        server.request(peer, Version(0, 1))
     buffer.put(5, b"five")
-    served = desk.served()
+    served = server.pop_ready()
     assert sorted(peer for peer, _ in served) == [b"one", b"two"]
     assert {content_of(frames)[1] for _, frames in served} == {b"five"}
-    desk.ask(b"three", Version(0, 3))
-    assert len(desk.served()) == 1
+    server.request(b"three", Version(0, 3))
+    assert len(server.pop_ready()) == 1
     assert buffer.reads == 1
 
 
 def test_big_weights_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_desk, "PART_BYTES", 4)
+    monkeypatch.setattr(weights_server, "PART_BYTES", 4)
     buffer = Buffer()
     buffer.put(1, b"0123456789")
-    desk = WeightsDesk(buffer)
-    desk.ask(b"one", Version(0, 1))
-    ((_, frames),) = desk.served()
+    server = WeightsServer(buffer)
+    server.request(b"one", Version(0, 1))
+    ((_, frames),) = server.pop_ready()
     assert len(frames) == 4
     assert content_of(frames) == ([0, 1], b"0123456789")
 
 
 def test_without_a_buffer_nobody_is_served() -> None:
-    desk = WeightsDesk(None)
-    desk.ask(b"one", Version(0, 0))
-    assert desk.served() == []
+    server = WeightsServer(None)
+    server.request(b"one", Version(0, 0))
+    assert server.pop_ready() == []

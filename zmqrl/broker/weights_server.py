@@ -23,34 +23,34 @@ class Buffer(Protocol):
         ...
 
 
-class WeightsDesk:
+class WeightsServer:
     """Who requested which version, until it is there. One thread."""
 
     def __init__(self, buffer: Buffer | None) -> None:
         self._buffer = buffer
-        self._asked: dict[bytes, Version] = {}
+        self._requested: dict[bytes, Version] = {}
         self._frames: list[bytes] = []
         self._version: Version | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether a process requested a version that is on its way."""
-        return bool(self._asked)
+        return bool(self._requested)
 
-    def ask(self, peer: bytes, version: Version) -> None:
+    def request(self, peer: bytes, version: Version) -> None:
         """`peer` requests `version` or a newer one; its last request counts."""
-        self._asked[peer] = version
+        self._requested[peer] = version
 
-    def served(self) -> list[tuple[bytes, list[bytes]]]:
+    def pop_ready(self) -> list[tuple[bytes, list[bytes]]]:
         """Peers whose wish can be met now, each with its reply."""
-        there = self._buffer.version() if self._buffer is not None and self._asked else None
+        there = self._buffer.version() if self._buffer is not None and self._requested else None
         if there is None:
             return []
-        ready = [peer for peer, version in self._asked.items() if version <= there]
+        ready = [peer for peer, version in self._requested.items() if version <= there]
         if ready and there != self._version:
             self._load()
         for peer in ready:
-            del self._asked[peer]
+            del self._requested[peer]
         return [(peer, self._frames) for peer in ready]
 
     def _load(self) -> None:

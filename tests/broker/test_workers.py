@@ -8,9 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zmqrl.broker.membership import Membership
+from zmqrl.broker.assignment import Owners
+from zmqrl.broker.workers import Workers
 
 HOSTS = ("a", "b", "c")
+LIMIT = 8
 WORDS = st.lists(
     st.tuples(
         st.sampled_from(HOSTS),
@@ -23,13 +25,14 @@ WORDS = st.lists(
 
 @given(words=WORDS, vector_envs=st.integers(1, 16))
 def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words: list[Any], vector_envs: int) -> None:
-    membership = Membership(True, vector_envs)
+    known = Workers(LIMIT)
+    owned = Owners(True, vector_envs, known)
     before: list[int | None] = [None] * vector_envs
     for host, workers, given_up in words:
-        membership.hear(host, workers, given_up)
-        membership.balance()
-        owners = [membership.owner(v) for v in range(vector_envs)]
-        members = sorted(membership.members)
+        known.receive(host, workers, given_up)
+        owned.balance()
+        owners = [owned.owner(v) for v in range(vector_envs)]
+        members = sorted(known.members)
         if not members:
             assert owners == [None] * vector_envs
         else:
@@ -46,40 +49,41 @@ def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words: li
 
 
 def test_async_each_worker_has_its_own() -> None:
-    membership = Membership(False, 8)
-    membership.hear("a", (1, 4), ())
-    membership.balance()
-    assert [membership.owner(v) for v in range(6)] == [None, 1, None, None, 4, None]
+    workers = Workers(LIMIT)
+    owned = Owners(False, 8, workers)
+    workers.receive("a", (1, 4), ())
+    owned.balance()
+    assert [owned.owner(v) for v in range(6)] == [None, 1, None, None, 4, None]
 
 
 def test_another_host_cannot_take_or_give_up_what_is_not_its_own() -> None:
-    membership = Membership(True, 4)
-    assert membership.hear("a", (0,), ())
-    assert membership.hear("b", (0, 1), (0,))
-    assert membership.members == {0, 1}
-    assert membership.given_up == set()
-    assert not membership.is_of(0, "b")
-    membership.hear("b", (), ())
-    assert membership.members == {0}
+    workers = Workers(LIMIT)
+    assert workers.receive("a", (0,), ())
+    assert workers.receive("b", (0, 1), (0,))
+    assert workers.members == {0, 1}
+    assert not workers.has_failed(0)
+    assert not workers.is_of(0, "b")
+    workers.receive("b", (), ())
+    assert workers.members == {0}
 
 
 def test_a_worker_may_greet_before_its_host_says_anything() -> None:
-    membership = Membership(True, 4)
-    membership.greet(3)
-    assert membership.members == {3}
-    assert membership.is_of(3, "a") and membership.is_of(3, "b")
-    assert not membership.has_left(3)
-    membership.hear("a", (3,), ())
-    assert not membership.is_of(3, "b")
-    membership.hear("a", (), ())
-    assert membership.has_left(3)
-    membership.greet(3)
-    assert membership.has_left(3), "it was told to leave"
+    workers = Workers(LIMIT)
+    workers.add(3, 0)
+    assert workers.members == {3}
+    assert workers.is_of(3, "a") and workers.is_of(3, "b")
+    assert not workers.has_left(3)
+    workers.receive("a", (3,), ())
+    assert not workers.is_of(3, "b")
+    workers.receive("a", (), ())
+    assert workers.has_left(3)
+    workers.add(3, 0)
+    assert workers.has_left(3), "it was told to leave"
 
 
 def test_given_up_is_for_good() -> None:
-    membership = Membership(True, 4)
-    membership.hear("a", (0, 1), (1,))
-    assert membership.members == {0}
-    assert not membership.hear("a", (0, 1), (1,)), "said again"
-    assert membership.members == {0}
+    workers = Workers(LIMIT)
+    workers.receive("a", (0, 1), (1,))
+    assert workers.members == {0}
+    assert not workers.receive("a", (0, 1), (1,)), "said again"
+    assert workers.members == {0}

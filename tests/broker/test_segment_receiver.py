@@ -1,4 +1,4 @@
-"""Segments over another carrier than the bus: received by a thread, bound to the host that sealed them."""
+"""Segments over another transport than the bus: received by a thread, bound to the host that sealed them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.broker.test_hearing import FAR as FAR_KEYS
-from tests.broker.test_hearing import SERVER, Ear
+from tests.broker.test_inbound import FAR as FAR_KEYS
+from tests.broker.test_inbound import SERVER, Ear
 from tests.broker.test_senders import segment
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import until
 from zmqrl.broker import events as ev
-from zmqrl.broker.carried import JOIN_S, MOST_WAITING, Carried
+from zmqrl.broker.segment_receiver import JOIN_S, MOST_WAITING, SegmentReceiver
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.errors import ConfigError, TransportError, WireError
 from zmqrl.segment_transports.base import SegmentTransport
@@ -58,58 +58,58 @@ def hand() -> Hand:
 
 
 @pytest.fixture
-def carried(hand: Hand) -> Iterator[Carried]:
-    made = Carried(hand)
+def receiver(hand: Hand) -> Iterator[SegmentReceiver]:
+    made = SegmentReceiver(hand)
     yield made
     made.close()
 
 
-def received(carried: Carried) -> list[list[bytes]]:
-    assert carried.socket.poll(5000), "nothing was received"
-    return [[frame.bytes for frame in frames] for frames in carried.receive(MOST)]
+def received(receiver: SegmentReceiver) -> list[list[bytes]]:
+    assert receiver.socket.poll(5000), "nothing was received"
+    return [[frame.bytes for frame in frames] for frames in receiver.receive(MOST)]
 
 
-def test_messages_are_handed_to_the_loop_of_the_broker(hand: Hand, carried: Carried) -> None:
+def test_messages_are_handed_to_the_loop_of_the_broker(hand: Hand, receiver: SegmentReceiver) -> None:
     hand.next = [[b"a", b"b" * 100_000], [], [b"c"]]
-    found = received(carried)
+    found = received(receiver)
     while len(found) < 2:
-        found += received(carried)
+        found += received(receiver)
     assert found == [[b"a", b"b" * 100_000], [b"c"]]
 
 
 def test_a_busy_broker_leaves_the_rest_at_the_carrier(hand: Hand) -> None:
     """Messages are held in memory up to a bound, none is lost, and the thread ends although there is no room."""
-    carried = Carried(hand)
+    receiver = SegmentReceiver(hand)
     try:
         hand.next = [[b"%d" % number] for number in range(3 * MOST_WAITING)]
-        until(lambda: hand.next == [] and carried.socket.poll(0))
+        until(lambda: hand.next == [] and receiver.socket.poll(0))
         hand.next = [[b"later"]]
         hand.asked.clear()
         assert not hand.asked.wait(0.3), "nothing is received while there is no room"
-        found = [frames[0].bytes for frames in carried.receive(1)]
-        until(lambda: found.extend(f[0].bytes for f in carried.receive(MOST)) or found[-1] == b"later")
+        found = [frames[0].bytes for frames in receiver.receive(1)]
+        until(lambda: found.extend(f[0].bytes for f in receiver.receive(MOST)) or found[-1] == b"later")
         assert found == [*(b"%d" % number for number in range(3 * MOST_WAITING)), b"later"]
         hand.next = [[b"more"] for _ in range(3 * MOST_WAITING)]
         until(lambda: hand.next == [])
     finally:
-        carried.close()
+        receiver.close()
     assert hand.closed_in is not None
 
 
-def test_a_carrier_that_is_away_is_tried_again(hand: Hand, carried: Carried) -> None:
+def test_a_carrier_that_is_away_is_tried_again(hand: Hand, receiver: SegmentReceiver) -> None:
     hand.next = TransportError("it is away")
-    until(lambda: carried.away == "it is away")
+    until(lambda: receiver.away == "it is away")
     hand.next = [[b"again"]]
-    assert received(carried) == [[b"again"]]
-    assert carried.away is None
+    assert received(receiver) == [[b"again"]]
+    assert receiver.away is None
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong password"), ValueError("a defect of the transport")])
-def test_any_other_error_ends_the_broker(hand: Hand, carried: Carried, error: Exception) -> None:
+def test_any_other_error_ends_the_broker(hand: Hand, receiver: SegmentReceiver, error: Exception) -> None:
     hand.next = error
 
     def look() -> bool:
-        carried.receive(MOST)
+        receiver.receive(MOST)
         return False
 
     with pytest.raises(type(error), match=str(error)):
@@ -118,9 +118,9 @@ def test_any_other_error_ends_the_broker(hand: Hand, carried: Carried, error: Ex
 
 @pytest.mark.timed
 def test_it_ends_in_time_and_closes_the_transport_in_its_thread(hand: Hand) -> None:
-    carried = Carried(hand)
+    receiver = SegmentReceiver(hand)
     begun = time.monotonic()
-    carried.close()
+    receiver.close()
     assert time.monotonic() - begun < JOIN_S / 2
     assert hand.closed_in == "segment-transport"
 
@@ -145,9 +145,9 @@ def frames_of(message: Sequence[Any]) -> list[zmq.Frame]:
 
 def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(ear: Ear) -> None:
     run_id = ear.plan.run_id
-    ear.hearing._opening = Opening(run_id, SERVER, ear.doors.admission)
+    ear.inbound._opening = Opening(run_id, SERVER, ear.sockets.admission)
     sealing = Sealing(run_id, FAR_KEYS)
-    heard = ear.hearing.carried(frames_of(sealing.seal(segment(ear, FAR))))
+    heard = ear.inbound.on_forwarded(frames_of(sealing.seal(segment(ear, FAR))))
     assert isinstance(heard, ev.Delivered) and heard.index == FAR
     for message, reason in (
         (sealing.seal(segment(ear, LOCAL)), "host"),
@@ -156,5 +156,5 @@ def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(ear: Ear) -> None
         (segment(ear, FAR), "wrong seal"),
     ):
         with pytest.raises(WireError) as refusal:
-            ear.hearing.carried(frames_of(message))
+            ear.inbound.on_forwarded(frames_of(message))
         assert refusal.value.reason == reason

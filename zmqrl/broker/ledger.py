@@ -1,4 +1,4 @@
-"""Accepting segments: in order per stream, each once; and what a dead worker left.
+"""The stream records: segments accepted in order per stream, each once; and what a dead worker left.
 
 Every step is repeatable: the broker may be killed between any two stores, and the next one continues from them.
 """
@@ -14,18 +14,24 @@ UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("super
 ROLLED_BACK, UNKNOWN = DROP_REASONS.index("rolled_back"), DROP_REASONS.index("unknown")
 
 
-class Streams:
-    """The broker's hand on the stream table. The arena's memory is the state; `records` is a copy of it.
+class StreamLedger:
+    """Writes the stream table. The arena's memory is the state; `records` is a copy of it.
 
     Rows are counted as produced from what a worker wrote, or sent, alone: what was stored or dropped never adds to it.
     """
 
-    def __init__(self, arena: Arena, segment_rows: int, actions: list[ev.Action] | None = None) -> None:
-        """`segment_rows`: the most valid rows of a segment, N * T. `actions`: where it puts what was dropped."""
+    def __init__(self, arena: Arena, segment_rows: int) -> None:
+        """Completes what the broker before was killed in. `segment_rows`: the most valid rows of a segment, N * T."""
         self._arena, self._segment_rows = arena, segment_rows
-        self._actions = [] if actions is None else actions
+        self._drops: list[ev.Dropped] = []
         self.records: list[StreamRecord] = [arena.streams.read(v) for v in range(arena.streams.streams)]
         self.stored = sum(record.stored for record in self.records)
+        self._repair()
+
+    def pop_dropped(self) -> list[ev.Dropped]:
+        """What was dropped since the last call."""
+        drops, self._drops = self._drops, []
+        return drops
 
     def is_sealed(self, ref: SlotRef) -> bool:
         """Whole, and not accepted or taken back."""
@@ -114,7 +120,7 @@ class Streams:
             record.duplicates_refused += 1
             self._arena.streams.write(meta.id.vector_env, record)
 
-    def mend(self) -> None:
+    def _repair(self) -> None:
         """A broker died between a record and the slot's word: the record is what counts."""
         for ref in self._arena.sealed():
             meta = self._arena.meta(ref.slot)
@@ -126,7 +132,7 @@ class Streams:
             elif (meta.id.incarnation, meta.id.index) == (record.incarnation, record.next_index - 1):
                 self._arena.accept(ref)
 
-    def sweep(self, vector_env: int) -> None:
+    def close_stream(self, vector_env: int) -> None:
         """Close an incarnation whose holder is dead or has stopped; all it sealed must have been accepted before.
 
         What it stepped and did not seal is dropped. With nothing in flight, words and stream records are compared.
@@ -149,7 +155,7 @@ class Streams:
             self._dropped(SegmentId(vector_env, record.incarnation, record.next_index), unknown, "unknown")
         table.clear_open(vector_env)
 
-    def take_up(self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NOBODY) -> None:
+    def hand_over(self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NOBODY) -> None:
         """Begin a new incarnation of a stream, to be stepped by `holder` (index, spawn)."""
         record = self.records[vector_env]
         record.holder = holder
@@ -169,11 +175,11 @@ class Streams:
         record.stored, self.stored = stored, self.stored - lost
         record.dropped[ROLLED_BACK] += lost
         first = SegmentId(vector_env, record.incarnation, next_index)
-        self.take_up(vector_env, incarnation, next_index)
+        self.hand_over(vector_env, incarnation, next_index)
         self._dropped(first, lost, "rolled_back")
         return True
 
     def _dropped(self, first: SegmentId, rows: int, reason: DropReason) -> None:
         """After the store that counts them: a broker that dies between leaves a count without a line in its log."""
         if rows > 0:
-            self._actions.append(ev.Dropped(first, rows, reason))
+            self._drops.append(ev.Dropped(first, rows, reason))

@@ -1,4 +1,4 @@
-"""Segments that another carrier than the bus brings: a thread receives them, the broker's loop polls for them."""
+"""Segments that another transport than the bus brings: a thread receives them, the broker's loop polls for them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from zmqrl.errors import TransportError
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.wire.sockets import drain_frames, make_socket
 
-ENDPOINT = "inproc://carried"
+ENDPOINT = "inproc://segments-of-transport"
 RECEIVE_S = 0.5
 RETRY_S = 0.5
 JOIN_S = 5.0
 MOST_WAITING = 64
-"""Segments that were received and wait for the broker, at each of the two ends; the rest wait at the carrier."""
+"""Segments that were received and wait for the broker, at each of the two ends; the rest wait at the transport."""
 ROOM_S = 0.1
 """How often the thread looks whether it is to end while the queue is full."""
 
 
-class Carried:
+class SegmentReceiver:
     """Made, used and closed by the broker's main thread; the transport is used by the thread of this class alone."""
 
     def __init__(self, transport: SegmentTransport) -> None:

@@ -19,7 +19,7 @@ from zmqrl.wire.gate import Gate
 from zmqrl.wire.sockets import bind, make_private
 
 
-class Doors:
+class BrokerSockets:
     """Made, used and closed by the broker's main thread."""
 
     def __init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,12 @@ import zmq
 from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.answers import Answers
-from zmqrl.broker.doors import Doors
-from zmqrl.broker.hearing import CLAIM_S, Hearing
-from zmqrl.broker.hosts import JOIN_S
+from zmqrl.broker.inbound import CLAIM_S, InboundDispatcher
+from zmqrl.broker.liveness import JOIN_S
+from zmqrl.broker.outbound import OutboundReplies
+from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.broker.state import BrokerState
-from zmqrl.broker.weights_desk import WeightsDesk
+from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter
@@ -47,20 +46,19 @@ class Ear:
     def __init__(self, folder: Path, arena: Arena | None = None, curve: bool = True) -> None:
         self.plan = replace(bus_plan(), workers={"local": 1, "far": 1})
         self.arena = arena or Arena.private(self.plan)
-        self.state = BrokerState(self.plan, self.arena)
+        self.state = BrokerState(self.plan, self.arena, other_hosts=True)
         ends = {name: f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")}
         allowed = AllowList(1, HOSTS, {digest_of(TOKEN): "new"})
-        self.doors = Doors(Endpoints(**ends), Listen("127.0.0.1"), SERVER if curve else None, allowed)
-        desk = WeightsDesk(None)
-        self.answers = Answers(self.doors, self.state, desk, Counter())
-        digest = self.arena.layout.digest
+        self.sockets = BrokerSockets(Endpoints(**ends), Listen("127.0.0.1"), SERVER if curve else None, allowed)
+        weights = WeightsServer(None)
+        self.outbound = OutboundReplies(self.sockets, self.state, weights)
         self.events = EventPipe()
-        parts = (self.state, self.answers, desk, EventWriter(self.events.write_fd))
-        self.hearing = Hearing(self.plan, digest, self.doors, *parts)
+        parts = (self.state, self.outbound, weights, EventWriter(self.events.write_fd))
+        self.inbound = InboundDispatcher(self.plan, self.sockets, *parts)
         self._ids: dict[zmq.Socket[Any], bytes] = {}
         self._context: zmq.Context[Any] = zmq.Context()
         self.near = connect(self._context, zmq.DEALER, ends["control"])
-        far, far_keys = Endpoints.tcp("127.0.0.1", self.doors.ports), FAR if curve else None
+        far, far_keys = Endpoints.tcp("127.0.0.1", self.sockets.ports), FAR if curve else None
         self.far = connect(self._context, zmq.DEALER, far.control, far_keys)
         self.strangers = [connect(self._context, zmq.DEALER, far.control, STRANGER) for _ in range(2)] if curve else []
         self.pusher = connect(self._context, zmq.PUSH, ends["segments"])
@@ -70,22 +68,22 @@ class Ear:
         """What becomes of a message that `peer` sends."""
         peer.send_multipart(frames)
         if peer in (self.pusher, self.far_pusher):
-            return self.hearing.pushed(self._received(self.doors.segments))
-        received = self._received(self.doors.control)
+            return self.inbound.on_segments(self._received(self.sockets.segments))
+        received = self._received(self.sockets.control)
         self._ids[peer] = received[0].bytes
-        return self.hearing.said(received)
+        return self.inbound.on_control(received)
 
-    def _received(self, door: zmq.Socket[Any]) -> list[zmq.Frame]:
+    def _received(self, socket: zmq.Socket[Any]) -> list[zmq.Frame]:
         deadline = time.monotonic() + WAIT_S
-        while not door.poll(20):
-            self.doors.guard()
+        while not socket.poll(20):
+            self.sockets.guard()
             assert time.monotonic() < deadline, f"nothing came in {WAIT_S} s"
-        return list(door.recv_multipart(copy=False))
+        return list(socket.recv_multipart(copy=False))
 
     def told(self, peer: zmq.Socket[Any]) -> list[str]:
         """Kinds of what it is answered by the end of a round."""
-        self.answers.give()
-        self.doors.control.send_multipart((self._ids[peer], LAST))
+        self.outbound.send_pending()
+        self.sockets.control.send_multipart((self._ids[peer], LAST))
         kinds = []
         while peer.poll(WAIT_S * 1000):
             frame = peer.recv()
@@ -96,7 +94,7 @@ class Ear:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
-        self.doors.close()
+        self.sockets.close()
         self.events.close()
 
 
@@ -113,13 +111,13 @@ def agent(host: str, workers: list[int]) -> bytes:
 
 def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:
     said = pack(bus.LearnerReport(env_steps=0, updates=7))
-    assert ear.hear(ear.near, said) == ev.LearnerIs(7)
+    assert ear.hear(ear.near, said) == ev.LearnerReported(7)
     with pytest.raises(WireError, match="not from there: learner from far"):
         ear.hear(ear.far, said)
 
 
 def test_an_agent_speaks_for_its_own_host_alone(ear: Ear) -> None:
-    assert ear.hear(ear.far, agent("far", [1])) == ev.HostIs({}, [], "far", [1])
+    assert ear.hear(ear.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
     assert ear.told(ear.far) == ["welcome"]
     with pytest.raises(WireError, match="host: far sends for local"):
         ear.hear(ear.far, agent("local", [1]))
@@ -127,8 +125,8 @@ def test_an_agent_speaks_for_its_own_host_alone(ear: Ear) -> None:
 
 
 def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(ear: Ear) -> None:
-    ear.state.handle(ev.HostIs({}, (), "far", (1,)))
-    ear.state.handle(ev.HostIs({}, (1,), "far"))
+    ear.state.handle(ev.HostReported({}, (), "far", (1,)))
+    ear.state.handle(ev.HostReported({}, (1,), "far"))
     assert ear.hear(ear.far, agent("far", [1])) is None
     assert ear.told(ear.far) == ["farewell"]
 
@@ -141,8 +139,8 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
     ear.state.handle(ear.hear(ear.far, agent("far", [1])))
     assert ear.told(ear.far) == ["welcome"]
     assert ear.hear(ear.near, allow(2, {})) is None
-    assert ear.hearing.removed() == [ev.HostGone("far", [1])]
-    assert ear.hearing.removed() == []
+    assert ear.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
+    assert ear.inbound.pop_removed() == []
     for message in (agent("far", [1]), pack(bus.Goodbye(1, 0)), pack(bus.Fetch(Version(0, 0)))):
         with pytest.raises(WireError, match="unknown key"):
             ear.hear(ear.far, message)
@@ -165,14 +163,14 @@ def test_the_newest_list_counts_whatever_the_order(ear: Ear) -> None:
     ear.hear(ear.near, allow(5, HOSTS))
     assert ear.hear(ear.near, allow(4, {})) is None
     assert ear.hear(ear.near, allow(5, {})) is None
-    assert ear.hearing.removed() == []
-    assert ear.hear(ear.far, agent("far", [1])) == ev.HostIs({}, [], "far", [1])
+    assert ear.inbound.pop_removed() == []
+    assert ear.hear(ear.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
 
 
 def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(ear: Ear) -> None:
     ear.hear(ear.far, agent("far", [1]))
     ear.hear(ear.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
-    assert ear.hearing.removed() == [ev.HostGone("far", [1])]
+    assert ear.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     with pytest.raises(WireError, match="unknown key"):
         ear.hear(ear.far, agent("far", [1]))
 
@@ -199,7 +197,7 @@ def test_a_token_admits_one_key_once_the_launcher_has_listed_it(ear: Ear) -> Non
     ear.hear(ear.near, allow(2, {**HOSTS, public: HostKey("new", 1)}, {digest: None}))
     assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
     assert ear.told(one) == ["welcome"]
-    assert ear.hear(one, agent("new", [7])) == ev.HostIs({}, [], "new", [7])
+    assert ear.hear(one, agent("new", [7])) == ev.HostReported({}, [], "new", [7])
     ear.hear(ear.near, allow(3, HOSTS, {digest: None}))
     with pytest.raises(WireError, match="token: the token was used before"):
         ear.hear(other, pack(bus.Enrol(TOKEN)))
@@ -242,7 +240,7 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
     heard = ear.hear(ear.near, announce)
     assert ear.told(ear.near) == ["books"]
     assert ear.told(ear.near) == []
-    ear.answers.act(ear.state.handle(heard))
+    ear.outbound.perform(ear.state.handle(heard))
     ear.hear(ear.near, pack(bus.LearnerReport(env_steps=0, updates=0)))
     assert ear.told(ear.near) == []
     ear.hear(ear.near, announce)
@@ -252,8 +250,8 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
 def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
     heard = ear.hear(ear.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
         leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[])))  # fmt: skip
-    assert heard == ev.WorkerIs(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
-    ear.answers.act(ear.state.handle_all((heard, heard)))
+    assert heard == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
+    ear.outbound.perform(ear.state.handle_all((heard, heard)))
     assert ear.told(ear.near) == ["orders"]
     assert ear.told(ear.near) == []
 
@@ -275,8 +273,8 @@ def test_silence_becomes_events_once(ear: Ear) -> None:
     ear.hear(ear.near, pack(bus.Beat(role="worker", index=0, spawn=5, progress=1)))
     ear.hear(ear.far, agent("far", [1]))
     later = time.monotonic() + 1000.0
-    assert ear.hearing.silence(later) == [ev.Silent(0, 5), ev.HostGone("far", [1])]
-    assert ear.hearing.silence(later) == []
+    assert ear.inbound.judge(later) == [ev.WorkerSilent(0, 5), ev.HostRemoved("far", [1])]
+    assert ear.inbound.judge(later) == []
 
 
 def test_a_host_of_the_list_that_never_reports_is_lost_once(ear: Ear) -> None:
@@ -284,38 +282,40 @@ def test_a_host_of_the_list_that_never_reports_is_lost_once(ear: Ear) -> None:
     ear.hear(ear.near, allow(2, {**HOSTS, STRANGER.public: HostKey("new", 1)}))
     ear.events.read(0)
     later = time.monotonic() + ear.plan.config.limits.host_lease_s + JOIN_S
-    assert ear.hearing.silence(later - 5.0) == [], "it may still be connecting"
-    gone = ear.hearing.silence(later + 5.0)
-    assert gone == [ev.HostGone("far", [1]), ev.HostGone("new", [])]
+    assert ear.inbound.judge(later - 5.0) == [], "it may still be connecting"
+    gone = ear.inbound.judge(later + 5.0)
+    assert gone == [ev.HostRemoved("far", [1]), ev.HostRemoved("new", [])]
     assert ear.events.read(0) == [{"event": "host_lost", "host": host} for host in ("far", "new")]
-    assert ear.hearing.silence(later + 5.0) == []
+    assert ear.inbound.judge(later + 5.0) == []
     assert ear.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
 
 
 def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(ear: Ear) -> None:
     ear.hear(ear.near, allow(2, {}))
-    assert ear.state.handle_all(ear.hearing.removed()) == []
-    ear.state.handle(ev.HostIs({}, (0,), "local", ()))
-    assert isinstance(ear.state.handle(ev.HostIs({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
+    assert ear.state.handle_all(ear.inbound.pop_removed()) == []
+    ear.state.handle(ev.HostReported({}, (0,), "local", ()))
+    assert isinstance(ear.state.handle(ev.HostReported({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
 
 
 def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
-    here = [ev.HostIs({1: 0}, (), "far1", (1,)), ev.WorkerIs(1, 0, (), {}, remote=True)]
-    ear.state.handle_all([ev.HostIs({0: 0}, (), "far0", (0,)), ev.WorkerIs(0, 0, (), {}, remote=True), *here])
+    here = [ev.HostReported({1: 0}, (), "far1", (1,)), ev.WorkerReported(1, 0, (), {}, remote=True)]
+    ear.state.handle_all(
+        [ev.HostReported({0: 0}, (), "far0", (0,)), ev.WorkerReported(0, 0, (), {}, remote=True), *here]
+    )
     after = Ear(tmp_path / "next", ear.arena)
     try:
         now = time.monotonic()
-        after.state.handle(ev.HostIs({}, (), ear.plan.config.learner.host, ()))
+        after.state.handle(ev.HostReported({}, (), ear.plan.config.learner.host, ()))
         after.state.handle_all([here[0], replace(here[1], broker=after.state.incarnation)])
-        assert after.hearing.silence(now) == [] == after.state.requests
+        assert after.inbound.judge(now) == [] == after.state.assignment.requests
         wait_s = max(CLAIM_S, ear.plan.config.limits.lost_after_s)
-        assert after.hearing.silence(now + wait_s - 1.0) == []
-        waited = after.hearing.silence(now + wait_s + 1.0)
-        assert waited == [ev.WaitedEnough()]
+        assert after.inbound.judge(now + wait_s - 1.0) == []
+        waited = after.inbound.judge(now + wait_s + 1.0)
+        assert waited == [ev.ClaimsExpired()]
         after.state.handle_all(waited)
-        assert after.state.requests, "what the other stepped is taken up"
-        assert after.hearing.silence(now + 2 * wait_s) == []
-        assert ear.hearing.silence(now + wait_s + 1.0) == [], "the first has nobody to wait for"
+        assert after.state.assignment.requests, "what the other stepped is taken up"
+        assert after.inbound.judge(now + 2 * wait_s) == []
+        assert ear.inbound.judge(now + wait_s + 1.0) == [], "the first has nobody to wait for"
     finally:
         after.close()

@@ -14,7 +14,7 @@ from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
 PLAN = bus_plan("sync", workers=2, vector_envs=2, slots=8)
-HELLO = ev.WorkerIs(0, 0, (), {})
+HELLO = ev.WorkerReported(0, 0, (), {})
 
 
 class Bus:
@@ -23,13 +23,13 @@ class Bus:
     def __init__(self) -> None:
         self.arena = Arena.private(PLAN)
         self.state = BrokerState(PLAN, self.arena)
-        self.state.handle(ev.HostIs({}, (), "local", (0, 1)))
+        self.state.handle(ev.HostReported({}, (), "local", (0, 1)))
         self.state.handle(HELLO)
 
     def leases(self) -> Sequence[SlotRef]:
-        standing = self.state.standing(0)
-        assert standing is not None
-        return standing.leases
+        snapshot = self.state.snapshot(0)
+        assert snapshot is not None
+        return snapshot.leases
 
     def seal(self, ref: SlotRef, id: SegmentId, rows: int = 8) -> None:
         self.arena.write_meta(ref.slot, SegmentMeta(id, Version(0, 0), rows))
@@ -109,7 +109,7 @@ def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
     bus.arena.release(ref)
     seen = set()
     for index in range(1, 12):
-        bus.state.handle(ev.LearnerIs(0))
+        bus.state.handle(ev.LearnerReported(0))
         ref = bus.leases()[0]
         seen.add(ref)
         bus.seal(ref, SegmentId(0, 0, index))
@@ -126,13 +126,13 @@ def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broke
     bus.push(ref)
     bus.arena.release(ref)
     bus.state = BrokerState(PLAN, bus.arena)
-    bus.state.handle(ev.WorkerIs(0, 0, (ref,), {0: 0}, bus.state.incarnation))
-    bus.state.handle(ev.HostIs({0: 0}, (), "local", (0,)))
+    bus.state.handle(ev.WorkerReported(0, 0, (ref,), {0: 0}, bus.state.incarnation))
+    bus.state.handle(ev.HostReported({0: 0}, (), "local", (0,)))
     assert ref not in bus.leases()
 
 
 def test_a_lease_that_is_no_slot_is_not_claimed(bus: Bus) -> None:
     bus.state = BrokerState(PLAN, bus.arena)
     nonsense = (SlotRef(1 << 50, 1), SlotRef(99, 1))
-    bus.state.handle(ev.WorkerIs(0, 0, nonsense, {}, bus.state.incarnation))
+    bus.state.handle(ev.WorkerReported(0, 0, nonsense, {}, bus.state.incarnation))
     assert not set(nonsense) & set(bus.leases())

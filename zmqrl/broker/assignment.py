@@ -1,0 +1,311 @@
+"""Who steps which vector env: handed over, withdrawn, claimed from the broker before, reopened after a rollback.
+
+A vector env has one holder at most. It goes to another only once its holder has stopped it, or is dead; what the
+holder had sealed is accepted before (`zmqrl.broker.acceptance`), so the stream records say where the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zmqrl.broker import events as ev
+from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, StreamAssignment
+from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.workers import WorkerProcess, Workers
+from zmqrl.config.plan import RunPlan
+from zmqrl.shared_memory.stream_table import NOBODY
+from zmqrl.types import Version
+
+
+class Owners:
+    """Which worker is to step which vector env. Pure.
+
+    sync: vector envs are spread evenly over the members, and a change moves as few as it can. async: each worker has
+    its own.
+    """
+
+    def __init__(self, sync: bool, vector_envs: int, workers: Workers) -> None:
+        """`vector_envs`: those of the run in sync; in async what the stream table has room for."""
+        self._sync, self._vector_envs, self._workers = sync, vector_envs, workers
+        self._owner: dict[int, int] = {}
+
+    def owner(self, vector_env: int) -> int | None:
+        """Who is to step it; None: no member is there."""
+        if self._sync:
+            return self._owner.get(vector_env)
+        return vector_env if self._workers.is_member(vector_env) else None
+
+    def keep(self, vector_env: int, index: int) -> None:
+        """This worker steps it already: `balance` moves it only if it has to."""
+        self._owner[vector_env] = index
+
+    def balance(self) -> None:
+        """sync: give every vector env an owner; afterwards no two members differ by more than one."""
+        loads: dict[int, list[int]] = {index: [] for index in sorted(self._workers.members)}
+        unowned: list[int] = []
+        for vector_env in range(self._vector_envs if self._sync else 0):
+            loads.get(self._owner.get(vector_env, -1), unowned).append(vector_env)
+        if not loads:
+            self._owner = {}
+            return
+        for vector_env in unowned:
+            min(loads.values(), key=len).append(vector_env)
+        while len(most := max(loads.values(), key=len)) - len(least := min(loads.values(), key=len)) > 1:
+            least.append(most.pop())
+        self._owner = {vector_env: index for index, load in loads.items() for vector_env in load}
+
+
+@dataclass(frozen=True)
+class _Rollback:
+    """Where a learner rolled back to, with the rows of each vector env that were stored until there."""
+
+    version: Version
+    rows: Sequence[int]
+
+    @property
+    def incarnation(self) -> int:
+        """Of the vector envs from there on; each is handed over under a later one."""
+        return self.version.incarnation << RESUMED_SHIFT
+
+
+class Assignment:
+    """Part of the broker's state: writes handovers, closings and rollbacks into the stream records."""
+
+    def __init__(self, plan: RunPlan, ledger: StreamLedger, workers: Workers) -> None:
+        self._ledger, self._workers = ledger, workers
+        self._sync, self._resume = plan.config.mode.deterministic, plan.resume
+        self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
+        self._owners = Owners(self._sync, self._vector_envs, workers)
+        self._min_workers = plan.config.min_workers
+        self._begun = any(record.incarnation >= 0 for record in ledger.records)
+        self.holders: dict[int, int] = {}
+        """Vector env to the worker that has it, or is leaving it. To be read."""
+        self._awaited: dict[int, tuple[int, int]] = {}
+        """Vector envs that are not moved yet, with who (index, spawn) stepped them under the broker before this one."""
+        self._requested: dict[int, HandoverRequest] = {}
+        self._version: Version | None = None
+        self._rollback: _Rollback | None = None
+        self._changed = True
+
+    @property
+    def requests(self) -> list[HandoverRequest]:
+        """Handover requests that the learner has not answered."""
+        return list(self._requested.values())
+
+    def snapshot(self, process: WorkerProcess, stop: bool) -> ev.AssignmentSnapshot:
+        """What the process is to know: its leases, what it is to step, how far that is accepted."""
+        records = self._ledger.records
+        named = process.reported | process.assigned.keys() | process.leaving
+        acked = {v: (records[v].incarnation, records[v].next_index) for v in named}
+        assignments = None if process.followed_serial == process.serial else tuple(process.assigned.values())
+        left = not process.assigned and not process.leaving and self._workers.has_left(process.index)
+        leases = tuple(process.leases.values())
+        return ev.AssignmentSnapshot(process.spawn, leases, acked, assignments, process.serial, left or stop)
+
+    def due(self, process: WorkerProcess) -> int:
+        """Vector envs of the process whose next segment may be stepped now."""
+        if not self._sync:
+            return len(process.assigned)
+        n, records = self._version.n if self._version else 0, self._ledger.records
+        return sum(records[v].next_index <= n for v in process.assigned)
+
+    def is_unbegun(self, vector_env: int, incarnation: int) -> bool:
+        """Whether its holder may still need the states with which it was handed over."""
+        holder = self._workers.process(self.holders.get(vector_env))
+        return holder is not None and holder.unbegun(vector_env, incarnation) is not None
+
+    # processes come, report and go
+
+    def claim(self, process: WorkerProcess, streams: Mapping[int, int], stopped: Collection[int] = ()) -> None:
+        """A process that is new to this broker continues with what it steps (vector env to incarnation), if it can.
+
+        It cannot continue with a stopped one: it is leaving it, as under the previous broker.
+        """
+        self._changed = True
+        for vector_env, incarnation in streams.items():
+            if vector_env < len(self._ledger.records) and vector_env not in self.holders:
+                record = self._ledger.records[vector_env]
+                if record.incarnation != incarnation or incarnation == record.swept:
+                    continue
+                if vector_env in stopped:
+                    process.leaving.add(vector_env)
+                    self.holders[vector_env] = process.index
+                else:
+                    self._assign(process, StreamAssignment(vector_env, incarnation, record.next_index, None))
+                    self._owners.keep(vector_env, process.index)
+                self._awaited.pop(vector_env, None)
+
+    def receive(self, process: WorkerProcess, report: ev.WorkerReported) -> bool:
+        """Which assignments a process follows, and what it has. True: accept all it sealed, then `release_stopped`."""
+        process.followed_serial = report.serial
+        process.reported = frozenset(v for v in report.streams if v < len(self._ledger.records))
+        for vector_env, assignment in process.assigned.items():
+            if assignment.states is not None and report.streams.get(vector_env) == assignment.incarnation:
+                process.assigned[vector_env] = replace(assignment, states=None)  # it steps it: the record has served
+        for vector_env, index, rows in report.open_rows if report.remote else ():
+            held = vector_env in process.reported and self.holders.get(vector_env) == process.index
+            if held and report.streams[vector_env] == self._ledger.records[vector_env].incarnation:
+                self._ledger.report_open(vector_env, index, rows)
+        if report.serial != process.serial:
+            return False
+        for vector_env in report.stopped:  # another broker gave it back, and could not know that it was withdrawn
+            self._withdraw(process, vector_env)
+        return bool(process.leaving)
+
+    def release_stopped(self, process: WorkerProcess) -> None:
+        """What was withdrawn from the process, and it names no more, is free."""
+        for vector_env in process.leaving - process.reported:
+            process.leaving.discard(vector_env)
+            del self.holders[vector_env]
+            self._ledger.close_stream(vector_env)
+            self._changed = True
+
+    def remove(self, process: WorkerProcess) -> None:
+        """It is dead, and what it sealed is accepted: what it did not seal is counted."""
+        for vector_env in (*process.assigned, *process.leaving):
+            self._ledger.close_stream(vector_env)
+            del self.holders[vector_env]
+        self._changed = True
+
+    def review(self) -> None:
+        """Members changed: `place` has to look again."""
+        self._changed = True
+
+    # after another broker
+
+    def await_claims(self) -> None:
+        """Until `end_claims` those who step vector envs may claim them; the others stay unclaimed."""
+        self._workers.await_hosts()
+        if self._sync:
+            held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NOBODY)
+            self._awaited = {v: record.holder for v, record in held if record.swept != record.incarnation}
+
+    def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
+        """An agent has reported which of its `workers` are alive; claims of other processes of it do not count."""
+        theirs = set(workers)
+        for vector_env, (index, spawn) in list(self._awaited.items()):
+            if index in theirs and alive.get(index) != spawn:
+                del self._awaited[vector_env]
+                self._changed = True
+
+    def end_claims(self) -> None:
+        """A process that has not claimed what it stepped is gone."""
+        self._changed = self._workers.end_wait() or self._changed or bool(self._awaited)
+        self._awaited.clear()
+
+    # the learner
+
+    def announce(self, version: Version, back: Sequence[int] | None) -> list[ev.Action]:
+        """The learner's new version; `back`: the rows of each vector env before it, when it rolled back to it."""
+        records, actions = self._ledger.records, list[ev.Action]()
+        if self._sync and back is not None:
+            actions += self._roll_back(_Rollback(version, back))
+        elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
+            cause = f"the learner rolled back to version {version}, older than the stored rows: resume the run"
+            actions.append(ev.Fail(cause))
+        self._changed = self._changed or self._version is None
+        self._version = version
+        return actions
+
+    def answer(self, handover: Handover) -> list[ev.Action]:
+        """The learner reports where a vector env continues."""
+        request = self._requested.get(handover.vector_env)
+        if request is None or request.incarnation != handover.incarnation:
+            return []
+        del self._requested[handover.vector_env]
+        self._changed = True
+        owner = self._workers.process(self._owners.owner(handover.vector_env))  # whoever it is by now
+        if owner is None:
+            return []
+        assignment = StreamAssignment(handover.vector_env, handover.incarnation, handover.next_index, handover.states)
+        return [self._hand_over(owner, assignment)]
+
+    # moves
+
+    def place(self) -> list[ev.Action]:
+        """Every vector env to its owner, or on its way to it; once `min_workers` have been there."""
+        if not self._changed:
+            return []
+        self._changed = False
+        self._begun = self._begun or len(self._workers.processes()) >= self._min_workers
+        if not self._begun:
+            return []
+        self._owners.balance()
+        return [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
+
+    def _place(self, vector_env: int) -> list[ev.Action]:
+        index = self._owners.owner(vector_env)
+        owner, holder = self._workers.process(index), self._workers.process(self.holders.get(vector_env))
+        if holder is not None and (holder.index != index or self._is_behind(vector_env)):
+            return [ev.Reply(holder.index)] if self._withdraw(holder, vector_env) else []
+        if holder is None and owner is not None and vector_env not in self._awaited:
+            return self._begin(owner, vector_env)
+        return []
+
+    def _withdraw(self, process: WorkerProcess, vector_env: int) -> bool:
+        """Move it: first its holder reports that it no longer steps it, and all its segments are accepted."""
+        if vector_env not in process.assigned:
+            return False
+        del process.assigned[vector_env]
+        process.leaving.add(vector_env)
+        process.serial += 1
+        return True
+
+    def _begin(self, owner: WorkerProcess, vector_env: int) -> list[ev.Action]:
+        """It has no holder: hand it over, or request its start state from the learner."""
+        if vector_env in self._requested or (self._resume and self._version is None):
+            return []
+        record = self._ledger.records[vector_env]
+        if record.incarnation < 0 and not self._resume:
+            incarnation = 0 if self._rollback is None else self._rollback.incarnation
+            return [self._hand_over(owner, StreamAssignment(vector_env, incarnation, 0, None))]
+        if record.incarnation >= 0:
+            self._ledger.close_stream(vector_env)
+        failure = self._reopen(vector_env)
+        if failure is not None:
+            return [failure]
+        first = self._version.incarnation << RESUMED_SHIFT if self._resume and self._version else 0
+        incarnation = max(record.incarnation + 1, first)
+        if not self._sync:
+            return [self._hand_over(owner, StreamAssignment(vector_env, incarnation, 0, None))]
+        self._requested[vector_env] = HandoverRequest(vector_env, incarnation, record.next_index)
+        return [ev.RequestHandovers()]
+
+    def _hand_over(self, owner: WorkerProcess, assignment: StreamAssignment) -> ev.Reply:
+        holder = owner.index, owner.spawn
+        self._ledger.hand_over(assignment.vector_env, assignment.incarnation, assignment.next_index, holder)
+        self._assign(owner, assignment)
+        return ev.Reply(owner.index)
+
+    def _assign(self, process: WorkerProcess, assignment: StreamAssignment) -> None:
+        process.assigned[assignment.vector_env] = assignment
+        process.serial += 1
+        self.holders[assignment.vector_env] = process.index
+
+    # rollbacks
+
+    def _roll_back(self, rollback: _Rollback) -> list[ev.Action]:
+        """Positions from there on are open again: every vector env is withdrawn, then handed over again."""
+        if len(rollback.rows) != self._vector_envs:
+            return [ev.Refuse("value")]
+        self._rollback, self._changed = rollback, True
+        for vector_env in range(len(rollback.rows)):
+            if self._is_behind(vector_env):
+                self._requested.pop(vector_env, None)
+        return []
+
+    def _is_behind(self, vector_env: int) -> bool:
+        """Whether its stream record still has what the learner rolled back from."""
+        rollback, record = self._rollback, self._ledger.records[vector_env]
+        return rollback is not None and 0 <= record.incarnation < rollback.incarnation
+
+    def _reopen(self, vector_env: int) -> ev.Fail | None:
+        """Abandon in its stream record what the learner rolled back from; fails when it does not have that much."""
+        rollback = self._rollback
+        if rollback is None or not self._is_behind(vector_env):
+            return None
+        rows = rollback.rows[vector_env]
+        if self._ledger.roll_back(vector_env, rollback.incarnation, rollback.version.n, rows):
+            return None
+        return ev.Fail(f"the learner rolled back to version {rollback.version}, newer than the stored rows")

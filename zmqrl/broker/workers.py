@@ -1,0 +1,202 @@
+"""One record per worker index: host, connection, heartbeats, and its process with leases and assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from zmqrl.broker.events import StreamAssignment
+from zmqrl.types import SlotRef
+
+Liveliness = Literal["well", "slow", "stalled", "lost"]
+
+
+@dataclass(eq=False, slots=True)
+class WorkerProcess:
+    """One lifetime of a worker: from its first report to this broker until it is known to be dead."""
+
+    index: int
+    spawn: int
+    remote: bool = False
+    """It has no arena: its leases are credits."""
+    listed: bool = False
+    """An agent has named it alive: absent from now on means dead."""
+    leases: dict[int, SlotRef] = field(default_factory=dict)
+    """By slot."""
+    assigned: dict[int, StreamAssignment] = field(default_factory=dict)
+    """What it is to step, by vector env."""
+    leaving: set[int] = field(default_factory=set)
+    """Vector envs that were taken off its assignments; it holds each until it reports that it has stopped it."""
+    reported: frozenset[int] = frozenset()
+    """The vector envs that it named last, also those with segments that are not accepted."""
+    serial: int = 0
+    """Grows with each change of `assigned`."""
+    followed_serial: int = -1
+    """The serial that it reported last."""
+
+    def unbegun(self, vector_env: int, incarnation: int) -> StreamAssignment | None:
+        """An assignment with states, as long as the process has not reported that it steps the vector env."""
+        assignment = self.assigned.get(vector_env)
+        found = assignment is not None and assignment.states and assignment.incarnation == incarnation
+        return assignment if found else None
+
+
+@dataclass(eq=False, slots=True)
+class Pulse:
+    """What the heartbeats of one process show, in monotonic seconds (`zmqrl.broker.liveness`)."""
+
+    spawn: int
+    progress: int
+    at: float
+    moved_at: float
+    state: Liveliness = "well"
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """What the broker knows of one worker index. It outlives the processes of that index."""
+
+    index: int
+    host: str | None = None
+    """The host whose agent reports it; None while no agent has."""
+    is_member: bool = False
+    """It is there, or will be again: it may have vector envs and leases."""
+    failed: bool = False
+    """It does not come back: its restart limit was reached, or its host was lost."""
+    last_turn: int = 0
+    """The turn in which it got its last lease."""
+    peer: bytes | None = None
+    """The connection of its last report: where it is answered."""
+    pulse: Pulse | None = None
+    process: WorkerProcess | None = None
+
+
+class Workers:
+    """The records, by index, and which of them are members. Pure."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: a worker has an index below it."""
+        self._limit = limit
+        self._by_index: dict[int, Worker] = {}
+        self._any_host_reported = False
+        self._awaits_hosts = False
+        """Hosts may be about to report their workers to this broker, as they did to the one before."""
+
+    def __iter__(self) -> Iterator[Worker]:
+        """In the order in which their processes came."""
+        return iter(self._by_index.values())
+
+    def allows(self, index: int) -> bool:
+        """Whether a worker can have this index."""
+        return index < self._limit
+
+    def of(self, index: int) -> Worker:
+        """The record of an index that is allowed; made when it is the first mention."""
+        return self._by_index.get(index) or self._by_index.setdefault(index, Worker(index))
+
+    def known(self, index: int) -> Worker | None:
+        """The record, if any report has mentioned the index."""
+        return self._by_index.get(index)
+
+    # processes
+
+    def process(self, index: int | None) -> WorkerProcess | None:
+        """The process of worker `index` that is there."""
+        worker = None if index is None else self._by_index.get(index)
+        return None if worker is None else worker.process
+
+    def spawned(self, index: int, spawn: int) -> WorkerProcess | None:
+        """The process of this spawn; None when it is not known, or known to be dead."""
+        worker = self._by_index.get(index)
+        process = None if worker is None else worker.process
+        return process if process is not None and process.spawn == spawn else None
+
+    def processes(self) -> list[WorkerProcess]:
+        """Those that are there, in the order in which they came."""
+        return [worker.process for worker in self._by_index.values() if worker.process is not None]
+
+    def add(self, index: int, spawn: int, remote: bool = False) -> WorkerProcess:
+        """A process reports for the first time. It is a member only while no host has reported, or may still report."""
+        worker = self._by_index.pop(index, None) or Worker(index)
+        self._by_index[index] = worker  # the last in order
+        if (self._awaits_hosts or not self._any_host_reported) and worker.host is None:
+            worker.is_member = True
+        worker.process = WorkerProcess(index, spawn, remote)
+        return worker.process
+
+    def remove(self, process: WorkerProcess) -> None:
+        """It is dead, and nothing is left of it."""
+        self.of(process.index).process = None
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether processes of other hosts are there."""
+        return any(process.remote for process in self.processes())
+
+    # members
+
+    @property
+    def members(self) -> set[int]:
+        """Indexes of the workers that are there, or will be again."""
+        return {worker.index for worker in self if worker.is_member}
+
+    def is_member(self, index: int) -> bool:
+        """Whether the worker is there, or will be again."""
+        worker = self._by_index.get(index)
+        return worker is not None and worker.is_member
+
+    def have_failed(self, indexes: Collection[int]) -> bool:
+        """Whether these are workers that the run continues without."""
+        return bool(indexes) and all(self.has_failed(index) for index in indexes)
+
+    def has_failed(self, index: int) -> bool:
+        """Whether the run continues without this worker."""
+        return index in self._by_index and self._by_index[index].failed
+
+    def has_left(self, index: int) -> bool:
+        """Whether its host no longer holds it."""
+        worker = self._by_index.get(index)
+        return worker is not None and worker.host is not None and not worker.is_member
+
+    def is_of(self, index: int, host: str) -> bool:
+        """Whether `host` may send for the worker."""
+        worker = self._by_index.get(index)
+        return worker is None or worker.host in (host, None)
+
+    def await_hosts(self) -> None:
+        """Until `end_wait` a worker that no host has reported is a member: its agent may come later than it does."""
+        self._awaits_hosts = True
+
+    def end_wait(self) -> bool:
+        """Remove members that no host has confirmed. True when there were any."""
+        self._awaits_hosts = False
+        return self._any_host_reported and self._drop_unconfirmed()
+
+    def _drop_unconfirmed(self) -> bool:
+        """Its host may report after this one, so it has not left."""
+        unconfirmed = [worker for worker in self if worker.is_member and worker.host is None]
+        for worker in unconfirmed:
+            worker.is_member = False
+        return bool(unconfirmed)
+
+    def receive(self, host: str, workers: Iterable[int], failed: Iterable[int], alive: Iterable[int] = ()) -> bool:
+        """A host's complete state; `alive` may name processes that must leave. True when it changed anything."""
+        before = self.members
+        self._any_host_reported = True
+        if not self._awaits_hosts:
+            self._drop_unconfirmed()
+        own, lost, running = (
+            [self.of(index) for index in indexes if self.is_of(index, host)] for indexes in (workers, failed, alive)
+        )
+        any_new = not all(worker.failed for worker in lost)
+        for worker in self:
+            worker.is_member = worker.is_member and worker.host != host
+        for worker in own:
+            worker.is_member = True
+        for worker in lost:
+            worker.failed = True
+        for worker in (*own, *lost, *running):
+            worker.host = host
+            worker.is_member = worker.is_member and not worker.failed
+        return any_new or before != self.members
