@@ -31,6 +31,8 @@ MODULES: Mapping[str, str] = {
     "zmqrl.evaluator": "zmqrl.evaluator.process",
 }
 AGENT = "zmqrl.agent"
+EXAMINER = "zmqrl.doctor.examiner"
+"""What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
 STDIN, STDOUT = 0, 1
 
@@ -44,13 +46,19 @@ def die_with_parent() -> None:
         die_with(int(named))
 
 
-def introduce_agent() -> Keys:
-    """A remote launcher sends no command before the handshake shows the version of this agent, and its public key."""
+def introduce_agent() -> Keys | None:
+    """A remote launcher sends no command before the handshake shows the version of this agent, and its public key.
+
+    Returns:
+        Its pair; None where libzmq was built without encryption, which `zmqrl doctor` reports.
+    """
+    import zmq
+
     from zmqrl.orchestrators.handshake import introduction
     from zmqrl.wire.sockets import make_keys
 
-    keys = make_keys()
-    os.write(STDOUT, introduction(keys.public).encode())
+    keys = make_keys() if zmq.has("curve") else None
+    os.write(STDOUT, introduction("" if keys is None else keys.public).encode())
     return keys
 
 
@@ -63,6 +71,18 @@ def read_line(fd: int) -> bytes:
             return b""
         line += byte
     return bytes(line)
+
+
+def is_examine(line: bytes) -> bool:
+    """Whether the first line of an agent is the command `examine`; else it is a boot."""
+    from zmqrl.errors import WireError
+    from zmqrl.messages.agent import Examine
+    from zmqrl.messages.lines import command
+
+    try:
+        return isinstance(command(line), Examine)
+    except WireError:
+        return False
 
 
 def threads_of(role: str, boot: Mapping[str, Any]) -> int:
@@ -107,14 +127,19 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     line = read_line(STDIN)
     if not line:
         return 1
+    if role == AGENT and is_examine(line):
+        return int(importlib.import_module(EXAMINER).main())
     boot = json.loads(line)
     set_threads(threads_of(role, boot))
     try:
         with loading():
             from zmqrl.config.codec import from_json
             from zmqrl.config.plan import Boot
+            from zmqrl.errors import ConfigError
 
             own = from_json(Boot, boot)
+            if role == AGENT and keys is None:
+                raise ConfigError("libzmq was built without encryption (CURVE); install a pyzmq wheel")
             module = importlib.import_module(modules[role])
         return int(module.main(replace(own, keys=keys) if keys else own))
     except Exception as error:

@@ -7,6 +7,7 @@ from msgspec.structs import replace as edited
 
 from zmqrl.doctor.examination import ECHOES, Examination, Orders, Question
 from zmqrl.doctor.measurement import Failure
+from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.doctor import (
     Clock,
     Echo,
@@ -17,7 +18,6 @@ from zmqrl.messages.doctor import (
     Folder,
     Folders,
     Forget,
-    Hello,
     Listening,
     Order,
     Reach,
@@ -31,7 +31,7 @@ from zmqrl.messages.doctor import (
 
 ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
 REACH = Reach((), (), "")
-HELLO = Hello("n", "rl", "py", {})
+HELLO = Handshake({"examination": str(EXAMINATION)}, 7, 1.0, node="n", user="rl", python="py")
 STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
 LISTENING = Listening((1, 2, 3), ("10.0.0.5",), "server")
 LEARNER = Question(ASKED, None, False)
@@ -218,3 +218,14 @@ def test_a_host_that_failed_is_not_heard_any_more() -> None:
     assert exam.fail("node07", Failure("ssh", "later")) == []
     failure = exam.measurements["node07"].failure
     assert failure is not None and failure.cause == "silence"
+
+
+@pytest.mark.parametrize("examination", [None, "0", str(EXAMINATION + 1)])
+def test_a_host_that_takes_other_orders_is_known_by_its_versions_alone(examination: str | None) -> None:
+    exam = two()
+    begin(exam, "gpu1")
+    other = Handshake({"zmqrl": "9.9", "examination": examination}, 7, 1.0)
+    assert exam.handle("node07", other, NOW) == []
+    found = exam.measurements["node07"]
+    assert exam.over == {"node07"} and found.failure is None
+    assert found.hello is not None and found.hello.versions["zmqrl"] == "9.9"

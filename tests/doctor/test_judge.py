@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as edited
 
-from zmqrl.doctor.endings import why_it_ended
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.judge import judge, judge_all
-from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
+from zmqrl.doctor.links import why_it_ended
+from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
 from zmqrl.doctor.needs import HostNeed, Needs
 from zmqrl.messages.doctor import (
     Answer,
@@ -20,7 +20,6 @@ from zmqrl.messages.doctor import (
     EnvFacts,
     Folder,
     Folders,
-    Hello,
     Listening,
     Lock,
     Locks,
@@ -32,6 +31,7 @@ VERSIONS: Mapping[str, str | None] = {
     "python": "3.11.7",
     "byteorder": "little",
     "protocol": "1",
+    "examination": "1",
     "zmqrl": "0.1.0",
     "pyzmq": "27.3.0",
     "msgpack": "1.2.4",
@@ -106,6 +106,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "zmqrl 0.0.9 there, 0.1.0 here",
         "zmqrl setup hosts.yaml --limit node07",
     ),
+    "other orders of the doctor": (hello(examination="9"), "versions", "examination 9 there, 1 here", "zmqrl setup"),
     "another protocol": (hello(protocol="2"), "versions", "protocol 2 there, 1 here", "zmqrl setup"),
     "a processor that may reorder stores": (
         hello(machine="aarch64"),

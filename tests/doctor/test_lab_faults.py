@@ -198,6 +198,15 @@ def test_each_fault_is_named_with_its_mend(seen: Doctor, host: str) -> None:
     assert cause in found[check] and fix in found[check].partition("\n")[2], found
 
 
+def test_a_host_of_another_version_is_examined_and_one_without_zmqrl_is_described(seen: Doctor) -> None:
+    hosts = seen.data["hosts"]
+    assert hosts["other-version"]["env"]["stage"] == "done" and hosts["other-version"]["curve"]["mb_per_s"] > 1
+    described = hosts["no-zmqrl"]["hello"]
+    assert described["python"] == "/usr/bin/python3" and described["versions"]["zmqrl"] is None
+    assert described["versions"]["python"].startswith("3.")
+    assert hosts["no-python"]["hello"]["versions"] == {"machine": os.uname().machine}
+
+
 @pytest.mark.parametrize("host", WARNINGS)
 def test_what_a_run_survives_is_a_warning(seen: Doctor, host: str) -> None:
     check, cause, fix = WARNINGS[host]
@@ -220,7 +229,7 @@ def test_nothing_is_left_on_hosts_or_in_the_store(seen: Doctor, lab: Lab) -> Non
     del seen
     assert list(lab.shared.iterdir()) == []
     for host in lab.hosts:
-        assert not host.processes("zmqrl.doctor"), host.name
+        assert not host.processes("zmqrl.doctor") and not host.processes("zmqrl.agent"), host.name
         assert not list(host.tmp.rglob("*zmqrl-doctor*")), host.name
 
 

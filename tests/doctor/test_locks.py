@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.doctor.locks import held_locks
+from zmqrl.doctor.machine import held_locks
 from zmqrl.supervision.process_table import identify
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from zmqrl.doctor.reach import Door, reach
+from zmqrl.doctor.reach import EchoServer, reach
 from zmqrl.messages.doctor import Listen, Reach
 from zmqrl.wire.sockets import make_keys
 
@@ -16,32 +16,32 @@ LISTEN = Listen((0, 0, 0))
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    door = Door(LISTEN)
+def door() -> Iterator[EchoServer]:
+    door = EchoServer(LISTEN)
     yield door
     door.close()
 
 
-def order(door: Door, limit_s: float = 5.0, **changed: object) -> Reach:
+def order(door: EchoServer, limit_s: float = 5.0, **changed: object) -> Reach:
     listening = door.listening()
     asked = Reach(("127.0.0.1",), listening.ports, listening.server, limit_s)
     return structs.replace(asked, **changed)
 
 
-def test_all_ports_answer_who_knows_their_key(door: Door) -> None:
+def test_all_ports_answer_who_knows_their_key(door: EchoServer) -> None:
     (answer,) = reach(order(door)).answers
     assert set(answer.ports.values()) == {None} and len(answer.ports) == 3
     assert answer.round_trip_ms is not None and 0 < answer.round_trip_ms < 500
     assert all(not address.startswith("127.") for address in door.listening().addresses)
 
 
-def test_who_does_not_know_the_key_of_the_door_gets_no_answer(door: Door) -> None:
+def test_who_does_not_know_the_key_of_the_door_gets_no_answer(door: EchoServer) -> None:
     (answer,) = reach(order(door, 1.0, server=make_keys().public)).answers
     assert set(answer.ports.values()) == {"connected, but another program answers on this port"}
     assert answer.round_trip_ms is None
 
 
-def test_each_port_of_each_address_is_told_apart(door: Door) -> None:
+def test_each_port_of_each_address_is_told_apart(door: EchoServer) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, not listening: refused
         free = closed.getsockname()[1]
@@ -52,9 +52,9 @@ def test_each_port_of_each_address_is_told_apart(door: Door) -> None:
     assert None not in nowhere.ports.values() and nowhere.round_trip_ms is None
 
 
-def test_a_port_that_is_taken_is_said_with_its_owner(door: Door) -> None:
+def test_a_port_that_is_taken_is_said_with_its_owner(door: EchoServer) -> None:
     taken = door.listening().ports[0]
-    second = Door(structs.replace(LISTEN, ports=(taken, 0, 0)))
+    second = EchoServer(structs.replace(LISTEN, ports=(taken, 0, 0)))
     try:
         error = second.listening().error
         assert error is not None and error.startswith(f"port {taken}: Address already in use by pid ")

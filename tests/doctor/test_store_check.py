@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.doctor.store_check import forget, prepare, watch, write
+from zmqrl.doctor.machine import forget, prepare, watch, write
 from zmqrl.messages.doctor import Forget, Watch, Write
 
 

@@ -98,6 +98,7 @@ COMMANDS: list[agent.Command] = [
     JOIN,
     agent.Hold([0, 1]),
     agent.Allow(ALLOWED),
+    agent.Examine(),
 ]
 EVALUATE = agent.Evaluate(NOTICE, final=False)
 REAPED = agent.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
@@ -119,7 +120,6 @@ ORDERS: list[doctor.Order] = [
     doctor.Finish(),
 ]
 WORDS: list[doctor.Word] = [
-    doctor.Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None}),
     doctor.Broken("c"),
     doctor.Clock(1.5),
     doctor.Machine(4, 0.5, 1 << 34, False),

@@ -50,7 +50,7 @@ def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
 
 
 def made_in(tree: ast.Module) -> set[str]:
-    """Message types that a module makes, as `module.Type`: by a call, or by `write_word`, which needs no types."""
+    """Message types that a module makes, as `module.Type`."""
     local: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zmqrl.messages"):
@@ -65,8 +65,6 @@ def made_in(tree: ast.Module) -> set[str]:
         if not isinstance(node, ast.Call):
             continue
         match node.func:
-            case ast.Name(id="write_word"):
-                found |= {f"doctor.{ast.literal_eval(arg)}" for arg in node.args if isinstance(arg, ast.Constant)}
             case ast.Name(id=name) if name in local:
                 found.add(local[name])
             case ast.Attribute(value=ast.Name(id=module), attr=name) if module in local:
@@ -90,7 +88,6 @@ def test_every_message_is_made_somewhere() -> None:
         ("doctor.Answer('a')", set()),
         ("Stopping()", {"agent.Stop"}),
         ("class Own(Stopping): pass\nOwn()", {"agent.Stop"}),
-        ("write_word(out, 'Hello', node='n')", {"doctor.Hello"}),
     ],
 )
 def test_a_message_that_is_only_received_is_not_made(code: str, made: set[str]) -> None:

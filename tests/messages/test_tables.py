@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from zmqrl.messages.agent import Handshake
-from zmqrl.messages.doctor import Hello
 from zmqrl.messages.tables import TABLES, kinds_in, paragraphs, table_of, with_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -31,8 +30,8 @@ def test_a_message_says_its_sender_receiver_time_and_what_a_wrong_one_causes(kin
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_message_refuses_unknown_fields(kind: type[msgspec.Struct]) -> None:
-    """All but the first lines of an agent and of a probe, which are read before versions are compared."""
-    assert kind.__struct_config__.forbid_unknown_fields != (kind in (Handshake, Hello))
+    """All but the first line of an agent, which is read before versions are compared."""
+    assert kind.__struct_config__.forbid_unknown_fields != (kind is Handshake)
     assert kind.__struct_config__.frozen
 
 

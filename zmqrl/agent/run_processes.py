@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
+from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive, session_members
 
 RUN_VARIABLE = "ZMQRL_RUN"
@@ -57,7 +58,7 @@ def agents() -> Iterator[tuple[int, str]]:
 
 def role_in(argv: list[str]) -> tuple[str, str] | None:
     """`role-index` and run id of `PYTHON -m zmqrl.entry zmqrl.ROLE RUN INDEX`, and of nothing else."""
-    if len(argv) != 6 or argv[1:3] != ["-m", "zmqrl.entry"]:
+    if len(argv) != 6 or argv[1:3] != ["-m", "zmqrl.entry"] or argv[4] == NO_RUN:
         return None
     package, _, role = argv[3].partition(".")
     if package != "zmqrl" or role not in ROLES or not argv[5].isdecimal():

@@ -31,10 +31,10 @@ def doctor_command(
     accept_new_hosts: bool,
 ) -> int:
     """Check every host of HOSTS (hosts.yaml) without starting a run. Exit code 2: a fault prevents a launch."""
-    from zmqrl.doctor.examine import examine
     from zmqrl.doctor.judge import judge_all
     from zmqrl.doctor.needs import needs_of
     from zmqrl.doctor.report import as_json, print_report
+    from zmqrl.doctor.runner import examine
     from zmqrl.launch.configure import load
 
     loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)

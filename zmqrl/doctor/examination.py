@@ -1,4 +1,4 @@
-"""The sequence of checks: messages of the probes in, orders out. Without clock and sockets."""
+"""The sequence of checks: messages of the examining agents in, orders out. Without clock and sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from zmqrl.doctor.measurement import ClockFacts, Failure, Measurement, StoreFacts
+from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
+from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.doctor import (
     Broken,
     Clock,
@@ -21,7 +22,6 @@ from zmqrl.messages.doctor import (
     Finish,
     Folders,
     Forget,
-    Hello,
     Listening,
     Locks,
     Machine,
@@ -77,12 +77,12 @@ class Examination:
         """Nothing is to be waited for any more."""
         return self.over == set(self._questions)
 
-    def handle(self, host: str, word: Word, now: float) -> Orders:
+    def handle(self, host: str, word: Handshake | Word, now: float) -> Orders:
         """`now`: unix time here when the message arrived."""
         if host in self.over:
             return []
         match word:
-            case Hello():
+            case Handshake():
                 return self._begin(host, word, now)
             case Clock():
                 return self._clock(host, word, now)
@@ -100,11 +100,13 @@ class Examination:
                 return self._end(host)
         return []
 
-    def fail(self, host: str, failure: Failure) -> Orders:
-        """No further message of this host counts."""
+    def fail(self, host: str, failure: Failure, found: Handshake | None = None) -> Orders:
+        """No further message of this host counts. `found`: by a shell, in the place of the agent's handshake."""
         if host in self.over:
             return []
         self.measurements[host] = replace(self.measurements[host], failure=failure)
+        if found is not None:
+            self.measurements[host] = replace(self.measurements[host], hello=Hello.of(found))
         return self._end(host)
 
     def is_idle(self, host: str) -> bool:
@@ -114,8 +116,10 @@ class Examination:
 
     # one host after the other
 
-    def _begin(self, host: str, hello: Hello, now: float) -> Orders:
-        self.measurements[host] = replace(self.measurements[host], hello=hello)
+    def _begin(self, host: str, handshake: Handshake, now: float) -> Orders:
+        self.measurements[host] = replace(self.measurements[host], hello=Hello.of(handshake))
+        if handshake.versions.get("examination") != str(EXAMINATION):
+            return self._end(host)  # its versions are the finding
         self._echoed_at[host] = now
         return [(host, Echo())]
 

@@ -1,8 +1,11 @@
-"""What is wrong with a host, in the shape in which it is shown."""
+"""What is wrong with a host, in the shape in which it is shown, and what a rule that finds it is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from zmqrl.doctor.measurement import Measurement
+from zmqrl.doctor.needs import HostNeed, Needs
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Fault:
         return f"{self.host}: {self.check}: {self.cause}\n   {self.fix}"
 
 
-class Complaints:
+class Findings:
     """Faults of one host, noted one after the other."""
 
     def __init__(self, host: str) -> None:
@@ -37,3 +40,31 @@ class Complaints:
     def warning(self, check: str, cause: str, fix: str) -> None:
         """Something is worth knowing."""
         self.found.append(Fault(self._host, check, cause, fix, grave=False))
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """One host: what was measured, what is needed, and where to note what is wrong."""
+
+    measured: Measurement
+    need: HostNeed
+    needs: Needs
+    findings: Findings
+
+    @property
+    def name(self) -> str:
+        return self.measured.host
+
+    def again(self, command: str) -> str:
+        """A command of zmqrl's for this host alone."""
+        return f"zmqrl {command} {self.needs.hosts_file} --limit {self.name}"
+
+    def install(self) -> str:
+        """The command that installs this zmqrl there."""
+        if self.need.by_ssh:
+            return self.again("setup")
+        return f"{self.need.python} -m pip install zmqrl=={self.needs.versions['zmqrl']}"
+
+    def there(self, command: str) -> str:
+        """A command to be run on that host."""
+        return f"{self.need.login} '{command}'" if self.need.login else command

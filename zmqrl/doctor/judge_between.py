@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zmqrl.doctor.case import Case
-from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.fault import Fault, HostCheck
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Answer
@@ -15,28 +14,26 @@ SLOW_STORE_S = 1.0
 SLOW_ROUND_TRIP_MS = 100.0
 
 
-def judge_ports(case: Case) -> None:
+def judge_ports(host: HostCheck) -> None:
     """Ports of the learner's host that cannot be bound, or cannot be reached from this host."""
-    listening, reached = case.measured.listening, case.measured.reached
+    listening, reached = host.measured.listening, host.measured.reached
     if listening is not None and listening.error is not None:
         fix = "stop the process on that port, or set another learner.port (auto: free ports)"
-        case.complaints.fault("ports", f"cannot listen: {listening.error}", fix)
+        host.findings.fault("ports", f"cannot listen: {listening.error}", fix)
     if reached is None:
         return
     if not reached.answers:
-        cause = f"the learner's host {case.needs.learner} has only loopback addresses"
-        case.complaints.fault("ports", cause, "set learner.address to an address that other hosts reach")
+        cause = f"the learner's host {host.needs.learner} has only loopback addresses"
+        host.findings.fault("ports", cause, "set learner.address to an address that other hosts reach")
         return
     whole = [answer for answer in reached.answers if not any(answer.ports.values())]
     if not whole:
-        case.complaints.fault(
-            "ports", f"cannot connect to the learner's host: {_tried(reached.answers)}", _opening(case)
-        )
+        host.findings.fault("ports", f"cannot connect to the learner's host: {_tried(reached.answers)}", _opening(host))
         return
     fastest = min(answer.round_trip_ms or 0.0 for answer in whole)
     if fastest > SLOW_ROUND_TRIP_MS:
         cause = f"{fastest:.0f} ms round trip to the learner's host"
-        case.complaints.warning("round trip", cause, "no action required; in mode sync it is added to every round")
+        host.findings.warning("round trip", cause, "no action required; in mode sync it is added to every round")
 
 
 def _tried(answers: tuple[Answer, ...]) -> str:
@@ -52,25 +49,25 @@ def _tried(answers: tuple[Answer, ...]) -> str:
     return "; ".join(parts)
 
 
-def _opening(case: Case) -> str:
-    port, without = case.needs.port, f"hosts.{case.host}.tunnel"
-    if case.need.tunnel:
+def _opening(host: HostCheck) -> str:
+    port, without = host.needs.port, f"hosts.{host.name}.tunnel"
+    if host.need.tunnel:
         return f"the ports are forwarded by SSH: set AllowTcpForwarding yes on the host, or {without}: false"
     first = f"open ports {port}-{port + 2}" if port is not None else "set learner.port: 47100 and open 47100-47102"
-    return f"{first} on {case.needs.learner}, set learner.address, or set {without}: true"
+    return f"{first} on {host.needs.learner}, set learner.address, or set {without}: true"
 
 
-def judge_store(case: Case) -> None:
+def judge_store(host: HostCheck) -> None:
     """Another directory under the same name, or a slow one. The run continues: versions come from the broker."""
-    store = case.measured.store
-    if store is None or case.needs.store is None:
+    store = host.measured.store
+    if store is None or host.needs.store is None:
         return
     if not store.seen:
-        cause = f"{case.needs.store} is not shared with the learner's host: {store.cause}; the broker sends the weights"
-        case.complaints.warning("store", cause, f"mount it as on {case.needs.learner}: {case.there('df -h; mount')}")
+        cause = f"{host.needs.store} is not shared with the learner's host: {store.cause}; the broker sends the weights"
+        host.findings.warning("store", cause, f"mount it as on {host.needs.learner}: {host.there('df -h; mount')}")
     elif store.visible_s is not None and store.visible_s > SLOW_STORE_S:
-        cause = f"files written on {case.needs.learner} are visible here after {store.visible_s:.1f} s"
-        case.complaints.warning("store", cause, "mount it with lookupcache=positive or actimeo=1")
+        cause = f"files written on {host.needs.learner} are visible here after {store.visible_s:.1f} s"
+        host.findings.warning("store", cause, "mount it with lookupcache=positive or actimeo=1")
 
 
 def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:

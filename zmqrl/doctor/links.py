@@ -1,130 +1,149 @@
-"""A probe that is spoken with, on this machine or on another host."""
+"""The host agent that examines a host, over the orchestrator's shell of that host."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
+import re
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import WireError
+from zmqrl.doctor.measurement import Failure
+from zmqrl.errors import HostFailed, WireError
+from zmqrl.messages import agent
+from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Order, Word, order_line, read_word
-from zmqrl.orchestrators.host_commands import environment
+from zmqrl.messages.lines import handshake, line_of
+from zmqrl.orchestrators.handshake import SENTINEL
+from zmqrl.orchestrators.host_commands import examiner_command, shell_handshake_command
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.shell import HostShell
 
-MODULE = "zmqrl.doctor.probe"
 LOOPBACK = "127.0.0.1"
 END_S = 2.0
 STDERR_TAIL = 4000
+SHELL_S = 5.0
+TRACEBACK = "Traceback (most recent call last)"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_MISSING = re.compile(r"No module named '?([\w.]+)'?")
 
 
-class Link(ABC):
-    """One probe. Its reader calls `words`, then `ending` and `release`; another thread calls the rest."""
+class HostLink:
+    """One agent. Its reader calls `words`, then `ending` and `release`; another thread calls the rest. Owns the shell.
 
-    accepted: tuple[str, ...] = ()
-    """What to report to the user: host keys that were new and are now known."""
+    Attributes:
+        accepted: What to report to the user: host keys that were new and are now known.
+        refused: Lines with the mark of messages that are invalid, by reason.
+    """
 
-    def __init__(self) -> None:
-        self.refused: Counter[str] = Counter()
-        """Lines with the mark of messages that are invalid, by reason."""
-
-    def words_in(self, lines: Iterable[str]) -> Iterator[Word]:
-        """The messages in `lines`; a malformed one is counted, other output is ignored."""
-        for line in lines:
-            try:
-                word = read_word(line)
-            except WireError as error:
-                self.refused[error.reason] += 1
-                continue
-            if word is not None:
-                yield word
-
-    @abstractmethod
-    def send(self, order: Order) -> None:
-        """Never blocks; no error when the probe is gone: `words` ends then."""
-
-    @abstractmethod
-    def words(self) -> Iterator[Word]:
-        """Its messages, until it ends or the connection is lost."""
-
-    @abstractmethod
-    def ending(self) -> tuple[int | None, str]:
-        """Exit code (None: not known) and the end of its stderr. After `words` has ended."""
-
-    @abstractmethod
-    def carry(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Where this host finds what listens at `addresses` and `ports`: there, or at a tunnel's end. HostFailed."""
-
-    @abstractmethod
-    def hang_up(self) -> None:
-        """End the probe, and so `words`; bounded. Safe when it has ended."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Give everything back, once the probe has ended."""
-
-
-class ShellLink(Link):
-    """The probe on a host that a shell reaches. Owns the shell."""
-
-    def __init__(self, shell: HostShell, command: str, tunnel: bool = False, learner_is_here: bool = True) -> None:
-        """Start `command`.
+    def __init__(self, shell: HostShell, section: HostSection, learner_is_here: bool = True) -> None:
+        """Start it. HostFailed.
 
         Args:
             shell: Of the host.
-            command: The line of the shell that runs the probe.
-            tunnel: The host reaches what listens elsewhere through ports of its own.
+            section: Its own. `tunnel`: the host reaches what listens elsewhere through ports of its own.
             learner_is_here: Such a tunnel needs no address of this machine.
         """
-        super().__init__()
-        self._shell, self._tunnel, self._learner_is_here = shell, tunnel, learner_is_here
         self.accepted = shell.accepted
+        self.refused: Counter[str] = Counter()
+        self._shell, self._section, self._learner_is_here = shell, section, learner_is_here
+        self._is_examining = self._has_handshake = self._cannot_start = False
         descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
         os.close(descriptor)
         self._stderr = Path(name)
         try:
-            self._pipe = shell.start(command, self._stderr)
+            self._pipe = shell.start(examiner_command(section), self._stderr)
         except BaseException:
             self._stderr.unlink()
             raise
 
     def send(self, order: Order) -> None:
+        """Never blocks; no error when the agent is gone: `words` ends then. HostFailed when it reads nothing."""
+        if not self._is_examining:
+            self._is_examining = True
+            self._pipe.write(line_of(agent.Examine()))
         self._pipe.write(order_line(order))
 
-    def words(self) -> Iterator[Word]:
+    def words(self) -> Iterator[Handshake | Word]:
+        """Its handshake and messages, until it ends or the connection is lost."""
         yield from self.words_in(self._pipe.lines())
 
-    def ending(self) -> tuple[int | None, str]:
+    def words_in(self, lines: Iterable[str]) -> Iterator[Handshake | Word]:
+        """The messages in `lines`; a malformed one is counted, other output is ignored."""
+        for line in lines:
+            try:
+                word = handshake(line.removeprefix(SENTINEL)) if line.startswith(SENTINEL) else read_word(line)
+            except WireError as error:
+                self.refused[error.reason] += 1
+                continue
+            if word is not None:
+                self._has_handshake |= isinstance(word, Handshake)
+                yield word
+
+    def ending(self) -> Failure:
+        """Why it ended, if it was before its time. After `words` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
-        return code, self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
+        stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
+        failure = why_it_ended(code, stderr)
+        self._cannot_start = not self._has_handshake and (failure.check != "probe" or TRACEBACK in stderr)
+        return failure
 
-    def carry(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        if not self._tunnel:
+    def shell_handshake(self) -> Handshake | None:
+        """What a shell finds where the agent cannot start because of what is installed. After `ending`."""
+        if not self._cannot_start:
+            return None
+        try:
+            done = self._shell.run(shell_handshake_command(self._section), SHELL_S)
+        except HostFailed:
+            return None  # the end of the agent is reported as it is
+        words = self.words_in(done.stdout.decode(errors="replace").splitlines())
+        found = next((word for word in words if isinstance(word, Handshake)), None)
+        return None if found is None else structs.replace(found, python=self._section.python or "")
+
+    def forwarded(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Where this host finds what listens at `addresses` and `ports`: there, or at a tunnel's end. HostFailed."""
+        if not self._section.tunnel:
             return tuple(addresses), tuple(ports)
         to = LOOPBACK if self._learner_is_here or not addresses else addresses[0]
         return (LOOPBACK,), tuple(self._shell.forward_back((to, port)) for port in ports)
 
     def hang_up(self) -> None:
+        """End the agent, and so `words`; bounded. Safe when it has ended."""
         with contextlib.suppress(EOFError, OSError):  # the reader may be releasing it in this moment
             self._pipe.close()
 
     def release(self) -> None:
+        """Give everything back, once the agent has ended."""
         self.hang_up()
         with contextlib.suppress(EOFError, OSError):
             self._shell.close()
         self._stderr.unlink(missing_ok=True)
 
 
-def link_here(env: Mapping[str, str]) -> ShellLink:
-    """The probe as a child of this process, with its interpreter and working directory, and further variables."""
-    variables, python = environment(HostSection(env=env)), shlex.quote(sys.executable)
-    return ShellLink(PipedShell(LOCAL), f"exec {variables}{python} -m {MODULE}")
+def link_here(section: HostSection) -> HostLink:
+    """An agent that is a child of this process, with its interpreter and working directory."""
+    return HostLink(PipedShell(LOCAL), replace(section, python=sys.executable, workdir="."))
+
+
+def why_it_ended(code: int | None, stderr: str) -> Failure:
+    """Why an agent ended before its time, from exit code and stderr; what fixes it follows from the kind. Pure."""
+    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "no output")
+    if code == NOT_FOUND:
+        return Failure("python", f"python was not found: {last}")
+    if code == NOT_EXECUTABLE:
+        return Failure("python", f"python cannot be started: {last}")
+    missing = _MISSING.search(last)
+    if missing and missing[1].partition(".")[0] == "zmqrl":
+        return Failure("zmqrl", f"zmqrl is missing or of another version in the host's Python: {last}")
+    if missing:
+        return Failure("packages", f"a package is missing in the host's Python: {last}")
+    return Failure("probe", f"the probe exited (code {'unknown' if code is None else code}): {last}")

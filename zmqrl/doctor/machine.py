@@ -1,17 +1,20 @@
-"""What a host has: processors, memory, room on its disks."""
+"""What a host has: processors, memory, room on its disks, runs that use it, and the store that others see too."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
-from zmqrl.messages.doctor import Folder, Machine
+from zmqrl.agent.host_lock import HostLock
+from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
 from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
 
 TRIAL_BYTES = 1 << 20
 """A directory counts as writable when this much could be written into it: permissions do not show quotas."""
+PAUSE_S = 0.005
 
 
 def look_at_machine() -> Machine:
@@ -45,3 +48,62 @@ def _try_to_write(there: Path) -> str | None:
     except OSError as error:
         return f"{there}: {error.strerror}"
     return None
+
+
+def held_locks(register: HostLock) -> tuple[Lock, ...]:
+    """The live ones, oldest first."""
+    live = [entry for entry in register.entries() if entry.is_live]
+    return tuple(
+        Lock(entry.run_id, entry.user, entry.uid == os.getuid(), entry.pid, time.time() - entry.since, entry.workers)
+        for entry in sorted(live, key=lambda entry: entry.since)
+    )
+
+
+def prepare(order: Watch) -> Watching:
+    """Whether there is a directory to look into."""
+    try:
+        os.listdir(_watched(order))
+    except OSError as error:
+        return Watching(f"{_watched(order)}: {error.strerror}")
+    return Watching(None)
+
+
+def watch(order: Watch) -> Seen:
+    """List until it is there. A name is never polled: NFS remembers for 30 s that it was absent."""
+    until = time.monotonic() + order.limit_s
+    folder = _watched(order)
+    while True:
+        try:
+            if order.name in os.listdir(folder) and (folder / order.name).read_text() == order.token:
+                return Seen(order.name, time.time())
+        except OSError:
+            pass  # replaced or stale in this moment: the next listing says
+        if time.monotonic() >= until:
+            return Seen(order.name, None)
+        time.sleep(PAUSE_S)
+
+
+def write(order: Write) -> Written:
+    """As the store writes: a temporary file, then its name."""
+    folder = Path(order.path)
+    temporary = folder / f"{order.name}.tmp"
+    try:
+        temporary.write_text(order.token)
+        temporary.rename(folder / order.name)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        return Written(order.name, time.time(), f"{folder}: {error.strerror}")
+    return Written(order.name, time.time(), None)
+
+
+def forget(order: Forget) -> None:
+    """Safe when it is not there."""
+    try:
+        Path(order.path, order.name).unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _watched(order: Watch) -> Path:
+    whole = Path(order.path).expanduser().absolute()
+    return whole if order.up == 0 else whole.parents[order.up - 1]

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zmqrl.messages.doctor import Curve, EnvFacts, Folders, Hello, Listening, Locks, Machine, Reached
+from zmqrl.messages.agent import Handshake
+from zmqrl.messages.doctor import Curve, EnvFacts, Folders, Listening, Locks, Machine, Reached
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who and what a host is, from a handshake."""
+
+    node: str
+    user: str
+    python: str
+    """The interpreter's path."""
+    versions: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, handshake: Handshake) -> Hello:
+        """What the doctor shows of `handshake`."""
+        return cls(handshake.node, handshake.user, handshake.python, handshake.versions)
 
 
 @dataclass(frozen=True)

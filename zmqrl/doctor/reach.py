@@ -1,47 +1,65 @@
-"""Whether a worker's host reaches the ports of the learner's host: tried as the run would, encrypted.
+"""Whether a worker's host reaches the ports of the learner's host, as the run would, and how fast a host encrypts.
 
-Each probe makes its own key pair. Who knows the public key of the probe that listens gets an answer.
+Each end makes its own key pair. Who knows the public key of the end that listens gets an answer.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import zmq
 
-from zmqrl.messages.doctor import Answer, Listen, Listening, Reach, Reached
+from zmqrl.config import plan
+from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reached
+from zmqrl.wire.admission import Admission
+from zmqrl.wire.gate import Gate
+from zmqrl.wire.probe import TCP_S, plain_connection
 from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket, own_addresses
 
-TCP_S = 2.0
+NO_ECHO = "connected, but another program answers on this port"
 OTHERS_S = 0.3
 """How long further addresses are waited for, once one has answered on every port."""
 ROUND_TRIPS = 5
 POLL_MS = 200
+CURVE_S = 0.2
+MESSAGE_BYTES = 1 << 20
+AHEAD = 8
+"""Messages on their way: enough to keep both ends busy."""
+SILENCE_MS = 1000
+MB = 1e6
+Endpoint: TypeAlias = tuple[str, int]
+"""Address and port."""
 
 
-class Door:
-    """The learner's host for the time of the check: answers every message on its ports to those who know its key.
+class _AnyKey(Admission):
+    """The ports of a run are open to the keys of its hosts; those of a check to all who know the key of its server."""
+
+    def may_connect(self, public: str, to_enrol: bool) -> bool:
+        return True
+
+
+class EchoServer:
+    """The learner's host for the time of the check: answers every message on its ports, behind the gate of a broker.
 
     Owns a thread; the sockets are made, used and closed in it.
     """
 
     def __init__(self, order: Listen) -> None:
-        self._order = order
+        self._order, self._keys = order, make_keys()
         self._stop = threading.Event()
-        self._said: Future[Listening] = Future()
-        self._thread = threading.Thread(target=self._serve, name="door", daemon=True)
+        self._listening: Future[Listening] = Future()
+        self._thread = threading.Thread(target=self._serve, name="echo", daemon=True)
         self._thread.start()
 
     def listening(self) -> Listening:
         """Ports and addresses, or why a port is unavailable."""
-        return self._said.result()
+        return self._listening.result()
 
     def close(self) -> None:
         """Waits until the ports are free again."""
@@ -50,31 +68,34 @@ class Door:
 
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
-        doors = [make_socket(context, zmq.ROUTER) for _ in self._order.ports]
+        gate = Gate(context, self._keys, _AnyKey())
+        sockets = [make_socket(context, zmq.ROUTER) for _ in self._order.ports]
         try:
-            self._said.set_result(self._open(doors))
-            self._answer(doors)
+            self._listening.set_result(self._open(gate, sockets))
+            self._answer(gate, sockets)
         finally:
+            gate.close()
             context.destroy(linger=0)
 
-    def _open(self, doors: Sequence[zmq.Socket[Any]]) -> Listening:
-        bound, keys = [], make_keys()
-        for door, port in zip(doors, self._order.ports, strict=True):
+    def _open(self, gate: Gate, sockets: Sequence[zmq.Socket[Any]]) -> Listening:
+        bound = []
+        for socket, port in zip(sockets, self._order.ports, strict=True):
             try:
-                bound.append(bind_tcp(door, "*", port, keys))
+                bound.append(gate.open_tcp(socket, plan.Listen(), port))
             except zmq.ZMQError as error:
                 return Listening((), (), "", f"port {port}: {os.strerror(error.errno or 0)}{_user_of(port)}")
-        return Listening(tuple(bound), tuple(own_addresses()), keys.public)
+        return Listening(tuple(bound), tuple(own_addresses()), self._keys.public)
 
-    def _answer(self, doors: Sequence[zmq.Socket[Any]]) -> None:
+    def _answer(self, gate: Gate, sockets: Sequence[zmq.Socket[Any]]) -> None:
         poller = zmq.Poller()
-        for ready in doors:
-            poller.register(ready, zmq.POLLIN)
+        for socket in (*gate.sockets, *sockets):
+            poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set():
-            found = dict(poller.poll(POLL_MS))
-            for door in doors:
-                if door in found:
-                    door.send_multipart(door.recv_multipart())
+            ready = dict(poller.poll(POLL_MS))
+            gate.serve()
+            for socket in sockets:
+                if socket in ready:
+                    socket.send_multipart(socket.recv_multipart())
 
 
 def _user_of(port: int) -> str:
@@ -93,76 +114,95 @@ def _user_of(port: int) -> str:
 
 def reach(order: Reach) -> Reached:
     """Every port at every address, all at once; never longer than the limit and `TCP_S`."""
-    places = [(address, port) for address in order.addresses for port in order.ports]
-    with ThreadPoolExecutor(max_workers=max(1, len(places)), thread_name_prefix="tcp") as pool:
-        plain = {place: pool.submit(_tcp, *place) for place in places}
-        round_trips = _knock(order, places)
-        said = {place: future.result() for place, future in plain.items()}
-    return Reached(tuple(_answer(address, order.ports, round_trips, said) for address in order.addresses))
-
-
-Place = tuple[str, int]
+    endpoints = [(address, port) for address in order.addresses for port in order.ports]
+    with ThreadPoolExecutor(max_workers=max(1, len(endpoints)), thread_name_prefix="tcp") as pool:
+        plain = {endpoint: pool.submit(plain_connection, *endpoint, NO_ECHO) for endpoint in endpoints}
+        round_trips = _probe(order, endpoints)
+        tried = {endpoint: future.result() for endpoint, future in plain.items()}
+    return Reached(tuple(_answer(address, order.ports, round_trips, tried) for address in order.addresses))
 
 
 def _answer(
-    address: str, ports: Sequence[int], round_trips: Mapping[Place, float], said: Mapping[Place, str]
+    address: str, ports: Sequence[int], round_trips: Mapping[Endpoint, float], tried: Mapping[Endpoint, str]
 ) -> Answer:
-    wrong = {str(port): None if (address, port) in round_trips else said[address, port] for port in ports}
+    wrong = {str(port): None if (address, port) in round_trips else tried[address, port].lower() for port in ports}
     times = [round_trips[address, port] for port in ports if (address, port) in round_trips]
     return Answer(address, wrong, min(times) * 1000 if times else None)
 
 
-def _knock(order: Reach, places: Sequence[Place]) -> dict[Place, float]:
-    """Seconds of the least round trip by place, for those that answer."""
+def _probe(order: Reach, endpoints: Sequence[Endpoint]) -> dict[Endpoint, float]:
+    """Seconds of the least round trip by endpoint, for those that answer."""
     context: zmq.Context[Any] = zmq.Context()
-    poller, place_of = zmq.Poller(), {}
+    poller, endpoint_of = zmq.Poller(), {}
     keys = replace(make_keys(), server=order.server)
     try:
-        for address, port in places:
-            knocking = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)
-            knocking.send(b"0")
-            poller.register(knocking, zmq.POLLIN)
-            place_of[knocking] = (address, port)
-        answered = _first_answers(poller, place_of, order)
-        return {place_of[knocking]: _round_trip(knocking) for knocking in answered}
+        for address, port in endpoints:
+            dealer = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)
+            dealer.send(b"0")
+            poller.register(dealer, zmq.POLLIN)
+            endpoint_of[dealer] = (address, port)
+        answered = _first_answers(poller, endpoint_of, order)
+        return {endpoint_of[dealer]: _round_trip(dealer) for dealer in answered}
     finally:
         context.destroy(linger=0)
 
 
 def _first_answers(
-    poller: zmq.Poller, place_of: Mapping[zmq.Socket[Any], Place], order: Reach
+    poller: zmq.Poller, endpoint_of: Mapping[zmq.Socket[Any], Endpoint], order: Reach
 ) -> list[zmq.Socket[Any]]:
     until = time.monotonic() + order.limit_s
     answered: list[zmq.Socket[Any]] = []
-    while len(answered) < len(place_of) and (left_s := until - time.monotonic()) > 0:
-        for knocking, _ in poller.poll(int(left_s * 1000) + 1):
-            knocking.recv()
-            poller.unregister(knocking)
-            answered.append(knocking)
-        at = [place_of[knocking][0] for knocking in answered]
+    while len(answered) < len(endpoint_of) and (left_s := until - time.monotonic()) > 0:
+        for dealer, _ in poller.poll(int(left_s * 1000) + 1):
+            dealer.recv()
+            poller.unregister(dealer)
+            answered.append(dealer)
+        at = [endpoint_of[dealer][0] for dealer in answered]
         if any(at.count(address) == len(order.ports) for address in order.addresses):
             until = min(until, time.monotonic() + OTHERS_S)
     return answered
 
 
-def _round_trip(knocking: zmq.Socket[Any]) -> float:
+def _round_trip(dealer: zmq.Socket[Any]) -> float:
     least = float("inf")
     for number in range(1, ROUND_TRIPS + 1):
         begun = time.perf_counter()
-        knocking.send(b"%d" % number)
-        if not knocking.poll(int(TCP_S * 1000)):
+        dealer.send(b"%d" % number)
+        if not dealer.poll(int(TCP_S * 1000)):
             break
-        knocking.recv()
+        dealer.recv()
         least = min(least, time.perf_counter() - begun)
     return least
 
 
-def _tcp(address: str, port: int) -> str:
-    """Result of a plain TCP connection to a port that does not answer."""
+def measure_curve(test_s: float = CURVE_S) -> Curve:
+    """Send to ourselves over loopback for `test_s`, encrypted; one connection, as a worker's."""
+    if not zmq.has("curve"):
+        return Curve(False, None)
+    context: zmq.Context[Any] = zmq.Context()
     try:
-        socket.create_connection((address, port), TCP_S).close()
-        return "connected, but another program answers on this port"
-    except TimeoutError:
-        return "no answer: filtered or not routed"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return Curve(True, _mb_per_s(context, test_s))
+    finally:
+        context.destroy(linger=0)
+
+
+def _mb_per_s(context: zmq.Context[Any], test_s: float) -> float | None:
+    server = make_keys()
+    puller = make_socket(context, zmq.PULL)
+    port = bind_tcp(puller, "127.0.0.1", 0, server)
+    keys = replace(make_keys(), server=server.public)
+    pusher = connect(context, zmq.PUSH, f"tcp://127.0.0.1:{port}", keys)
+    payload = bytes(MESSAGE_BYTES)
+    for _ in range(AHEAD):
+        pusher.send(payload, copy=False)
+    if not puller.poll(SILENCE_MS):
+        return None
+    puller.recv(copy=False)
+    begun, received = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begun) < test_s:
+        pusher.send(payload, copy=False)
+        if not puller.poll(SILENCE_MS):
+            return None
+        puller.recv(copy=False)
+        received += 1
+    return received * MESSAGE_BYTES / MB / elapsed

@@ -84,7 +84,7 @@ def _state(host: str, faults: Sequence[Fault]) -> str:
 def _versions(m: Measurement) -> str:
     if m.hello is None:
         return UNKNOWN
-    return f"{m.hello.versions.get('python')} {m.hello.versions.get('zmqrl') or 'none'}"
+    return f"{m.hello.versions.get('python') or 'none'} {m.hello.versions.get('zmqrl') or 'none'}"
 
 
 def _cores(m: Measurement) -> str:

@@ -530,6 +530,10 @@ AgentEvent: TypeAlias = (
 # what the launcher's own orchestrator adds
 
 
+EXAMINATION = 1
+"""Number of the orders and words of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
+
+
 class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
     """Who the agent is and what is installed there. Unknown fields pass: it is read before versions are compared.
 
@@ -547,6 +551,8 @@ class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
     cores: Count = 0
     public: Name = ""
     """The public half of the CURVE pair that the agent has made."""
+    python: Text = ""
+    """The interpreter's path."""
 
 
 class AgentExited(_Event, frozen=True, tag="agent_exit"):
@@ -665,7 +671,16 @@ class Allow(_Command, frozen=True, tag="allow"):
     allowed: AllowList
 
 
-Command: TypeAlias = Stop | Kill | Lease | Join | Hold | Allow
+class Examine(_Command, frozen=True, tag="examine"):
+    """Examine this host for `zmqrl doctor`: orders follow, and the agent holds nothing of a run.
+
+    Doctor to agent: the first line, in the place of a boot, where both have the same `examination` in their versions.
+
+    Without it the agent waits for a boot; after a boot it is ignored.
+    """
+
+
+Command: TypeAlias = Stop | Kill | Lease | Join | Hold | Allow | Examine
 
 
 class Evaluate(Struct, frozen=True, forbid_unknown_fields=True, tag_field="command", tag="evaluate"):

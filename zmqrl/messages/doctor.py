@@ -1,7 +1,8 @@
-"""What `zmqrl doctor` and its probes send each other: JSON lines. A probe's lines begin with `MARK`.
+"""What `zmqrl doctor` and the agents that it examines hosts with send each other: JSON lines.
 
-The first line of a probe, `Hello`, is written without this module (`zmqrl.doctor.probe`): it also reports which
-packages are missing. The three paragraphs of a docstring are columns of the tables in docs/protocol.md.
+Before these come the handshake of the agent and the command `examine`. A change of an order or a word takes another
+`messages.agent.EXAMINATION`: agents of other versions with the same number answer. The lines of the agent begin with
+`MARK`. The three paragraphs of a docstring are columns of the tables in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import TypeAlias, get_args
 import msgspec
 from msgspec import Struct
 
-from zmqrl.errors import WireError
 from zmqrl.messages.fields import Large, Port, Text, kinds_of
 from zmqrl.messages.lines import decoded, line_of
 from zmqrl.types import Count, Finite, ModeName, Name
 
 MARK = "ZMQRL-PROBE"
-"""Begins every line of a probe; what else comes along (a shell's greeting) is noise."""
+"""Begins every word; what else comes along (a library's print) is noise."""
 
 
 class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag=True):
@@ -28,7 +28,7 @@ class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order",
 class Echo(_Order, frozen=True):
     """Answer with `Clock` at once.
 
-    Doctor to probe: five times, after `Hello`.
+    Doctor to agent: five times, after `examine`.
 
     The shortest of the round trips counts.
     """
@@ -37,7 +37,7 @@ class Echo(_Order, frozen=True):
 class Listen(_Order, frozen=True):
     """Be the learner's host for the time of the check, with a key pair of its own.
 
-    Doctor to the probe of the learner's host: within `Examine`.
+    Doctor to the agent of the learner's host: within `Examine`.
 
     A port that is taken is reported in `Listening`.
     """
@@ -49,7 +49,7 @@ class Listen(_Order, frozen=True):
 class Examine(_Order, frozen=True):
     """Look at this host: everything that needs no other.
 
-    Doctor to probe: once, after the clock.
+    Doctor to agent: once, after the clock.
 
     A path or an env that cannot be used is reported, and ends nothing.
     """
@@ -72,7 +72,7 @@ class Examine(_Order, frozen=True):
 class Reach(_Order, frozen=True):
     """Try every port at every address, as a worker of this host would.
 
-    Doctor to the probe of a worker's host: once the learner's host listens.
+    Doctor to the agent of a worker's host: once the learner's host listens.
 
     What does not answer is reported by address and port.
     """
@@ -80,14 +80,14 @@ class Reach(_Order, frozen=True):
     addresses: tuple[Name, ...]
     ports: tuple[Port, ...]
     server: Name
-    """The public key of the probe that listens there."""
+    """The public key of the agent that listens there."""
     limit_s: Finite = 3.0
 
 
 class Watch(_Order, frozen=True):
     """Look into the store until a file of this name holds this token.
 
-    Doctor to the probe of a worker's host: after `Reach`.
+    Doctor to the agent of a worker's host: after `Reach`.
 
     A store that is not shared gives `Seen` without a time.
     """
@@ -103,7 +103,7 @@ class Watch(_Order, frozen=True):
 class Write(_Order, frozen=True):
     """Put such a file there; `Forget` takes it away.
 
-    Doctor to the probe of the learner's host: once a host watches for it.
+    Doctor to the agent of the learner's host: once a host watches for it.
 
     One that cannot be written is reported in `Written`.
     """
@@ -116,7 +116,7 @@ class Write(_Order, frozen=True):
 class Forget(_Order, frozen=True):
     """Remove a file that `Write` made.
 
-    Doctor to the probe of the learner's host: at the end.
+    Doctor to the agent of the learner's host: at the end.
 
     A file that is not there is left out.
     """
@@ -128,9 +128,9 @@ class Forget(_Order, frozen=True):
 class Finish(_Order, frozen=True):
     """No more questions: report what the env check has found, and end.
 
-    Doctor to probe: the last line.
+    Doctor to agent: the last line.
 
-    Without it the probe ends with its stdin, or after 150 s.
+    Without it the agent ends with its stdin, or after 150 s.
     """
 
 
@@ -141,25 +141,10 @@ class _Word(Struct, frozen=True, forbid_unknown_fields=True, tag_field="word", t
     """Unknown fields are refused."""
 
 
-class Hello(Struct, frozen=True, tag_field="word", tag=True):
-    """Who and what the host is. Unknown fields pass: it is read before versions are compared.
-
-    Probe to doctor: its first line, before anything is read and before anything heavy is imported.
-
-    Another protocol or zmqrl is a fault of the host; without it the host counts as not answering.
-    """
-
-    node: Name
-    user: Name
-    python: Text
-    """The interpreter's path."""
-    versions: Mapping[Name, Name | None]
-
-
 class Broken(_Word, frozen=True):
-    """The probe cannot continue: what it raised.
+    """The examination cannot continue: what it raised.
 
-    Probe to doctor: before it ends.
+    Agent to doctor: before it ends.
 
     The host counts as not examined.
     """
@@ -170,7 +155,7 @@ class Broken(_Word, frozen=True):
 class Clock(_Word, frozen=True):
     """Unix time of the host.
 
-    Probe to doctor: in answer to `Echo`.
+    Agent to doctor: in answer to `Echo`.
 
     A wrong one shows a wrong skew.
     """
@@ -181,7 +166,7 @@ class Clock(_Word, frozen=True):
 class Machine(_Word, frozen=True):
     """What the machine offers.
 
-    Probe to doctor: in answer to `Examine`.
+    Agent to doctor: in answer to `Examine`.
 
     It is shown, and compared with what the run needs.
     """
@@ -209,7 +194,7 @@ class Folder(Struct, frozen=True, forbid_unknown_fields=True):
 class Folders(_Word, frozen=True):
     """Where the host writes.
 
-    Probe to doctor: in answer to `Examine`.
+    Agent to doctor: in answer to `Examine`.
 
     It is shown, and compared with what the run needs.
     """
@@ -233,7 +218,7 @@ class Lock(Struct, frozen=True, forbid_unknown_fields=True):
 class Locks(_Word, frozen=True):
     """Who uses the host.
 
-    Probe to doctor: in answer to `Examine`.
+    Agent to doctor: in answer to `Examine`.
 
     A run of another user is a fault, a run of the same user a warning.
     """
@@ -244,7 +229,7 @@ class Locks(_Word, frozen=True):
 class Curve(_Word, frozen=True):
     """Encryption: whether libzmq has it, and how fast it is over loopback.
 
-    Probe to doctor: in answer to `Examine`.
+    Agent to doctor: in answer to `Examine`.
 
     It is shown; without CURVE the host cannot participate.
     """
@@ -257,7 +242,7 @@ class Curve(_Word, frozen=True):
 class Listening(_Word, frozen=True):
     """The learner's host can be tried now, or why not.
 
-    Probe of the learner's host to doctor: in answer to `Examine` with `listen`.
+    Agent of the learner's host to doctor: in answer to `Examine` with `listen`.
 
     Wrong ports or addresses show other hosts as cut off.
     """
@@ -265,14 +250,14 @@ class Listening(_Word, frozen=True):
     ports: tuple[Port, ...]
     addresses: tuple[Name, ...]
     server: Name
-    """The public key of the probe."""
+    """The public key of what listens."""
     error: Text | None = None
 
 
 class Examined(_Word, frozen=True):
     """All of `Examine` was answered but the env, which takes its time.
 
-    Probe to doctor: after the other answers.
+    Agent to doctor: after the other answers.
 
     An early one moves the host to its next question.
     """
@@ -291,7 +276,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
 class Reached(_Word, frozen=True):
     """Of all addresses.
 
-    Probe of a worker's host to doctor: in answer to `Reach`.
+    Agent of a worker's host to doctor: in answer to `Reach`.
 
     It is shown; no address that answers is a fault.
     """
@@ -302,7 +287,7 @@ class Reached(_Word, frozen=True):
 class Watching(_Word, frozen=True):
     """It may be written now.
 
-    Probe of a worker's host to doctor: in answer to `Watch`.
+    Agent of a worker's host to doctor: in answer to `Watch`.
 
     With an error nothing is written for the host.
     """
@@ -314,7 +299,7 @@ class Watching(_Word, frozen=True):
 class Written(_Word, frozen=True):
     """When a file was there under its name, by the host's clock.
 
-    Probe of the learner's host to doctor: in answer to `Write`.
+    Agent of the learner's host to doctor: in answer to `Write`.
 
     One of an unknown name is kept and compared with nothing.
     """
@@ -327,7 +312,7 @@ class Written(_Word, frozen=True):
 class Seen(_Word, frozen=True):
     """When a file was seen, by the host's clock; None: not within the limit.
 
-    Probe of a worker's host to doctor: after `Watching`.
+    Agent of a worker's host to doctor: after `Watching`.
 
     A wrong time shows a wrong delay of the store.
     """
@@ -339,7 +324,7 @@ class Seen(_Word, frozen=True):
 class EnvFacts(_Word, frozen=True):
     """What is known of the env on the host; None is not known (yet).
 
-    Probe to doctor: in answer to `Finish`; the env process to its probe: after each stage.
+    Agent to doctor: in answer to `Finish`; the env process to its agent: after each stage.
 
     The last one counts.
     """
@@ -363,8 +348,7 @@ class EnvFacts(_Word, frozen=True):
 
 
 Word: TypeAlias = (
-    Hello
-    | Broken
+    Broken
     | Clock
     | Machine
     | Folders
@@ -386,7 +370,7 @@ _word = msgspec.json.Decoder(Word).decode
 
 
 def order_line(order: Order) -> bytes:
-    """For a probe's stdin."""
+    """For the stdin of an agent."""
     return line_of(order)
 
 
@@ -397,7 +381,7 @@ def read_order(line: str | bytes) -> Order:
 
 
 def word_line(word: Word) -> str:
-    """For a probe's stdout, without the line's end."""
+    """For the stdout of an agent, without the line's end."""
     return f"{MARK} {line_of(word).decode().rstrip()}"
 
 
@@ -410,20 +394,5 @@ def read_word(line: str) -> Word | None:
     mark, _, text = line.partition(" ")
     if mark != MARK:
         return None
-    try:
-        found: Word = decoded(_word, text, "word", WORDS)
-    except WireError:
-        hello = _hello_of_0_1(text)
-        if hello is None:
-            raise
-        return hello
+    found: Word = decoded(_word, text, "word", WORDS)
     return found
-
-
-def _hello_of_0_1(text: str) -> Hello | None:
-    """It came as `["Hello", {...}]`; so the host is reported to have another version, not to be silent."""
-    try:
-        name, fields = msgspec.json.decode(text, type=tuple[str, Hello])
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return fields if name == "Hello" else None

@@ -8,11 +8,11 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from zmqrl.messages.agent import Handshake
+from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
 from zmqrl.supervision.process_table import identify
@@ -20,7 +20,7 @@ from zmqrl.types import MODES, ModeName
 
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium")
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "psutil")
 SLURM_NODE = "SLURMD_NODENAME"
 """Slurm's name of the node, where it differs from the machine's."""
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
@@ -38,6 +38,7 @@ def introduction(public: str = "") -> str:
         user=_user(),
         cores=physical_cores(Path("/sys/devices/system/cpu")),
         public=public,
+        python=sys.executable,
     )
     return SENTINEL + line_of(said).decode()
 
@@ -46,6 +47,7 @@ def versions() -> dict[str, str | None]:
     """Of everything that two hosts of a run must agree on, or should."""
     found: dict[str, str | None] = {
         "protocol": str(PROTOCOL),
+        "examination": str(EXAMINATION),
         "python": ".".join(map(str, sys.version_info[:3])),
         "byteorder": sys.byteorder,
         "machine": platform.machine(),
@@ -104,9 +106,14 @@ def processor_refusal(machine: str | None, mode: ModeName) -> str | None:
 
 def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:
     """What the remote host has, and cannot participate with."""
+    return differences(here, there, MUST_AGREE)
+
+
+def differences(here: Mapping[str, str | None], there: Mapping[str, str | None], names: Iterable[str]) -> list[str]:
+    """What the remote host has another version of, or none, among `names`."""
     return [
         f"{name} {there.get(name) or 'none'} there, {here.get(name)} here"
-        for name in MUST_AGREE
+        for name in names
         if there.get(name) != here.get(name)
     ]
 

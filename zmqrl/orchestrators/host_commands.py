@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 from zmqrl.config.sections import HostSection
+from zmqrl.orchestrators.handshake import PACKAGES, SENTINEL
 
 REAP_GRACE_S = 5.0
+NO_RUN = "-"
+"""In the place of the run id: an agent of no run, which examines its host."""
 FAR_RUNS = "runs"
 """Below the work directory of a host; in it a folder per host, since hosts may share their homes."""
+_VERSIONS_THERE = (
+    "import json,platform,sys; from importlib import metadata; "
+    'found={(one.metadata["Name"] or "").lower(): one.version for one in reversed([*metadata.distributions()])}; '
+    'print(json.dumps({"python": platform.python_version(), "byteorder": sys.byteorder, "machine": platform.machine(), '
+    f"**{{name: found.get(name) for name in {json.dumps(PACKAGES)}}}}}))"
+)
+"""`introduction.versions`, as far as the standard library of a host's Python knows them."""
+_MACHINE_THERE = """printf '{"machine":"%s"}' "$(uname -m)\""""
+_HANDSHAKE_THERE = (
+    f"""printf '{SENTINEL}{{"pid":0,"time":0,"node":"%s","user":"%s","versions":%s}}\\n' """
+    """"$(uname -n)" "$(id -un)" "$versions\""""
+)
 
 
 def agent_command(section: HostSection, run_id: str, code: str | None = None) -> str:
@@ -47,6 +63,17 @@ def _in_workdir(section: HostSection) -> str:
     return f"mkdir -p {far(section.workdir)} && cd {far(section.workdir)}"
 
 
-def module_command(section: HostSection, module: str) -> str:
-    """Runs a module from the work directory, if it exists, as the host agent would be started."""
-    return f"cd {far(section.workdir)} 2>/dev/null; exec {environment(section)}{far(section.python)} -m {module}"
+def examiner_command(section: HostSection) -> str:
+    """Starts a host agent that only examines its host, in the work directory if it exists; makes no folder."""
+    start = f"{environment(section)}{far(section.python)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
+    return f"cd {far(section.workdir)} 2>/dev/null; exec {start}"
+
+
+def shell_handshake_command(section: HostSection) -> str:
+    """What has a host say what it is where zmqrl does not start: a handshake by `sh`, and by its Python if it has one.
+
+    One line without `!`, for the login shells of any host.
+    """
+    python = f"{environment(section)}{far(section.python)} -c {shlex.quote(_VERSIONS_THERE)} 2>/dev/null"
+    script = f"versions=$({python}) || versions=$({_MACHINE_THERE}); {_HANDSHAKE_THERE}"
+    return f"exec sh -c {shlex.quote(script)}"

@@ -16,6 +16,7 @@ from zmqrl.messages.agent import Join
 from zmqrl.wire.sockets import connect, send
 
 TCP_S = 2.0
+NO_BROKER = "connected, but not a broker of this run, or the key was rejected"
 ENROL_S = 0.3
 """Between two requests of a host that shows its token."""
 
@@ -54,8 +55,10 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
                 send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
         context.destroy(linger=0)
-    tried = "; ".join(f"{address}: {_tcp(address, port)}" for address in join.addresses) or "no address"
-    raise DeadlineExceeded(f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried})")
+    tried = "; ".join(f"{address}: {plain_connection(address, port, NO_BROKER)}" for address in join.addresses)
+    raise DeadlineExceeded(
+        f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried or 'no address'})"
+    )
 
 
 def _check_admitted(frame: bytes) -> None:
@@ -67,11 +70,11 @@ def _check_admitted(frame: bytes) -> None:
         raise ConfigError(f"the run does not admit this host: {message.cause}")
 
 
-def _tcp(address: str, port: int) -> str:
-    """Result of a plain TCP connection, for the message."""
+def plain_connection(address: str, port: int, connected: str) -> str:
+    """Result of a plain TCP connection to a port that does not answer: why there is none, else `connected`."""
     try:
         socket.create_connection((address, port), TCP_S).close()
-        return "connected, but not a broker of this run, or the key was rejected"
+        return connected
     except TimeoutError:
         return "no answer: filtered or not routed"
     except OSError as error:

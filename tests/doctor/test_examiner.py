@@ -1,15 +1,15 @@
-"""The probe as a real process: what it says, when it ends, and that the user's env cannot take it along."""
+"""An examining agent as a real process: what it says, when it ends, and that the user's env cannot take it along."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,34 @@ import pytest
 from msgspec import structs
 
 from tests.waiting import until
+from zmqrl.agent.host_lock import HostLock
+from zmqrl.agent.run_processes import agents
 from zmqrl.config.codec import to_json
-from zmqrl.config.sections import CodeSection, EnvSection
-from zmqrl.doctor.check_up import CheckUp
+from zmqrl.config.sections import CodeSection, EnvSection, HostSection
 from zmqrl.doctor.examination import Examination, Question
-from zmqrl.doctor.links import link_here
+from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.machine import look_at_folder
-from zmqrl.doctor.measurement import Measurement
-from zmqrl.doctor.probe import write_word
+from zmqrl.doctor.measurement import Hello, Measurement
+from zmqrl.doctor.runner import Runner
 from zmqrl.errors import ConfigError
+from zmqrl.messages import agent
+from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.doctor import (
     Broken,
-    Echo,
+    Curve,
     EnvFacts,
     Examine,
+    Examined,
     Finish,
     Folders,
-    Hello,
     order_line,
     read_word,
     word_line,
 )
 from zmqrl.messages.frames import PROTOCOL
+from zmqrl.messages.lines import line_of
+from zmqrl.orchestrators.handshake import SENTINEL
+from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.code_sync import pack
 from zmqrl.supervision.process_table import await_gone, identify
 
@@ -51,6 +57,8 @@ def env_text(**fields: Any) -> str:
 
 
 ASKED = Examine("/tmp", None, env_text(id="odd_env:Env"), "sync", "1", env_limit_s=10.0)
+COMMAND = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "-", "0"]
+EXAMINE = line_of(agent.Examine())
 WAIT_S = 10.0
 LOADED_S = 60.0
 """Limit of an env check that is held to what it finds and not to its duration."""
@@ -59,8 +67,8 @@ LOADED_S = 60.0
 def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
     """What is found on this machine, as `zmqrl doctor` finds it."""
     examination = Examination({"local": Question(asked, None, False)}, "local")
-    check_up = CheckUp(examination, print, answer_s=asked.env_limit_s + WAIT_S)
-    return check_up.run([("local", lambda: link_here(env))])["local"]
+    runner = Runner(examination, print, answer_s=asked.env_limit_s + WAIT_S)
+    return runner.run([("local", lambda: link_here(HostSection(env=env)))])["local"]
 
 
 def packed(path: Path) -> str:
@@ -110,6 +118,13 @@ def test_an_env_that_hangs_is_given_up_in_time() -> None:
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
 
+def test_a_libzmq_without_encryption_is_found(tmp_path: Path) -> None:
+    text = "import zmq\nzmq.has = lambda name: False\ndel zmq.curve_keypair\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    found = examined(structs.replace(ASKED, env=None), {"PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"})
+    assert found.curve == Curve(False, None)
+
+
 def test_an_env_that_does_not_repeat_itself_is_found() -> None:
     facts = env_of("drift")
     assert facts.repeats is False and facts.differing == "8 of 8 envs"
@@ -133,8 +148,8 @@ def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     examination = Examination({"local": Question(ASKED, None, False)}, "local")
-    links = [("local", lambda: link_here({"PYTHONPATH": str(tmp_path)}))]
-    failure = CheckUp(examination, print, answer_s=0.3).run(links)["local"].failure
+    links = [("local", lambda: link_here(HostSection(env={"PYTHONPATH": str(tmp_path)})))]
+    failure = Runner(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
     assert failure.cause == "connected, but no answer within 0.3 s to: the handshake"
 
@@ -146,25 +161,24 @@ def test_an_error_while_hosts_are_reached_ends_the_command() -> None:
 
     examination = Examination({"local": Question(ASKED, None, False)}, "local")
     with pytest.raises(ConfigError, match="too small"):
-        CheckUp(examination, print).run(opening())
+        Runner(examination, print).run(opening())
 
 
 @pytest.fixture
 def probe() -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
 def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.Popen[bytes], tmp_path: Path) -> None:
     assert probe.stdin is not None and probe.stdout is not None
-    assert isinstance(read_word(probe.stdout.readline().decode().rstrip()), Hello)
+    assert probe.stdout.readline().decode().startswith(SENTINEL)
     asleep = tmp_path / "asleep"
     (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
     asked = structs.replace(ASKED, env=env_text(id="napping:Env"), code=code, env_limit_s=60.0)
-    probe.stdin.write(order_line(asked))
+    probe.stdin.write(EXAMINE + order_line(asked))
     probe.stdin.flush()
     until(asleep.exists)
     (child,) = (identify(pid) for pid in children(probe.pid))
@@ -172,6 +186,18 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     probe.stdin.close()
     assert probe.wait(WAIT_S) == 1
     assert await_gone([child], WAIT_S) == []
+
+
+def test_it_belongs_to_no_run_and_holds_nothing_of_one(probe: subprocess.Popen[bytes]) -> None:
+    assert probe.stdin is not None and probe.stdout is not None
+    probe.stdout.readline()
+    probe.stdin.write(EXAMINE + order_line(structs.replace(ASKED, env=None)))
+    probe.stdin.flush()
+    words = (read_word(line.decode().rstrip()) for line in probe.stdout)
+    assert any(isinstance(word, Examined) for word in words)
+    assert probe.pid not in {pid for pid, _ in agents()}, "`down --all` ends the runs of these"
+    assert probe.pid not in {entry.pid for entry in HostLock().entries()}
+    assert not [fd for fd in Path(f"/proc/{probe.pid}/fd").iterdir() if "memfd" in os.readlink(fd)]
 
 
 def children(pid: int) -> list[int]:
@@ -195,7 +221,7 @@ def test_a_shells_greeting_is_no_word(line: str) -> None:
     ('{"word": "Clock", "time_s": "now"}', "value"),
 ])  # fmt: skip
 def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
-    link = link_here({})
+    link = link_here(HostSection())
     try:
         words = list(link.words_in(["Welcome!", f"ZMQRL-PROBE {text}", word_line(Broken("c"))]))
     finally:
@@ -203,12 +229,46 @@ def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason:
     assert (words, link.refused) == ([Broken("c")], {reason: 1})
 
 
-def test_the_first_word_of_another_version_is_read() -> None:
-    versions = '{"zmqrl": "0.1.0", "torch": null}'
-    fields = f'"node": "n", "user": "u", "python": "/p", "versions": {versions}'
-    hello = Hello("n", "u", "/p", {"zmqrl": "0.1.0", "torch": None})
-    assert read_word(f'ZMQRL-PROBE ["Hello", {{{fields}}}]') == hello, "0.1"
-    assert read_word(f'ZMQRL-PROBE {{"word": "Hello", {fields}, "later": 1}}') == hello
+def agent_of(tmp_path: Path, handshake: Handshake) -> HostSection:
+    """An agent of another version: its handshake, then it waits for its first line and ends."""
+    python = tmp_path / "python"
+    (tmp_path / "line").write_text(SENTINEL + line_of(handshake).decode())
+    python.write_text(f"#!/bin/sh\ncat {tmp_path}/line\nhead -n 1 > {tmp_path}/received\n")
+    python.chmod(0o755)
+    return HostSection(python=str(python), workdir=str(tmp_path))
+
+
+@pytest.mark.parametrize(("versions", "received"), [
+    ({"zmqrl": "9.9", "examination": str(EXAMINATION)}, EXAMINE),
+    ({"zmqrl": "0.0.9", "examination": str(EXAMINATION + 1)}, b""),
+    ({"zmqrl": "0.0.9"}, b""),
+])  # fmt: skip
+def test_an_agent_of_another_version_is_examined_if_it_takes_the_same_orders(
+    tmp_path: Path, versions: dict[str, str | None], received: bytes
+) -> None:
+    section = agent_of(tmp_path, Handshake(versions, 7, 1.0, node="n", user="u", python="/p"))
+    examination = Examination({"far": Question(ASKED, None, False)}, "far")
+    found = Runner(examination, print).run([("far", lambda: HostLink(PipedShell("far"), section))])["far"]
+    assert found.hello == Hello("n", "u", "/p", versions)
+    assert (tmp_path / "received").read_bytes() == received
+    assert (found.failure is None) == (received == b""), "an agent that ends after it received `examine` has failed"
+
+
+def test_a_host_without_zmqrl_or_without_python_is_described_by_a_shell(tmp_path: Path) -> None:
+    bare = HostSection(python=sys.executable, env={"PYTHONPATH": str(tmp_path)}, workdir=str(tmp_path))
+    (tmp_path / "zmqrl").mkdir()
+    (tmp_path / "zmqrl" / "__init__.py").touch()
+    nothing = HostSection(python="/opt/none/python", workdir=str(tmp_path))
+    opening = {name: partial(HostLink, PipedShell(name), section) for name, section in (("a", bare), ("b", nothing))}
+    examination = Examination(dict.fromkeys("ab", Question(ASKED, None, False)), "a")
+    found = Runner(examination, print).run(opening.items())
+    without_zmqrl, without_python = found["a"], found["b"]
+    assert without_zmqrl.failure is not None and without_zmqrl.failure.check == "zmqrl"
+    assert without_zmqrl.hello is not None and without_zmqrl.hello.versions["msgspec"] is not None
+    assert without_python.failure is not None and without_python.failure.check == "python"
+    uname = os.uname()
+    assert without_python.hello is not None and without_python.hello.node == uname.nodename
+    assert without_python.hello.versions == {"machine": uname.machine}
 
 
 def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> None:
@@ -222,7 +282,7 @@ def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> No
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:
     assert probe.stdin is not None and probe.stdout is not None
-    probe.stdin.write(b'{"order": "Examine", "workdir": 3}\n')
+    probe.stdin.write(EXAMINE + b'{"order": "Examine", "workdir": 3}\n')
     probe.stdin.flush()
     words = [read_word(line.decode().rstrip()) for line in probe.stdout]
     assert isinstance(words[1], Broken) and words[1].cause.startswith("WireError: fields: Examine: ")
@@ -231,33 +291,23 @@ def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) ->
 
 def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
     (tmp_path / "msgspec.py").write_text("raise ImportError('no msgspec here')\n")
-    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
-        assert probe.stdin is not None and probe.stdout is not None
-        probe.stdin.write(order_line(Echo()))
-        probe.stdin.flush()
-        hello, broken = (read_word(line.decode()) for line in probe.stdout)
-        assert probe.wait(WAIT_S) == 1
-    assert isinstance(hello, Hello) and hello.versions["zmqrl"]
-    assert broken == Broken("ImportError: no msgspec here")
+    found = examined(ASKED, {"PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"})
+    assert found.hello is not None and found.hello.versions["zmqrl"]
+    assert found.failure is not None and "ImportError: no msgspec here" in found.failure.cause
 
 
-def test_words_that_the_standard_library_writes_are_read_whatever_they_name() -> None:
-    out = io.StringIO()
-    write_word(out, "Broken", cause="no such file: caf\u00e9 \udce4")
-    line = out.getvalue()
-    assert read_word(line.encode().decode().rstrip()) == Broken("no such file: caf\u00e9 ?")
+def test_words_are_read_whatever_they_name() -> None:
+    word = Broken("no such file: caf\u00e9 \udce4")
+    assert read_word(word_line(word)) == Broken("no such file: caf\u00e9 ?")
 
 
 def test_a_probe_in_another_locale_reads_and_writes_utf_8(tmp_path: Path) -> None:
     folder = tmp_path / "caf\u00e9"
     folder.mkdir()
     env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
-    command = [sys.executable, "-m", "zmqrl.doctor.probe"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
         assert probe.stdin is not None and probe.stdout is not None
-        probe.stdin.write(order_line(structs.replace(ASKED, workdir=str(folder), env=None)))
+        probe.stdin.write(EXAMINE + order_line(structs.replace(ASKED, workdir=str(folder), env=None)))
         probe.stdin.write(order_line(Finish()))
         probe.stdin.flush()
         words = [read_word(line.decode().rstrip()) for line in probe.stdout]

@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
+import base64
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from msgspec import structs
 
-from zmqrl.doctor.endings import why_it_ended
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.examination import Examination, Orders
-from zmqrl.doctor.links import Link
+from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.measurement import Failure, Measurement
+from zmqrl.doctor.questions import examined_hosts, questions
 from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Order, Reach, Word
+from zmqrl.orchestrators.make import kind_of
+from zmqrl.ssh.code_sync import pack
 
 ANSWER_S = 8.0
 """How long one answer may take, if the env check is not given more."""
+MARGIN_S = 3.0
 
 
 @dataclass(frozen=True)
 class _Opened:
-    link: Link
+    link: HostLink
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """No more messages: exit code, and the end of its stderr."""
+    """No more messages, and why, if some were still due."""
 
-    code: int | None
-    stderr: str
+    failure: Failure
     refused: Counter[str]
     """Lines with the mark of messages that are invalid, by reason."""
+    found: Handshake | None
+    """Of the shell."""
+
+
+@dataclass(frozen=True)
+class _Diagnosing:
+    """The agent did not start, and a shell looks for what there is in its place."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +59,22 @@ class _NotOpened:
     error: Exception
 
 
-_Event: TypeAlias = "_Opened | _Ended | _NotOpened | Word | HostFailed | None"
-Opening: TypeAlias = Iterable[tuple[str, Callable[[], Link] | HostFailed]]
+_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Word | HostFailed"
+Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
 
 
-class CheckUp:
+class Runner:
     """One run over all hosts. Made and used by one thread."""
 
-    def __init__(self, examination: Examination, tell: Callable[[str], None], answer_s: float = ANSWER_S) -> None:
-        """`tell` receives text for the user: fingerprints of host keys that were accepted."""
-        self._examination, self._tell, self._answer_s = examination, tell, answer_s
+    def __init__(self, examination: Examination, notify: Callable[[str], None], answer_s: float = ANSWER_S) -> None:
+        """`notify` receives text for the user: fingerprints of host keys that were accepted."""
+        self._examination, self._notify, self._answer_s = examination, notify, answer_s
         self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, HostLink] = {}
         self._readers: list[threading.Thread] = []
         self._late_at: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._opened: list[Link] = []
+        self._opened: list[HostLink] = []
         self._closing = False
 
     def run(self, opening: Opening) -> Mapping[str, Measurement]:
@@ -85,11 +99,11 @@ class CheckUp:
             if isinstance(found, HostFailed):
                 self._put(host, found)
                 continue
-            reader = threading.Thread(target=self._read, args=(host, found), name=f"{host} probe", daemon=True)
+            reader = threading.Thread(target=self._read, args=(host, found), name=f"examiner of {host}", daemon=True)
             self._readers.append(reader)
             reader.start()
 
-    def _read(self, host: str, make: Callable[[], Link]) -> None:
+    def _read(self, host: str, make: Callable[[], HostLink]) -> None:
         try:
             link = make()
         except HostFailed as error:
@@ -103,9 +117,11 @@ class CheckUp:
         self._put(host, _Opened(link))
         for word in link.words():
             self._put(host, word)
-        code, stderr = link.ending()
+        failure = link.ending()
+        self._put(host, _Diagnosing())
+        found = link.shell_handshake()
         link.release()
-        self._put(host, _Ended(code, stderr, link.refused))
+        self._put(host, _Ended(failure, link.refused, found))
 
     def _put(self, host: str, event: _Event) -> None:
         self._events.put((host, time.time(), event))
@@ -148,19 +164,18 @@ class CheckUp:
         elif isinstance(event, _Ended):
             self._late_at.pop(host, None)
             for reason, count in event.refused.items():
-                self._tell(f"{host}: rejected {count} lines of the probe ({reason})")
+                self._notify(f"{host}: rejected {count} lines of the probe ({reason})")
             if host not in self._examination.over:
-                failure = why_it_ended(event.code, event.stderr)
-                self._send(self._examination.fail(host, failure))
-        elif event is not None:
+                self._send(self._examination.fail(host, event.failure, event.found))
+        else:
             if host in self._late_at:
                 self._late_at[host] = time.monotonic() + self._answer_s
-            self._send(self._examination.handle(host, event, stamp))
+            self._send([] if isinstance(event, _Diagnosing) else self._examination.handle(host, event, stamp))
 
-    def _begin(self, host: str, link: Link) -> None:
+    def _begin(self, host: str, link: HostLink) -> None:
         self._links[host] = link
         for line in link.accepted:
-            self._tell(line)
+            self._notify(line)
         self._late_at[host] = time.monotonic() + self._answer_s
 
     def _send(self, orders: Orders) -> None:
@@ -169,13 +184,47 @@ class CheckUp:
             if link is None:
                 continue
             try:
-                link.send(self._carried(link, order))
+                link.send(self._forwarded(link, order))
                 self._late_at[host] = time.monotonic() + self._answer_s
             except HostFailed as error:
                 self._send(self._examination.fail(host, Failure("ssh", error.cause, error.fix)))
 
-    def _carried(self, link: Link, order: Order) -> Order:
+    def _forwarded(self, link: HostLink, order: Order) -> Order:
         if not isinstance(order, Reach):
             return order
-        addresses, ports = link.carry(order.addresses, order.ports)
+        addresses, ports = link.forwarded(order.addresses, order.ports)
         return structs.replace(order, addresses=addresses, ports=ports)
+
+
+def examine(
+    config: Config, accept_new_hosts: bool, env_limit_s: float, notify: Callable[[str], None]
+) -> Mapping[str, Measurement]:
+    """Ask every host everything, in parallel.
+
+    Args:
+        config: Resolved; only the hosts that `--limit` left.
+        accept_new_hosts: Unknown host keys are accepted and written down; a changed one never.
+        env_limit_s: How long each host looks at the env.
+        notify: Given a line with the fingerprint of each accepted key, at once.
+    """
+    modules = pack(config.code)
+    code = None if modules is None else base64.b64encode(modules.content).decode()
+    hosts = examined_hosts(config)
+    ssh = replace(config.ssh, host_keys="accept-new") if accept_new_hosts else config.ssh
+    examination = Examination(questions(config, code, env_limit_s), config.learner.host)
+    answer_s = max(ANSWER_S, env_limit_s + MARGIN_S)
+    return Runner(examination, notify, answer_s).run(_opening(replace(config, ssh=ssh), hosts))
+
+
+def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Opening:
+    if LOCAL in hosts:
+        yield LOCAL, partial(link_here, hosts[LOCAL])
+    others = [name for name in hosts if name != LOCAL]
+    if others:
+        kind, config = kind_of(run, others)
+        here = run.learner.host == LOCAL
+        for name, found in kind.shells(config, run, others):
+            if isinstance(found, HostFailed):
+                yield name, found
+            else:
+                yield name, partial(HostLink, found, hosts[name], here)
