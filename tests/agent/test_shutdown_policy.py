@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from zmqrl.agent.shutdown_policy import CloseEvaluator, Ending, Kill, Manner, ScoreFinal, Terminate
+from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 
 ALL = {"learner", "worker", "broker", "evaluator"}
 
 
 def test_one_role_after_the_other() -> None:
-    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
     assert ending.step(ALL, 0.0) == [Terminate("learner")]
     assert ending.step(ALL, 1.0) == []
     assert ending.step(ALL - {"learner"}, 1.5) == [Terminate("worker"), ScoreFinal()]
@@ -17,7 +17,7 @@ def test_one_role_after_the_other() -> None:
 
 
 def test_every_wait_ends_with_a_kill() -> None:
-    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=0.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=5.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     assert ending.step({"learner"}, 4.9) == []
     assert ending.step({"learner"}, 5.0) == [Kill("learner")]
@@ -25,7 +25,7 @@ def test_every_wait_ends_with_a_kill() -> None:
 
 
 def test_a_process_that_does_not_hear_sigkill_holds_nobody_up() -> None:
-    ending = Ending(Manner.CLEAN, grace_s=1.0, final_limit_s=0.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=1.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner", "worker"}, 0.0)
     ending.step({"learner", "worker"}, 1.0)
     assert ending.step({"learner", "worker"}, 6.1) == [Terminate("worker")]
@@ -33,7 +33,7 @@ def test_a_process_that_does_not_hear_sigkill_holds_nobody_up() -> None:
 
 
 def test_the_evaluator_has_its_limit_then_its_stdin_closes_then_it_is_killed() -> None:
-    ending = Ending(Manner.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=5.0, final_limit_s=3.0, now=0.0)
     assert ending.step({"evaluator"}, 0.0) == [ScoreFinal()]
     assert ending.step({"evaluator"}, 2.9) == []
     assert not ending.final_stopped
@@ -43,26 +43,26 @@ def test_the_evaluator_has_its_limit_then_its_stdin_closes_then_it_is_killed() -
 
 
 def test_a_failed_run_scores_nothing_final() -> None:
-    ending = Ending(Manner.FAILED, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.FAILED, grace_s=5.0, final_limit_s=3.0, now=0.0)
     ending.step({"evaluator"}, 0.0)
     assert CloseEvaluator() in ending.step({"evaluator"}, 0.1) or not ending.is_over({"evaluator"}, 0.1)
     assert ScoreFinal() not in ending.step({"evaluator"}, 0.2)
 
 
 def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
-    ending = Ending(Manner.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert ending.step(ALL, 0.0) == [Terminate("learner"), Terminate("worker"), Terminate("broker"), CloseEvaluator()]
     assert ending.step(ALL, 2.4) == []
     assert ending.step({"worker", "evaluator"}, 2.5) == [Kill("worker"), Kill("evaluator")]
 
 
 def test_kill_asks_nobody() -> None:
-    ending = Ending(Manner.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert {type(action) for action in ending.step(ALL, 0.0)} == {Kill}
 
 
 def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
-    ending = Ending(Manner.CLEAN, grace_s=2.0, final_limit_s=0.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=2.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     for at in (1.5, 3.0, 4.5):
         ending.extend("learner", at)
@@ -71,7 +71,7 @@ def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
 
 
 def test_nobody_has_more_time_when_the_host_hurries() -> None:
-    ending = Ending(Manner.HURRIED, grace_s=2.0, final_limit_s=0.0, now=0.0)
+    ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     ending.extend("learner", 1.5)
     assert ending.step({"learner"}, 2.0) == [Kill("learner")]
