@@ -163,7 +163,9 @@ def test_events() -> None:
     worker.close()
     os.close(write)
     with os.fdopen(read) as lines:
-        assert [json.loads(line)["event"] for line in lines] == ["ready", "first_step", "left"]
+        events = [json.loads(line) for line in lines]
+    assert [event["event"] for event in events] == ["ready", "first_step", "left", "worker"]
+    assert events[-1]["env_steps"] == T * N, "a worker that ends reports what it did since its last report"
 
 
 def test_peak_pss_of_what_a_worker_imports_and_runs() -> None:

@@ -113,7 +113,8 @@ class RolloutWorker:
         return any(worked)
 
     def close(self) -> None:
-        """Close all envs."""
+        """Report what was collected since the last report, and close all envs."""
+        self._reports.send_last()
         for stream in self._streams.values():
             stream.collector.close()
         self._streams = {}
@@ -222,8 +223,15 @@ class _Reports:
     def send_when_due(self) -> None:
         """Rates since the last event."""
         elapsed_s = time.monotonic() - self._since
-        if elapsed_s < REPORT_S:
-            return
+        if elapsed_s >= REPORT_S:
+            self._send(elapsed_s)
+
+    def send_last(self) -> None:
+        """Counts up to the end; nothing where the last event had them."""
+        if self._rows:
+            self._send(time.monotonic() - self._since)
+
+    def _send(self, elapsed_s: float) -> None:
         rates = agent.WorkerRates(
             env_steps=self._env_steps,
             env_steps_per_s=self._rows / elapsed_s,
