@@ -126,6 +126,18 @@ def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     assert [event["index"] for event in host.told("started")] == [4, 5]
 
 
+def test_memory_is_measured_once_a_process_is_ready(host_of: MakeHost) -> None:
+    """A process may end before the first of the regular samples, as in a short run."""
+    host = host_of(0)
+    host.until(lambda: host.report.ready == [0])
+    os.kill(next(event["pid"] for event in host.told("started")), signal.SIGKILL)
+    host.until(lambda: bool(host.told("exit")))
+    host.processes.finish()
+    host.until(lambda: bool(host.told("finished")))
+    (finished,) = host.told("finished")
+    assert finished["peak_pss_mb"]["worker"] > 1.0
+
+
 def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"0": "judges", "judged": [(1, 0, "stalled"), (1, 0, "lost")]})
     host.judge()

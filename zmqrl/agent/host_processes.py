@@ -212,6 +212,7 @@ class HostProcesses:
                 self._judged(ProcessSlot(event.role, event.index), event.spawn, event.state)
             case agent.Ready():
                 child.ready = True
+                self._events.sample([child])
             case agent.Writing():
                 self._end.extend(child.place.role, time.monotonic())
             case agent.Left():
