@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
-from zmqrl.drill.faults import SHARES, Action
-from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, signalled
+from zmqrl.drill.faults import SHARES, Action, Fault, Kind
+from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, end_attempt, signalled
+from zmqrl.drill.recovery import Look
+from zmqrl.drill.subject import Subject
 from zmqrl.supervision.process_table import ProcessId, identify
 
 SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
@@ -133,6 +136,19 @@ def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[b
 
 def test_a_store_that_does_not_exist_yet_is_not_taken_away(tmp_path: Path) -> None:
     assert DEEDS[Action.STORE_AWAY].begin(Scene([], tmp_path / "none", tmp_path)) is None
+
+
+@pytest.mark.parametrize(("role", "broker_killed"), [("broker", True), ("worker", False)])
+def test_a_broker_that_was_killed_in_the_end_is_noted(
+    sleepers: list[subprocess.Popen[bytes]], role: str, broker_killed: bool
+) -> None:
+    victim, other = _ids(sleepers)
+    subject = create_autospec(Subject, instance=True, exit_code=None)
+    subject.look.side_effect = [Look({f"{role}-0": victim, "learner-0": other}), *[Look({f"{role}-0": victim})] * 2]
+    subject.await_end.return_value = 0
+    ended = end_attempt(Fault(0, 0.0, "witness", Kind(role, Action.KILL_END)), subject)
+    assert ended.injected
+    assert subject.await_end.call_args.kwargs == {"broker_killed": broker_killed}
 
 
 def test_every_action_is_done_here_or_ends_the_attempt() -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.agent.plans import stand_in_plan
 from tests.held_process import held_process
-from zmqrl.drill import subject
+from zmqrl.drill import drill, subject
+from zmqrl.drill.subject import Leg, Subject
+from zmqrl.drill.witness import ROW
 from zmqrl.supervision.process_table import kill
+from zmqrl.types import Ledger
 
 
 def test_a_process_that_the_kernel_holds_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +31,31 @@ def test_not_longer_than_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> No
     with held_process() as held:
         assert subject._await_gone([held], time.monotonic()) == [held]
         assert subject._what_it_does(held).startswith("D (disk sleep) in ")
+
+
+ROWS = np.zeros(3, ROW)
+"""Of one sealed segment that no broker accepted."""
+LEDGER = Ledger(produced=7, stored=4, in_flight=3, dropped={}, duplicates_refused=0)
+
+
+@pytest.mark.parametrize(("killed", "broker_killed"), [(True, False), (False, True)])
+def test_what_no_broker_accepted_counts_as_in_flight_where_the_broker_was_killed_in_the_end(
+    tmp_path: Path, killed: bool, broker_killed: bool
+) -> None:
+    """The stream records show such rows in flight: the outside check reports no loss, and no row too many."""
+    subject = ended_with(Leg(1, LEDGER, np.zeros(0, ROW), ROWS, killed, broker_killed))
+    (given,) = drill._given(subject, tmp_path)
+    assert given.left_over and len(given.rows) == 3
+    assert drill._books_rows(subject) == (4, 7)
+
+
+def test_an_attempt_that_ended_with_its_broker_has_nothing_in_flight(tmp_path: Path) -> None:
+    subject = ended_with(Leg(1, LEDGER, np.zeros(0, ROW), ROWS))
+    (given,) = drill._given(subject, tmp_path)
+    assert len(given.rows) == 0
+    assert drill._books_rows(subject) == (4, 4)
+
+
+def ended_with(leg: Leg) -> Subject:
+    plan = stand_in_plan(Path(), mode="async")
+    return Subject("witness", plan, (), witness=True, legs=[leg])

@@ -144,19 +144,19 @@ def _given(subject: Subject, record: Path) -> list[Given]:
     ]
     for leg in subject.legs:
         if leg.left_over is not None and leg.in_flight is not None:
-            rows = np.concatenate([leg.left_over, leg.in_flight]) if leg.killed else leg.left_over
+            rows = np.concatenate([leg.left_over, leg.in_flight]) if leg.may_hold_sealed else leg.left_over
             given.append((leg.ended_ns, Given(rows, left_over=True)))
     return [part for _, part in sorted(given, key=lambda item: item[0])]
 
 
 def _books_rows(subject: Subject) -> tuple[int, int] | None:
-    """How many rows are stored by the stream records; a killed attempt may have been between two stores."""
+    """How many rows are stored by the stream records; one that was killed may have been between two stores."""
     if subject.sync:
         env_steps = (subject.summary() or {}).get("env_steps")
         return None if env_steps is None else (env_steps, env_steps)
-    ledgers = [(leg.ledger, leg.killed) for leg in subject.legs if leg.ledger is not None]
+    ledgers = [(leg.ledger, leg.may_hold_sealed) for leg in subject.legs if leg.ledger is not None]
     least = sum(ledger.stored for ledger, _ in ledgers)
-    return least, least + sum(ledger.in_flight for ledger, killed in ledgers if killed)
+    return least, least + sum(ledger.in_flight for ledger, may_hold_sealed in ledgers if may_hold_sealed)
 
 
 def run_report(session: Session) -> RunReport:

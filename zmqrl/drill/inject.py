@@ -91,7 +91,7 @@ def _kill_in_end(fault: Fault, subject: Subject) -> Ended:
     injected = bool(victims) and signalled(victims[:1], signal.SIGKILL) is not None
     if injected and fault.kind.role in WHOLE_RUN:
         return Ended(subject.await_gone(before), injected)
-    code = subject.await_end(before)
+    code = subject.await_end(before, broker_killed=injected and fault.kind.role == "broker")
     if code == 0:
         return Ended(None, injected)
     return Ended(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{subject.last_words()}")

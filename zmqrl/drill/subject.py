@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,14 @@ class Leg:
     left_over: Array | None = None
     in_flight: Array | None = None
     killed: bool = False
+    """Launcher or host agent was."""
+    broker_killed: bool = False
+    """While the attempt ended, so that no other took its place."""
+
+    @property
+    def may_hold_sealed(self) -> bool:
+        """Whether slots may remain that are sealed and that no broker accepted; the ledger counts them in flight."""
+        return self.killed or self.broker_killed
 
 
 @dataclass
@@ -155,7 +163,7 @@ class Subject:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
 
-    def await_end(self, before: Mapping[str, ProcessId]) -> int:
+    def await_end(self, before: Mapping[str, ProcessId], broker_killed: bool = False) -> int:
         """Wait for the end of a run after a stop request. Returns the exit code."""
         assert self._process is not None
         try:
@@ -165,7 +173,7 @@ class Subject:
             self.kill()
             return -signal.SIGKILL
         self._note_left(before, _await_gone(before.values(), time.monotonic()))
-        self._end_leg(killed=False)
+        self._end_leg(killed=False, broker_killed=broker_killed)
         return code
 
     def kill(self) -> None:
@@ -201,15 +209,14 @@ class Subject:
         except OSError:
             return ""
 
-    def _end_leg(self, killed: bool) -> None:
+    def _end_leg(self, killed: bool, broker_killed: bool = False) -> None:
         self._newest_version()
-        view, ended_ns = self._view, time.time_ns()
-        if view is None:
-            self.legs.append(Leg(ended_ns, None, killed=killed))
-        elif self.witness:
-            self.legs.append(Leg(ended_ns, view.ledger(), view.left_over(), view.in_flight(), killed))
-        else:
-            self.legs.append(Leg(ended_ns, view.ledger(), killed=killed))
+        view, leg = self._view, Leg(time.time_ns(), None, killed=killed, broker_killed=broker_killed)
+        if view is not None:
+            leg = replace(leg, ledger=view.ledger())
+            if self.witness:
+                leg = replace(leg, left_over=view.left_over(), in_flight=view.in_flight())
+        self.legs.append(leg)
         self._drop_view()
 
     def _drop_view(self) -> None:
