@@ -22,7 +22,7 @@ import pytest
 from tests.provision.setup_parts import ROOT, parcel, requirements
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
-from zmqrl.provision import remote_install as remote_setup
+from zmqrl.provision import remote_install
 from zmqrl.provision.install import Installed, Parcel, _script, _Setup
 from zmqrl.provision.remote_install import NEWEST, OLDEST, STAMP
 from zmqrl.ssh.connection import Connection
@@ -325,9 +325,9 @@ def test_a_venv_half_made_is_removed(shell: Shell, monkeypatch: pytest.MonkeyPat
         (venv / "bin").mkdir(parents=True)
         raise BrokenPipeError
 
-    monkeypatch.setattr(remote_setup, "_run", begun)
+    monkeypatch.setattr(remote_install, "_run", begun)
     with pytest.raises(BrokenPipeError):
-        remote_setup._make_venv(str(venv), 0.0)
+        remote_install._make_venv(str(venv), 0.0)
     assert not venv.exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
+from zmqrl.data_stores import tensors
+from zmqrl.learner.full_content import RENAMED_COUNTERS
 from zmqrl.supervision.run_owner import RunOwner
 
 
@@ -100,14 +103,25 @@ def test_a_copied_run_directory_does_not_go_on_where_the_original_went_on(tmp_pa
 
 
 def as_of_0_1(run_dir: Path, store: Path) -> None:
-    """What a run of 0.1 leaves: no lineage, its checkpoints directly in `store.path`."""
+    """What a run of 0.1 leaves: no lineage, its checkpoints directly in `store.path`, counters with earlier names."""
     data = json.loads((run_dir / "run.json").read_text())
     lineage = data.pop("lineage")
     data.pop("attempt")
     (run_dir / "run.json").write_text(json.dumps(data))
     for path in (store / lineage).glob("*.safetensors"):
+        if path.name.startswith("full-"):
+            _rename_counters(path)
         path.rename(store / path.name)
     shutil.rmtree(store / lineage)
+
+
+def _rename_counters(path: Path) -> None:
+    arrays, metadata = tensors.parse(path.read_bytes())
+    full, written = json.loads(metadata["full"]), path.stat()
+    for name_0_1, name in RENAMED_COUNTERS.items():
+        full["counters"][name_0_1] = full["counters"].pop(name)
+    path.write_bytes(tensors.dump(arrays, {**metadata, "full": json.dumps(full)}))
+    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
 
 
 def test_a_run_of_0_1_alone_in_its_store_is_resumed_and_gets_a_place(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `remote_setup`."""
+"""`zmqrl setup`: on every host a venv with the very zmqrl that runs here. What runs there is `remote_install`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 from zmqrl.config.hosts import filled, is_remote
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.provision import remote_install
 from zmqrl.provision.errors import Host, cause_and_mend
 from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
 from zmqrl.provision.wheel import PACKAGE, Wheel
@@ -259,7 +260,7 @@ class _Setup:
 def _script(asked: Mapping[str, Any]) -> str:
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
-    program = Path(__file__).with_name("remote_setup.py").read_text(encoding="utf-8")
+    program = Path(remote_install.__file__).read_text(encoding="utf-8")
     python = "'" + str(asked["python"]).replace("'", "'\\''") + "'"
     return _SCRIPT % {
         "program": program,

@@ -33,7 +33,7 @@ class Wheel:
     version: str
     content: bytes
     digest: str
-    """sha256 over name and content of every file of the package: what `remote_setup` computes of an installed one."""
+    """sha256 over name and content of every file of the package: what `remote_install` computes of an installed one."""
 
 
 def make_wheel(package: Path = PACKAGE) -> Wheel:
