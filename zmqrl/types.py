@@ -200,6 +200,15 @@ DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back",
 gone, rows that were stepped by its words and are not accounted for."""
 
 
+class ArenaUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the slots of an arena are used for, and what was accepted from them."""
+
+    leases: Whole
+    """Slots that workers may write now."""
+    stored: Whole
+    """Valid rows accepted."""
+
+
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """produced = stored + in_flight + sum(dropped), all in valid rows (env steps)."""
 

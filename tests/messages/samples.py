@@ -11,7 +11,7 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.types import AllowList, HostKey, Ledger, Notice, SlotRef, Version
+from zmqrl.types import AllowList, ArenaUsage, HostKey, Ledger, Notice, SlotRef, Version
 
 NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
@@ -76,7 +76,7 @@ AGENT: list[agent.AgentEvent] = [
     agent.Refused({"size": 2}),
     agent.Fault("e", {}, []),
     agent.RunFailed("c"),
-    agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, 2, 3),
+    agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, ArenaUsage(2, 3)),
     agent.Finished(LEDGER, {"worker": 3.0}, 5, [], [], False),
     agent.LogText("n", "t"),
     agent.Warned("t"),

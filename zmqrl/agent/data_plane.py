@@ -14,7 +14,7 @@ from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import AllowList, Ledger, Notice
+from zmqrl.types import AllowList, ArenaUsage, Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached
 
@@ -83,8 +83,8 @@ class DataPlane(ABC):
         """The current stream records of the arena; None without an arena."""
 
     @abstractmethod
-    def leases_in_use(self) -> int | None:
-        """Slots that workers may write now; None without an arena."""
+    def arena_usage(self) -> ArenaUsage | None:
+        """What the arena is used for; None without an arena."""
 
     @abstractmethod
     def close(self) -> None:
@@ -112,7 +112,7 @@ class NoDataPlane(DataPlane):
     def ledger(self) -> Ledger | None:
         return None
 
-    def leases_in_use(self) -> int | None:
+    def arena_usage(self) -> ArenaUsage | None:
         return None
 
     def close(self) -> None:
@@ -181,8 +181,8 @@ class SharedDataPlane(DataPlane):
     def ledger(self) -> Ledger | None:
         return self._arena.ledger()
 
-    def leases_in_use(self) -> int | None:
-        return self._arena.open_slots()
+    def arena_usage(self) -> ArenaUsage | None:
+        return self._arena.usage()
 
     def close(self) -> None:
         if self.token is not None:

@@ -135,9 +135,7 @@ class HostProcesses:
 
     def measure(self) -> None:
         """Report the resource use of the processes, and keep their logs from growing without end."""
-        books = self._data_plane.ledger()
-        stored = None if books is None else books.stored
-        self._events.usage(self._children.values(), self._data_plane.leases_in_use(), stored)
+        self._events.usage(self._children.values(), self._data_plane.arena_usage())
         for child in self._children.values():
             child.cap_log()
 

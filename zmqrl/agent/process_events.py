@@ -11,7 +11,7 @@ from zmqrl.messages import agent
 from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
 from zmqrl.supervision.restarts import Action, FailRun, ProcessSlot, RestartAfter, StopRestarting
-from zmqrl.types import Ledger
+from zmqrl.types import ArenaUsage, Ledger
 
 SAMPLE_EVERY_S = 5.0
 
@@ -85,9 +85,9 @@ class ProcessEvents:
         """Measure without reporting: those who are about to end count in the peaks."""
         return self._usage.sample(children)
 
-    def usage(self, children: Collection[ChildProcess], leases: int | None, stored: int | None) -> None:
-        """What each of them uses now; `leases`: slots that workers may write; `stored`: rows, by the stream records."""
-        self._output.send(agent.Usage(self.sample(children), leases, stored))
+    def usage(self, children: Collection[ChildProcess], arena: ArenaUsage | None) -> None:
+        """What each of them uses now, and what the arena is used for."""
+        self._output.send(agent.Usage(self.sample(children), arena))
 
     def send_logs(self) -> None:
         """What is new in the logs, also of those who have ended."""

@@ -16,7 +16,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
-from zmqrl.types import Ledger, Notice, Version
+from zmqrl.types import ArenaUsage, Ledger, Notice, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached, first_answering
 
@@ -167,7 +167,7 @@ class RemoteDataPlane(DataPlane):
     def ledger(self) -> Ledger | None:
         return None
 
-    def leases_in_use(self) -> int | None:
+    def arena_usage(self) -> ArenaUsage | None:
         return None
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
-from zmqrl.types import AllowList, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
+from zmqrl.types import AllowList, ArenaUsage, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
@@ -323,27 +323,7 @@ class GaveUp(_Event, frozen=True, tag="gave_up"):
     cause: Text
 
 
-ChildEvent: TypeAlias = (
-    Ready
-    | Left
-    | NewVersion
-    | Listening
-    | Refused
-    | Enrolled
-    | HostHere
-    | HostLost
-    | WorkerState
-    | FirstStep
-    | WorkerRates
-    | Metrics
-    | ProblemReport
-    | Resumed
-    | Writing
-    | Score
-    | Ended
-    | Fault
-)
-Report: TypeAlias = (
+ForwardedEvent: TypeAlias = (
     Ready
     | Left
     | Refused
@@ -360,12 +340,11 @@ Report: TypeAlias = (
     | Score
     | Ended
     | Fault
-    | Started
-    | Exited
-    | Restarting
-    | GaveUp
 )
-"""What an agent passes on, or reports, of a process."""
+"""What a process reports to its agent, and the agent then to the launcher."""
+ChildEvent: TypeAlias = ForwardedEvent | NewVersion | Listening
+Report: TypeAlias = ForwardedEvent | Started | Exited | Restarting | GaveUp
+"""What an agent reports of a process."""
 
 
 # what an agent reports to the launcher
@@ -419,18 +398,16 @@ class ProcessUsage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Usage(_Event, frozen=True, tag="usage"):
-    """What the processes of a host use, by `role-index`, and the state of the arena where it is.
+    """What the processes of a host use, by `role-index`, and the arena where it is.
 
     Agent to launcher: every 5 s; dropped while the launcher does not read.
 
-    It is shown; `stored` also counts as progress of the run.
+    It is shown; `arena.stored` also counts as progress of the run.
     """
 
     processes: dict[Name, ProcessUsage]
-    leases: Count | None
-    """Slots that workers may write."""
-    stored: Count | None
-    """Rows accepted."""
+    arena: ArenaUsage | None
+    """Of the learner's host, unless the mode is single."""
 
 
 class Finished(_Event, frozen=True, tag="finished"):

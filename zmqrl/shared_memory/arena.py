@@ -31,7 +31,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ArenaError
 from zmqrl.shared_memory import memory
 from zmqrl.shared_memory.stream_table import LINE, StreamTable, stream_words
-from zmqrl.types import DROP_REASONS, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import DROP_REASONS, ArenaUsage, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
 
 MAGIC = 0x5A4D51524C01
 REVISION = 2
@@ -274,6 +274,10 @@ class Arena:
     def set_base_env_steps(self, env_steps: int) -> None:
         """Broker: once."""
         self.words[BASE_AT] = env_steps + 1
+
+    def usage(self) -> ArenaUsage:
+        """What the slots are used for now."""
+        return ArenaUsage(self.open_slots(), self.streams.stored())
 
     def ledger(self) -> Ledger:
         """The current ledger: `produced` is from the workers, the rest from the broker. Exact when both have ended."""
