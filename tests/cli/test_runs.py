@@ -160,6 +160,13 @@ def test_lines_are_picked_by_a_pattern(zmqrl: Command, logs: Path) -> None:
     assert "is not a valid regular expression" in bad.err
 
 
+def test_a_pattern_shows_every_line_that_matches(zmqrl: Command, logs: Path) -> None:
+    (logs / "logs" / "launcher.log").write_text("".join(f"line {n}\n" for n in range(30)))
+    assert len(zmqrl("logs", "launcher").out.splitlines()) == 20
+    assert len(zmqrl("logs", "launcher", "--grep", "line").out.splitlines()) == 30
+    assert len(zmqrl("logs", "launcher", "--grep", "line", "-n", "2").out.splitlines()) == 2
+
+
 def test_a_word_that_is_neither_run_nor_who_is_refused(zmqrl: Command, logs: Path) -> None:
     del logs
     missing = zmqrl("logs", "node-2/0")

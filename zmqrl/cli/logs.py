@@ -23,9 +23,9 @@ LINES = 20
 @click.argument("run", required=False)
 @click.argument("who", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")
-@click.option("-n", "lines", type=click.IntRange(1), default=LINES, show_default=True, help="Last lines of each log.")
+@click.option("-n", "lines", type=click.IntRange(1), help=f"Last lines of each log.  [{LINES}; with --grep: all]")
 @click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
-def logs_command(run: str | None, who: str | None, follow: bool, lines: int, grep: str | None) -> None:
+def logs_command(run: str | None, who: str | None, follow: bool, lines: int | None, grep: str | None) -> None:
     """Show the logs of RUN; WHO narrows them: HOST, HOST/INDEX (a worker), HOST/ROLE-INDEX, worker-0, learner ..."""
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)
@@ -35,8 +35,9 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int, gre
         raise ConfigError(f"no log of {who!r} in {directory}; known: {there}")
     from zmqrl.launch.run_directory import is_live
 
+    first = -lines if lines else (0 if grep else -LINES)
     for log in _oldest_first(logs):
-        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][-lines:])
+        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][first:])
     while follow:
         follow = is_live(directory, info)  # before we look: what it wrote last is still shown
         logs = {**_logs(directory, who), **logs}
