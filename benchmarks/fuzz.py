@@ -66,11 +66,11 @@ class Fuzzer:
         self._attacks: dict[str, tuple[int, Callable[[], None]]] = {
             "noise": (30, lambda: self._say(self._noise())),
             "noise to segments": (30, lambda: self._push(self._noise())),
-            "wrong version": (8, lambda: self._say(msgpack.packb([self._number(), self._beat()]))),
-            "unknown kind": (8, lambda: self._say(frame({**self._beat(), "kind": self._word()}))),
-            "mutated": (30, lambda: self._say(self._mutated(frame(self._beat())))),
-            "wrong values": (20, lambda: self._say(frame({**self._beat(), "role": self._any()}))),
-            "unknown member": (8, lambda: self._say(frame(self._beat()))),
+            "wrong version": (8, lambda: self._say(msgpack.packb([self._number(), self._heartbeat()]))),
+            "unknown kind": (8, lambda: self._say(frame({**self._heartbeat(), "kind": self._word()}))),
+            "mutated": (30, lambda: self._say(self._mutated(frame(self._heartbeat())))),
+            "wrong values": (20, lambda: self._say(frame({**self._heartbeat(), "role": self._any()}))),
+            "unknown member": (8, lambda: self._say(frame(self._heartbeat()))),
             "unknown worker": (8, lambda: self._say(self._unknown_worker())),
             "claimed lengths": (8, lambda: self._say(self._claimed_length())),
             "deep": (2, lambda: self._say(b"\x91" * self._dice.randrange(1, 5000))),
@@ -130,9 +130,15 @@ class Fuzzer:
     def _any(self) -> Any:
         return self._dice.choice((None, True, -1, 1.5, "", "x" * 999, b"\xff", [], {}, [[[]]], {"a": 1}, 1 << 63))
 
-    def _beat(self) -> dict[str, Any]:
+    def _heartbeat(self) -> dict[str, Any]:
         role = self._dice.choice(("", "boss", "evaluator", "worker"))
-        return {"kind": "beat", "role": role, "index": self._dice.choice((1 << 17, 1 << 61)), "spawn": 1, "progress": 1}
+        return {
+            "kind": "heartbeat",
+            "role": role,
+            "index": self._dice.choice((1 << 17, 1 << 61)),
+            "spawn": 1,
+            "progress": 1,
+        }
 
     def _mutated(self, frame: bytes) -> bytes:
         changed = bytearray(frame)

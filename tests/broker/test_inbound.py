@@ -216,8 +216,8 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> N
 @pytest.mark.parametrize(("frames", "reason"), [
     ((pack(bus.Goodbye(index=0, spawn=0)), b"more"), "frames"),
     ((pack(bus.Welcome(broker=1)),), "kind"),
-    ((pack(bus.Beat(role="agent", index=0, spawn=0, progress=0)),), "value"),
-    ((pack(bus.Beat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),
+    ((pack(bus.Heartbeat(role="agent", index=0, spawn=0, progress=0)),), "value"),
+    ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
 def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], reason: str) -> None:
@@ -270,7 +270,7 @@ def test_descriptors_and_whole_segments_come_by_the_same_door(ear: Ear) -> None:
 
 
 def test_silence_becomes_events_once(ear: Ear) -> None:
-    ear.hear(ear.near, pack(bus.Beat(role="worker", index=0, spawn=5, progress=1)))
+    ear.hear(ear.near, pack(bus.Heartbeat(role="worker", index=0, spawn=5, progress=1)))
     ear.hear(ear.far, agent("far", [1]))
     later = time.monotonic() + 1000.0
     assert ear.inbound.judge(later) == [ev.WorkerSilent(0, 5), ev.HostRemoved("far", [1])]

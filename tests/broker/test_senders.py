@@ -37,8 +37,8 @@ def goodbye(index: int) -> bytes:
     return pack(bus.Goodbye(index=index, spawn=3))
 
 
-def beat(index: int, role: str = "worker") -> bytes:
-    return pack(bus.Beat(role=role, index=index, spawn=99, progress=1))
+def heartbeat(index: int, role: str = "worker") -> bytes:
+    return pack(bus.Heartbeat(role=role, index=index, spawn=99, progress=1))
 
 
 def want(index: int) -> bytes:
@@ -57,8 +57,8 @@ def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), beat(LOCAL), want(LOCAL)],
-    ids=["worker", "goodbye", "beat", "want"])  # fmt: skip
+@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), heartbeat(LOCAL), want(LOCAL)],
+    ids=["worker", "goodbye", "heartbeat", "want"])  # fmt: skip
 def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
     assert refused(ear, ear.far, forged) == "host"
     assert ear.hear(ear.near, goodbye(LOCAL)) == ev.Goodbye(LOCAL, 3), "the worker itself does"
@@ -86,8 +86,8 @@ def test_descriptors_come_from_workers_that_see_the_arena_alone(ear: Ear) -> Non
 
 
 def test_the_learner_does_not_beat_on_another_host(ear: Ear) -> None:
-    assert refused(ear, ear.far, beat(0, "learner")) == "not from there"
-    assert ear.hear(ear.near, beat(0, "learner")) is None
+    assert refused(ear, ear.far, heartbeat(0, "learner")) == "not from there"
+    assert ear.hear(ear.near, heartbeat(0, "learner")) is None
 
 
 def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:

@@ -10,7 +10,7 @@ from zmqrl.broker.liveness import Liveness
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.workers import Workers
 from zmqrl.config.sections import LimitsSection
-from zmqrl.messages.bus import Beat
+from zmqrl.messages.bus import Heartbeat
 from zmqrl.shared_memory.arena import Arena
 
 WORKER = 0
@@ -29,7 +29,7 @@ def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, stalled_after_s=5.0), Workers(2))
     judged = []
     for second in range(8):
-        liveness.receive(Beat("worker", WORKER, 0, progress=17), second)
+        liveness.receive(Heartbeat("worker", WORKER, 0, progress=17), second)
         judged += liveness.judge(broker.has_work, second)
     assert [judgement.state for judgement in judged] == ["stalled"]
     broker.handle(ev.HostReported({1: 0}, (), host, (0, 1)))  # killed and reaped
@@ -60,7 +60,7 @@ def test_its_silence_counts_from_when_it_was_ready() -> None:
 def test_one_that_is_expected_and_comes_is_judged_by_its_heartbeats() -> None:
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1))
     liveness.expect(WORKER, 3, False, 0)
-    liveness.receive(Beat("worker", WORKER, 3, progress=0), 1)
+    liveness.receive(Heartbeat("worker", WORKER, 3, progress=0), 1)
     liveness.expect(WORKER, 3, False, 2)
     assert not liveness.judge(lambda index: False, 5.9)
     assert [judgement.state for judgement in liveness.judge(lambda index: False, 6.0)] == ["lost"]

@@ -8,7 +8,7 @@ from zmqrl.agent.host_agent import HostLease
 from zmqrl.broker.liveness import Liveness
 from zmqrl.broker.workers import Workers
 from zmqrl.config.sections import LimitsSection
-from zmqrl.messages.bus import Beat
+from zmqrl.messages.bus import Heartbeat
 from zmqrl.wire.active_clock import ActiveClock
 
 HEARTBEAT_S, TURN_S, FROZEN_S = 0.5, 0.5, 3600.0
@@ -40,7 +40,7 @@ def test_a_freeze_counts_as_one_turn() -> None:
 
 def test_nobody_is_lost_by_a_freeze_of_the_judge_and_silence_after_it_counts() -> None:
     time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0), Workers(1))
-    liveness.receive(Beat("worker", 0, 0, 1), time.clock.now())
+    liveness.receive(Heartbeat("worker", 0, 0, 1), time.clock.now())
     time.s += FROZEN_S
     assert not liveness.judge(lambda index: True, time.clock.now())
     assert not liveness.judge(lambda index: True, time.turns(3.0))

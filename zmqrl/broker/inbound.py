@@ -107,8 +107,8 @@ class InboundDispatcher:
                 if self._state.workers.allows(message.index):
                     self._state.workers.of(message.index).peer = peer
                 return _worker_reported(message)
-            case bus.Beat():
-                self._beat(message)
+            case bus.Heartbeat():
+                self._heartbeat(message)
             case bus.LearnerReport():
                 self._outbound.note_learner(peer, bool(self._state.assignment.requests))
                 return ev.LearnerReported(message.updates)
@@ -133,10 +133,10 @@ class InboundDispatcher:
                 raise WireError("kind", bus.kind_of(message))
         return None
 
-    def _beat(self, beat: bus.Beat) -> None:
-        if not self._state.workers.allows(beat.index):
-            raise WireError("member", f"{beat.role} {beat.index}")
-        self._liveness.receive(beat, self._clock())
+    def _heartbeat(self, heartbeat: bus.Heartbeat) -> None:
+        if not self._state.workers.allows(heartbeat.index):
+            raise WireError("member", f"{heartbeat.role} {heartbeat.index}")
+        self._liveness.receive(heartbeat, self._clock())
 
     def _admitted(self, peer: bytes, frame: zmq.Frame, message: bus.Message) -> str | None:
         """The sender's host. An agent without a valid key is refused as everyone is, and learns that it is to end."""

@@ -41,13 +41,13 @@ class Liveness:
         self._workers = workers
         self._learners: dict[int, Pulse] = {}
 
-    def receive(self, beat: bus.Beat, now: float) -> None:
+    def receive(self, heartbeat: bus.Heartbeat, now: float) -> None:
         """Take a heartbeat in; one of an earlier spawn is stale."""
-        if beat.role == "worker":
-            worker = self._workers.of(beat.index)
-            worker.pulse = _after(worker.pulse, beat, now)
+        if heartbeat.role == "worker":
+            worker = self._workers.of(heartbeat.index)
+            worker.pulse = _after(worker.pulse, heartbeat, now)
         else:
-            self._learners[beat.index] = _after(self._learners.get(beat.index), beat, now)
+            self._learners[heartbeat.index] = _after(self._learners.get(heartbeat.index), heartbeat, now)
 
     def expect(self, index: int, spawn: int, ready: bool, now: float) -> None:
         """The agent of worker `index` reported its start: its silence counts, also without a first message.
@@ -96,13 +96,13 @@ class Liveness:
         return "slow" if now - pulse.moved_at >= self._slow_after_s else "well"
 
 
-def _after(pulse: Pulse | None, beat: bus.Beat, now: float) -> Pulse:
-    if pulse is None or pulse.spawn < beat.spawn:
-        return Pulse(beat.spawn, beat.progress, now, now)
-    if pulse.spawn == beat.spawn:
+def _after(pulse: Pulse | None, heartbeat: bus.Heartbeat, now: float) -> Pulse:
+    if pulse is None or pulse.spawn < heartbeat.spawn:
+        return Pulse(heartbeat.spawn, heartbeat.progress, now, now)
+    if pulse.spawn == heartbeat.spawn:
         pulse.at = now
-        if pulse.progress != beat.progress:
-            pulse.progress, pulse.moved_at = beat.progress, now
+        if pulse.progress != heartbeat.progress:
+            pulse.progress, pulse.moved_at = heartbeat.progress, now
     return pulse
 
 

@@ -16,7 +16,7 @@ from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice
-from zmqrl.wire.heartbeat import Heartbeat
+from zmqrl.wire.heartbeat import HeartbeatThread
 from zmqrl.wire.sockets import connect, drain, send
 
 
@@ -46,7 +46,7 @@ class ZmqChannel(ArenaChannel):
         """Which part of each answer the broker requested last."""
         self._asked = False
         self._progress = (0, 0)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = HeartbeatThread(
             self.context,
             boot.endpoints.control,
             ("learner", boot.index, boot.spawn),

@@ -35,7 +35,7 @@ from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
-from zmqrl.wire.heartbeat import Heartbeat
+from zmqrl.wire.heartbeat import HeartbeatThread
 from zmqrl.wire.sockets import connect, drain, send
 
 RESEND_HEARTBEATS = 2
@@ -125,7 +125,7 @@ class ZmqSink(LeasedSink):
         self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
         self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s, self._refusals.add)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = HeartbeatThread(
             self._context,
             boot.endpoints.control,
             ("worker", boot.index, boot.spawn),

@@ -171,7 +171,7 @@ class Orders(_BusMessage, frozen=True, tag="orders"):
     stop: bool
 
 
-class Beat(_BusMessage, frozen=True, tag="beat"):
+class Heartbeat(_BusMessage, frozen=True, tag="heartbeat"):
     """A process lives.
 
     Worker or learner to broker: each `heartbeat_s`, from a separate thread.
@@ -399,7 +399,7 @@ class Segment(_BusMessage, frozen=True, tag="segment"):
 Message: TypeAlias = (
     WorkerReport
     | Orders
-    | Beat
+    | Heartbeat
     | Want
     | Record
     | Goodbye

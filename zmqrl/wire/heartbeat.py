@@ -16,7 +16,7 @@ from zmqrl.wire.sockets import connect, send
 JOIN_S = 1.0
 
 
-class Heartbeat:
+class HeartbeatThread:
     """One thread, which makes, uses and closes its socket."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Heartbeat:
         role, index, spawn = self._who
         try:
             while True:
-                send(socket, frames.pack(bus.Beat(role, index, spawn, self._progress())))
+                send(socket, frames.pack(bus.Heartbeat(role, index, spawn, self._progress())))
                 if self._end.wait(self._every_s):
                     return
         finally:
