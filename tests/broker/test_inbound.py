@@ -252,7 +252,7 @@ def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
         leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[])))  # fmt: skip
     assert heard == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
     ear.outbound.perform(ear.state.handle_all((heard, heard)))
-    assert ear.told(ear.near) == ["orders"]
+    assert ear.told(ear.near) == ["assignments"]
     assert ear.told(ear.near) == []
 
 

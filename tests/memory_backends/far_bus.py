@@ -92,4 +92,4 @@ def take(source: SegmentSource, count: int, sink: ZmqSink) -> list[int]:
 
 
 def ready(sink: ZmqSink) -> None:
-    until(lambda: sink.poll(TURN_S).streams, "orders")
+    until(lambda: sink.poll(TURN_S).streams, "assignments")

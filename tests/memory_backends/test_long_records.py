@@ -43,7 +43,7 @@ class LongBus(RealBus):
         self.spawn = 0
         first = self.sink()
         self.agent.report(HostReport("local", {0: 0}, [], [], [0]))
-        until(lambda: len(first.poll(TURN_S).streams) == VECTOR_ENVS, "orders")
+        until(lambda: len(first.poll(TURN_S).streams) == VECTOR_ENVS, "assignments")
         for vector_env in range(VECTOR_ENVS):
             segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
             first.progress(vector_env, ROWS)

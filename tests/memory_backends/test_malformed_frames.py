@@ -30,12 +30,19 @@ ORDERS: dict[str, Any] = {
     "leases": [[0, 1], [1, 1]],
     "acked": [[0, 0, 0]],
     "serial": 1,
-    "orders": [[0, 0, 0, None], [1, 1, 3, 9]],
+    "streams": [[0, 0, 0, None], [1, 1, 3, 9]],
     "stop": False,
 }
 RECORD = pack(bus.Record(spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]]))
 BOOKS = pack(bus.Books(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
-GARBAGE = [b"", b"\xc1", b"x" * 5000, pack(bus.Farewell("over")), b"\x91" * 3000, pack(bus.Orders(**ORDERS))[:40]]
+GARBAGE = [
+    b"",
+    b"\xc1",
+    b"x" * 5000,
+    pack(bus.Farewell("over")),
+    b"\x91" * 3000,
+    pack(bus.WorkerAssignments(**ORDERS))[:40],
+]
 
 
 class HandBroker:
@@ -97,9 +104,11 @@ def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))
     broker.sockets["control"].send_multipart((peer, b"two", b"frames"))
-    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**{**ORDERS, "leases": [[1 << 40, 1]]}))))
-    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**{**ORDERS, "acked": [[99, 0, 0]]}))))
-    broker.sockets["control"].send_multipart((peer, pack(bus.Orders(**ORDERS))))
+    broker.sockets["control"].send_multipart(
+        (peer, pack(bus.WorkerAssignments(**{**ORDERS, "leases": [[1 << 40, 1]]})))
+    )
+    broker.sockets["control"].send_multipart((peer, pack(bus.WorkerAssignments(**{**ORDERS, "acked": [[99, 0, 0]]}))))
+    broker.sockets["control"].send_multipart((peer, pack(bus.WorkerAssignments(**ORDERS))))
     while not broker.sink.poll(WAIT_S).streams:
         pass
     assert broker.sink.open(0) is not None
@@ -123,7 +132,7 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
 
 
 SOUND = {
-    "orders": pack(bus.Orders(**ORDERS)),
+    "assignments": pack(bus.WorkerAssignments(**ORDERS)),
     "record": RECORD,
     "books": BOOKS,
     "descriptors": pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
@@ -141,7 +150,7 @@ def test_a_mutated_frame_is_taken_or_refused(
         frame[at % len(frame)] = byte
     changed = bytes(frame[: cut % len(frame) + 1] if cut % 3 == 0 else frame)
     hear = {
-        "orders": broker.sink._hear,
+        "assignments": broker.sink._hear,
         "record": broker.sink._hear,
         "books": broker.channel._hear,
         "descriptors": broker.source._hear_descriptors,

@@ -58,7 +58,7 @@ def take(source: SegmentSource, count: int, *sinks: ZmqSink) -> list[int]:
 
 
 def ready(sink: ZmqSink) -> None:
-    until(lambda: sink.poll(TURN_S).streams, "orders")
+    until(lambda: sink.poll(TURN_S).streams, "assignments")
 
 
 def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: RealBus) -> None:
@@ -80,7 +80,7 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
     assert channel.take_up_requests() == [request], "asked again until answered"
     channel.answer(Handover(0, 1, 1, ()))
-    (order,) = until(lambda: successor.poll(TURN_S).streams, "orders")
+    (order,) = until(lambda: successor.poll(TURN_S).streams, "assignments")
     assert (order.incarnation, order.next_index, order.states) == (1, 1, ())
     write(successor, 1, incarnation=1)
     source.release([sealed.ref])

@@ -18,7 +18,9 @@ LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
 ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None})
 BUS: list[bus.Message] = [
     bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)]),
-    bus.Orders(0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.Order(0, 1, 2, None), bus.Order(1, 1, 2, 4)], True),
+    bus.WorkerAssignments(
+        0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.AssignedStream(0, 1, 2, None), bus.AssignedStream(1, 1, 2, 4)], True
+    ),
     bus.Heartbeat("worker", 1, 0, 9),
     bus.Want(1, 0, [bus.RecordAt(0, 1, 8)]),
     bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),

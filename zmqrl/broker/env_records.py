@@ -121,10 +121,10 @@ class PackedRecords:
             self._packed[key] = pack_record(assignment.states or ())
         return self._packed[key]
 
-    def row_of(self, assignment: StreamAssignment) -> bus.Order:
+    def row_of(self, assignment: StreamAssignment) -> bus.AssignedStream:
         """An assignment as it is sent."""
         nbytes = None if assignment.states is None else len(self.of(assignment))
-        return bus.Order(assignment.vector_env, assignment.incarnation, assignment.next_index, nbytes)
+        return bus.AssignedStream(assignment.vector_env, assignment.incarnation, assignment.next_index, nbytes)
 
     def keep(self, is_needed: Callable[[Key], bool]) -> None:
         """Forget the rest."""

@@ -135,13 +135,13 @@ class OutboundReplies:
         return frames.pack(bus.Books(state.incarnation, requests, known))
 
     def _assignments(self, snapshot: ev.AssignmentSnapshot) -> bytes:
-        message = bus.Orders(
+        message = bus.WorkerAssignments(
             spawn=snapshot.spawn,
             broker=self._state.incarnation,
             leases=list(snapshot.leases),
             acked=[bus.Acked(v, *at) for v, at in snapshot.acked.items()],
             serial=snapshot.serial,
-            orders=None if snapshot.assignments is None else [self._packed.row_of(a) for a in snapshot.assignments],
+            streams=None if snapshot.assignments is None else [self._packed.row_of(a) for a in snapshot.assignments],
             stop=snapshot.stop,
         )
         return frames.pack(message)

@@ -218,33 +218,33 @@ class ZmqSink(LeasedSink):
 
     def _hear(self, frame: bytes) -> None:
         message = unpack(frame)
-        if not isinstance(message, bus.Orders | bus.Record):
+        if not isinstance(message, bus.WorkerAssignments | bus.Record):
             raise WireError("kind", bus.kind_of(message))
         if message.spawn != self._spawn:
             return
-        if isinstance(message, bus.Orders):
+        if isinstance(message, bus.WorkerAssignments):
             self._hear_orders(message)
         else:
             self._hear_record(message.parts)
 
-    def _hear_orders(self, message: bus.Orders) -> None:
+    def _hear_orders(self, message: bus.WorkerAssignments) -> None:
         if any(ref.slot >= self._slots for ref in message.leases):
-            raise WireError("value", "orders.leases: no such slot")
-        if any(row.vector_env >= self._vector_envs for row in (*message.acked, *(message.orders or ()))):
-            raise WireError("value", "orders: no such vector env")
+            raise WireError("value", "assignments.leases: no such slot")
+        if any(row.vector_env >= self._vector_envs for row in (*message.acked, *(message.streams or ()))):
+            raise WireError("value", "assignments: no such vector env")
         if self._arena is not None and message.broker != self._broker:
             return
         if message.broker != self._broker:
             self._broker, self._serial = message.broker, -1
         known_serial = self._serial
         acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
-        orders = None if message.orders is None or message.serial == known_serial else self._ready(message.orders)
+        orders = None if message.streams is None or message.serial == known_serial else self._ready(message.streams)
         self._stand(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
         self._stop = message.stop
         if self._serial != known_serial:
             self._said_at = 0.0  # so that the orders are not repeated in each reply
 
-    def _ready(self, rows: Sequence[bus.Order]) -> list[StreamAssignment]:
+    def _ready(self, rows: Sequence[bus.AssignedStream]) -> list[StreamAssignment]:
         """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
 
         An order that is known stays as it is: it may not have been followed yet, and has no states when it comes again.

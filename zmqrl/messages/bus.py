@@ -52,7 +52,7 @@ class Acked(NamedTuple):
     next_index: Count
 
 
-class Order(NamedTuple):
+class AssignedStream(NamedTuple):
     """A vector env to step from `next_index` on."""
 
     vector_env: Count
@@ -126,8 +126,8 @@ class _BusMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     """A worker's absolute report of itself.
 
-    Worker to broker: at start, each `heartbeat_s`, and at once when the broker's incarnation changed or new orders
-    were taken in.
+    Worker to broker: at start, each `heartbeat_s`, and at once when the broker's incarnation changed or new
+    assignments were taken in.
 
     One that names an older broker is answered and claims nothing; one of an older spawn is ignored; an index
     outside the plan is refused (`worker`). False leases or streams of a worker of this host are compared with the
@@ -139,7 +139,7 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     broker: Count
     """The incarnation that it knows; 0: none."""
     serial: Serial
-    """Of the orders that it follows; -1: none."""
+    """Of the assignments that it follows; -1: none."""
     remote: bool
     """It has no arena."""
     leases: list[SlotRef]
@@ -152,7 +152,7 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     """One for each segment that is stepped and not accepted; of a worker without an arena only."""
 
 
-class Orders(_BusMessage, frozen=True, tag="orders"):
+class WorkerAssignments(_BusMessage, frozen=True, tag="assignments"):
     """What a worker holds from now on: all leases, what is accepted, what it is to step.
 
     Broker to worker: in answer to `worker` and to descriptors, and when leases or streams change.
@@ -166,7 +166,7 @@ class Orders(_BusMessage, frozen=True, tag="orders"):
     leases: list[SlotRef]
     acked: list[Acked]
     serial: Count
-    orders: list[Order] | None
+    streams: list[AssignedStream] | None
     """None while the worker follows this `serial`."""
     stop: bool
 
@@ -187,7 +187,7 @@ class Heartbeat(_BusMessage, frozen=True, tag="heartbeat"):
 
 
 class Want(_BusMessage, frozen=True, tag="want"):
-    """A worker lacks parts of the env-slot records of its orders.
+    """A worker lacks parts of the env-slot records of its assignments.
 
     Worker to broker: at once, and again at growing intervals until the next part is there.
 
@@ -398,7 +398,7 @@ class Segment(_BusMessage, frozen=True, tag="segment"):
 
 Message: TypeAlias = (
     WorkerReport
-    | Orders
+    | WorkerAssignments
     | Heartbeat
     | Want
     | Record
