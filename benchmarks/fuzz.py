@@ -125,7 +125,9 @@ class Fuzzer:
         return self._dice.choice((0, 1, -1, 255, 1 << 40, (1 << 63) - 1))
 
     def _word(self) -> str:
-        return self._dice.choice(("", "labourer", "segment", "books", "assignments", "weights", "\0", "x" * 3000))
+        return self._dice.choice(
+            ("", "labourer", "segment", "broker_status", "assignments", "weights", "\0", "x" * 3000)
+        )
 
     def _any(self) -> Any:
         return self._dice.choice((None, True, -1, 1.5, "", "x" * 999, b"\xff", [], {}, [[[]]], {"a": 1}, 1 << 63))

@@ -238,13 +238,13 @@ def test_what_was_announced_may_be_fetched(ear: Ear) -> None:
 def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(ear: Ear) -> None:
     announce = pack(bus.Announce(notice=NOTICE, back=None))
     heard = ear.hear(ear.near, announce)
-    assert ear.told(ear.near) == ["books"]
+    assert ear.told(ear.near) == ["broker_status"]
     assert ear.told(ear.near) == []
     ear.outbound.perform(ear.state.handle(heard))
     ear.hear(ear.near, pack(bus.LearnerReport(env_steps=0, updates=0)))
     assert ear.told(ear.near) == []
     ear.hear(ear.near, announce)
-    assert ear.told(ear.near) == ["books"]
+    assert ear.told(ear.near) == ["broker_status"]
 
 
 def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:

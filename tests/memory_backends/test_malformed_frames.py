@@ -34,7 +34,7 @@ ORDERS: dict[str, Any] = {
     "stop": False,
 }
 RECORD = pack(bus.Record(spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]]))
-BOOKS = pack(bus.Books(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
+BOOKS = pack(bus.BrokerStatus(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
 GARBAGE = [
     b"",
     b"\xc1",
@@ -121,7 +121,9 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))
         broker.sockets["descriptors"].send(frame)
-    broker.sockets["control"].send_multipart((peer, pack(bus.Books(broker=1, requests=[[99, 1, 2, 0]], known=None))))
+    broker.sockets["control"].send_multipart(
+        (peer, pack(bus.BrokerStatus(broker=1, requests=[[99, 1, 2, 0]], known=None)))
+    )
     broker.sockets["control"].send_multipart((peer, BOOKS))
     while not broker.channel.take_up_requests():
         broker.source.take(WAIT_S)
@@ -134,7 +136,7 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
 SOUND = {
     "assignments": pack(bus.WorkerAssignments(**ORDERS)),
     "record": RECORD,
-    "books": BOOKS,
+    "broker_status": BOOKS,
     "descriptors": pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
 }
 MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
@@ -152,7 +154,7 @@ def test_a_mutated_frame_is_taken_or_refused(
     hear = {
         "assignments": broker.sink._hear,
         "record": broker.sink._hear,
-        "books": broker.channel._hear,
+        "broker_status": broker.channel._hear,
         "descriptors": broker.source._hear_descriptors,
     }[kind]
     try:

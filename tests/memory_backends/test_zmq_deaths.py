@@ -168,7 +168,7 @@ def garbage() -> list[list[bytes]]:
         [sound, sound],
         [b"", b"", b""],
         [msgpack.packb([PROTOCOL, {"kind": "goodbye", "index": 77, "spawn": 0}])],
-        [msgpack.packb([PROTOCOL, {"kind": "books", "broker": 1, "requests": [], "known": None}])],
+        [msgpack.packb([PROTOCOL, {"kind": "broker_status", "broker": 1, "requests": [], "known": None}])],
         [msgpack.packb([PROTOCOL, {"kind": "answer", "part": [9, 9, 9, 40, 0, b"12345678"]}])],
         [msgpack.packb([2, "worker", {}])],
         [b"\x91" * 3000],

@@ -34,7 +34,7 @@ BUS: list[bus.Message] = [
     bus.Allow(ALLOWED),
     bus.LearnerReport(5, 6),
     bus.Announce(NOTICE, [3, 4]),
-    bus.Books(1, [bus.BookRequest(0, 1, 2, 8)], Version(0, 3)),
+    bus.BrokerStatus(1, [bus.HandoverPartRequest(0, 1, 2, 8)], Version(0, 3)),
     bus.Answer(bus.AnswerPart(0, 1, 2, 40, 8, b"12345678")),
     bus.CurrentNotice(NOTICE),
     bus.Segment(5, 1, 0, SlotRef(3, 4), bus.SegmentWords(0, 0, 1, 0, 1, 8)),

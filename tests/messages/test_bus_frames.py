@@ -118,8 +118,8 @@ def test_each_wrong_form_has_its_reason(wrong: bytes, expected: str) -> None:
         ("record", "parts", [[0, 1, b""]]),
         ("assignments", "streams", [[0, 1, 2, [[3, None, False]]]]),
         ("assignments", "stop", 1),
-        ("books", "requests", [[0, 1, 2]]),
-        ("books", "known", 3),
+        ("broker_status", "requests", [[0, 1, 2]]),
+        ("broker_status", "known", 3),
     ],
 )
 def test_each_wrong_value_is_refused(kind: str, field: str, value: Any) -> None:

@@ -130,9 +130,9 @@ class OutboundReplies:
     def _status(self) -> bytes:
         state, offset = self._state, self.handover_parts.offset
         handovers = state.assignment.requests
-        requests = [bus.BookRequest(r.vector_env, r.incarnation, r.next_index, offset(r)) for r in handovers]
+        requests = [bus.HandoverPartRequest(r.vector_env, r.incarnation, r.next_index, offset(r)) for r in handovers]
         known = None if state.notice is None else state.notice.version
-        return frames.pack(bus.Books(state.incarnation, requests, known))
+        return frames.pack(bus.BrokerStatus(state.incarnation, requests, known))
 
     def _assignments(self, snapshot: ev.AssignmentSnapshot) -> bytes:
         message = bus.WorkerAssignments(

@@ -119,22 +119,22 @@ class ZmqChannel(ArenaChannel):
 
     def _hear(self, frame: bytes) -> None:
         message = unpack(frame)
-        if not isinstance(message, bus.Books):
+        if not isinstance(message, bus.BrokerStatus):
             raise WireError("kind", bus.kind_of(message))
         if any(row.vector_env >= self.arena.layout.streams for row in message.requests):
-            raise WireError("value", "books.requests: no such vector env")
-        self._hear_books(message)
+            raise WireError("value", "broker_status.requests: no such vector env")
+        self._receive_status(message)
 
-    def _hear_books(self, books: bus.Books) -> None:
+    def _receive_status(self, status: bus.BrokerStatus) -> None:
         """What the broker requests: of an answer that was given, its next part follows at once."""
-        self._offsets = {HandoverRequest(*row[:3]): row[3] for row in books.requests}
+        self._offsets = {HandoverRequest(*row[:3]): row[3] for row in status.requests}
         self._records = {r: record for r, record in self._records.items() if r in self._offsets}
         self._requests = [r for r in self._offsets if r not in self._records]
         self._asked = bool(self._requests)
         left = PART_BYTES
         for request in list(self._records):
             left -= self._send_part(request) if left > 0 else 0
-        self._known = self._notice is None or books.known == self._notice.version
+        self._known = self._notice is None or status.known == self._notice.version
 
     def _send_part(self, request: HandoverRequest) -> int:
         """Bytes sent of the record. It is discarded after its last part: if that is lost, it is requested again."""

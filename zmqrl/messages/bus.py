@@ -79,7 +79,7 @@ class RecordPart(NamedTuple):
     content: bytes
 
 
-class BookRequest(NamedTuple):
+class HandoverPartRequest(NamedTuple):
     """A handover that is not answered, and the offset of the part of its record that is missing."""
 
     vector_env: Count
@@ -332,7 +332,7 @@ class LearnerReport(_BusMessage, frozen=True, tag="learner"):
 class Announce(_BusMessage, frozen=True, tag="announce"):
     """A new policy version.
 
-    Learner to broker: at each version, and each `heartbeat_s` until `books` shows it.
+    Learner to broker: at each version, and each `heartbeat_s` until `broker_status` shows it.
 
     One that is not newer than the known version changes nothing. From another host it is refused (`not from
     there`).
@@ -343,7 +343,7 @@ class Announce(_BusMessage, frozen=True, tag="announce"):
     """Of a sync learner that had to roll back to this version: rows of each vector env in this arena before it."""
 
 
-class Books(_BusMessage, frozen=True, tag="books"):
+class BrokerStatus(_BusMessage, frozen=True, tag="broker_status"):
     """What the broker requests from the learner, and the version that it knows.
 
     Broker to learner: to a new learner, after `announce`, while a handover is unanswered.
@@ -352,12 +352,12 @@ class Books(_BusMessage, frozen=True, tag="books"):
     """
 
     broker: Count
-    requests: list[BookRequest]
+    requests: list[HandoverPartRequest]
     known: Version | None
 
 
 class Answer(_BusMessage, frozen=True, tag="answer"):
-    """A part of the answer to a handover; each part that is new is answered with `books`, which requests the next one.
+    """A part of the answer to a handover; each part that is new is answered with `broker_status`, which requests the next one.
 
     Learner to broker: once every segment below the requested index was taken.
 
@@ -412,7 +412,7 @@ Message: TypeAlias = (
     | Allow
     | LearnerReport
     | Announce
-    | Books
+    | BrokerStatus
     | Answer
     | CurrentNotice
     | Segment
