@@ -128,7 +128,7 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(e
     ear.state.handle(ev.HostReported({}, (), "far", (1,)))
     ear.state.handle(ev.HostReported({}, (1,), "far"))
     assert ear.hear(ear.far, agent("far", [1])) is None
-    assert ear.told(ear.far) == ["farewell"]
+    assert ear.told(ear.far) == ["shutdown_notice"]
 
 
 def allow(serial: int, hosts: dict[str, HostKey], tokens: dict[str, str | None] | None = None) -> bytes:
@@ -144,7 +144,7 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
     for message in (agent("far", [1]), pack(bus.Goodbye(1, 0)), pack(bus.Fetch(Version(0, 0)))):
         with pytest.raises(WireError, match="unknown key"):
             ear.hear(ear.far, message)
-    assert ear.told(ear.far) == ["farewell"], "its agent is to end"
+    assert ear.told(ear.far) == ["shutdown_notice"], "its agent is to end"
     assert [(e["event"], e.get("serial")) for e in ear.events.read(0)] == [("host_here", None), ("listening", 2)]
 
 
@@ -189,7 +189,7 @@ def test_a_token_admits_one_key_once_the_launcher_has_listed_it(ear: Ear) -> Non
     one, other = ear.strangers
     with pytest.raises(WireError, match="unknown key"):
         ear.hear(one, agent("new", [7]))
-    assert ear.told(one) == ["farewell"]
+    assert ear.told(one) == ["shutdown_notice"]
     assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
     digest, public = digest_of(TOKEN), STRANGER.public
     assert ear.events.read(0) == [{"event": "enrolled", "token": digest, "public": public}]
@@ -201,14 +201,14 @@ def test_a_token_admits_one_key_once_the_launcher_has_listed_it(ear: Ear) -> Non
     ear.hear(ear.near, allow(3, HOSTS, {digest: None}))
     with pytest.raises(WireError, match="token: the token was used before"):
         ear.hear(other, pack(bus.Enrol(TOKEN)))
-    assert ear.told(other) == ["farewell"]
+    assert ear.told(other) == ["shutdown_notice"]
 
 
 def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> None:
     stranger, _ = ear.strangers
     with pytest.raises(WireError, match="token: the token is not one of this run"):
         ear.hear(stranger, pack(bus.Enrol("another")))
-    assert ear.told(stranger) == ["farewell"]
+    assert ear.told(stranger) == ["shutdown_notice"]
     with pytest.raises(WireError, match="not from there"):
         ear.hear(ear.near, pack(bus.Enrol(TOKEN)))
 

@@ -39,7 +39,7 @@ GARBAGE = [
     b"",
     b"\xc1",
     b"x" * 5000,
-    pack(bus.Farewell("over")),
+    pack(bus.ShutdownNotice("over")),
     b"\x91" * 3000,
     pack(bus.WorkerAssignments(**ORDERS))[:40],
 ]

@@ -29,7 +29,7 @@ BUS: list[bus.Message] = [
     bus.Welcome(1),
     bus.Fetch(Version(0, 4)),
     bus.Weights(NOTICE, 1),
-    bus.Farewell("c"),
+    bus.ShutdownNotice("c"),
     bus.Enrol("token"),
     bus.Allow(ALLOWED),
     bus.LearnerReport(5, 6),

@@ -33,7 +33,7 @@ class DataPlane(ABC):
     """Whether versions are read from the store; else they are requested from the broker."""
 
     @property
-    def farewell(self) -> str | None:
+    def shutdown_cause(self) -> str | None:
         """Why this host's part ends, once the broker has reported that it does."""
         return None
 

@@ -212,7 +212,7 @@ class HostAgent:
                 LOG.warning("weights not fetched, retrying at the next notice: %s", error)
             self._not_fetched = str(error)
             return
-        cause = self._data_plane.farewell
+        cause = self._data_plane.shutdown_cause
         if cause is not None:
             if not self._processes.ending:
                 LOG.warning("the broker ends this host's part of the run: %s", cause)

@@ -91,8 +91,8 @@ class RemoteDataPlane(DataPlane):
         return () if self._link is None else self._link.sockets
 
     @property
-    def farewell(self) -> str | None:
-        return None if self._link is None else self._link.farewell
+    def shutdown_cause(self) -> str | None:
+        return None if self._link is None else self._link.shutdown_cause
 
     @property
     def heard(self) -> int | None:

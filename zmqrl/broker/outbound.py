@@ -66,7 +66,7 @@ class OutboundReplies:
 
     def send_shutdown_notice(self, peer: bytes, cause: str) -> None:
         """To an agent, at once: its workers are to end."""
-        self._to(peer, frames.pack(bus.Farewell(cause)))
+        self._to(peer, frames.pack(bus.ShutdownNotice(cause)))
 
     def end_remote(self) -> None:
         """The run ends for the other hosts."""

@@ -280,7 +280,7 @@ class Weights(_BusMessage, frozen=True, tag="weights"):
     parts: Annotated[int, Meta(ge=0, le=MOST_PARTS)]
 
 
-class Farewell(_BusMessage, frozen=True, tag="farewell"):
+class ShutdownNotice(_BusMessage, frozen=True, tag="shutdown_notice"):
     """The run is over, this host's workers were removed, or its enrolment is refused.
 
     Broker to the host agent of another host: once, or in answer to `agent` or `enrol`.
@@ -295,7 +295,7 @@ class Enrol(_BusMessage, frozen=True, tag="enrol"):
     """The key of this connection is that of the host to which the one-time token was given.
 
     Agent of a host that joins by a connection file to broker: repeatedly, until it is answered with `welcome`, once
-    the key is on the allow-list, or with `farewell`.
+    the key is on the allow-list, or with `shutdown_notice`.
 
     A token that is unknown, or was used by another key, is refused (`token`); before the key is on the list, any
     other message of this connection is refused too (`unknown key`).
@@ -407,7 +407,7 @@ Message: TypeAlias = (
     | Welcome
     | Fetch
     | Weights
-    | Farewell
+    | ShutdownNotice
     | Enrol
     | Allow
     | LearnerReport

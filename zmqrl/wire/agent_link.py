@@ -36,7 +36,7 @@ class AgentLink:
         """What came alongside notices; the reader takes it away."""
         self.refused: Counter[str] = Counter()
         """Messages that are none of a broker's, by reason."""
-        self.farewell: str | None = None
+        self.shutdown_cause: str | None = None
         """Why this host's part of the run is over, once it is."""
         self._welcomed_by: int | None = None
         self.broker: int | None = None
@@ -67,8 +67,8 @@ class AgentLink:
                     found.append(message.notice)
                 case bus.Weights() if len(parts) == 1 + message.parts:
                     self.fetched.append(Fetched(message.notice, b"".join(parts[1:])))
-                case bus.Farewell():
-                    self.farewell = message.cause
+                case bus.ShutdownNotice():
+                    self.shutdown_cause = message.cause
                 case _:
                     self.refused["frames" if isinstance(message, bus.Weights) else "kind"] += 1
         return found

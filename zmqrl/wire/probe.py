@@ -66,7 +66,7 @@ def _check_admitted(frame: bytes) -> None:
         message = frames.unpack(frame)
     except WireError:
         return  # it has our key, and the agent's link counts what it does not understand
-    if isinstance(message, bus.Farewell):
+    if isinstance(message, bus.ShutdownNotice):
         raise ConfigError(f"the run does not admit this host: {message.cause}")
 
 
