@@ -41,8 +41,8 @@ def heartbeat(index: int, role: str = "worker") -> bytes:
     return pack(bus.Heartbeat(role=role, index=index, spawn=99, progress=1))
 
 
-def want(index: int) -> bytes:
-    return pack(bus.Want(index=index, spawn=3, records=[bus.RecordAt(0, 0, 0)]))
+def record_request(index: int) -> bytes:
+    return pack(bus.RecordRequest(index=index, spawn=3, records=[bus.RecordAt(0, 0, 0)]))
 
 
 def segment(ear: Ear, index: int) -> tuple[bytes, ...]:
@@ -57,8 +57,8 @@ def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), heartbeat(LOCAL), want(LOCAL)],
-    ids=["worker", "goodbye", "heartbeat", "want"])  # fmt: skip
+@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), heartbeat(LOCAL), record_request(LOCAL)],
+    ids=["worker", "goodbye", "heartbeat", "record_request"])  # fmt: skip
 def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
     assert refused(ear, ear.far, forged) == "host"
     assert ear.hear(ear.near, goodbye(LOCAL)) == ev.Goodbye(LOCAL, 3), "the worker itself does"

@@ -22,7 +22,7 @@ BUS: list[bus.Message] = [
         0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.AssignedStream(0, 1, 2, None), bus.AssignedStream(1, 1, 2, 4)], True
     ),
     bus.Heartbeat("worker", 1, 0, 9),
-    bus.Want(1, 0, [bus.RecordAt(0, 1, 8)]),
+    bus.RecordRequest(1, 0, [bus.RecordAt(0, 1, 8)]),
     bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),
     bus.Goodbye(1, 0),
     bus.HostReport("local", {0: 1}, [], [2], [0, 1]),

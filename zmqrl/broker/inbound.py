@@ -117,7 +117,7 @@ class InboundDispatcher:
             case bus.Goodbye():
                 self._liveness.forget(message.index)
                 return ev.Goodbye(message.index, message.spawn)
-            case bus.Want():
+            case bus.RecordRequest():
                 self._outbound.request_records(message.index, message.spawn, message.records)
             case bus.Fetch():
                 self._fetch(peer, message.version)

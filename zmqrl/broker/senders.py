@@ -32,7 +32,9 @@ class Senders:
         match message:
             case bus.WorkerReport(remote=False):
                 raise WireError("not remote", f"worker {message.index} of {_name(user)} cannot see the arena")
-            case bus.WorkerReport() | bus.Want() | bus.Goodbye() | bus.Segment() | bus.Heartbeat(role="worker"):
+            case (
+                bus.WorkerReport() | bus.RecordRequest() | bus.Goodbye() | bus.Segment() | bus.Heartbeat(role="worker")
+            ):
                 return self._holds(user, message.index)
             case bus.HostReport():
                 self._check_agent(user, message)

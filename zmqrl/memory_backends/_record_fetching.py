@@ -44,8 +44,8 @@ class RecordFetching:
         if not self._awaited or now < self._due_at:
             return []
         self._due_at, self._again_s = now + self._again_s, min(AGAIN_MAX_S, 2 * self._again_s)
-        wanted = list(self._awaited.items())[:MOST_REQUESTED]
-        return [RecordAt(*key, record.offset) for key, (_, record) in wanted]
+        requested = list(self._awaited.items())[:MOST_REQUESTED]
+        return [RecordAt(*key, record.offset) for key, (_, record) in requested]
 
     def take(self, parts: Sequence[RecordPart]) -> list[StreamAssignment]:
         """Take parts in; orders whose records are whole now, with their states."""

@@ -263,9 +263,9 @@ class ZmqSink(LeasedSink):
         return ready
 
     def _ask_for_records(self, now: float) -> None:
-        wanted = self._records.due(now)
-        if wanted:
-            send(self._control, pack(bus.Want(self._index, self._spawn, wanted)))
+        requested = self._records.due(now)
+        if requested:
+            send(self._control, pack(bus.RecordRequest(self._index, self._spawn, requested)))
 
     def _hear_record(self, parts: Sequence[bus.RecordPart]) -> None:
         self._moves += 1

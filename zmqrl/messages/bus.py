@@ -186,7 +186,7 @@ class Heartbeat(_BusMessage, frozen=True, tag="heartbeat"):
     """Changes when the process makes progress."""
 
 
-class Want(_BusMessage, frozen=True, tag="want"):
+class RecordRequest(_BusMessage, frozen=True, tag="record_request"):
     """A worker lacks parts of the env-slot records of its assignments.
 
     Worker to broker: at once, and again at growing intervals until the next part is there.
@@ -202,7 +202,7 @@ class Want(_BusMessage, frozen=True, tag="want"):
 class Record(_BusMessage, frozen=True, tag="record"):
     """Parts of env-slot records, 512 KiB together.
 
-    Broker to worker: in answer to `want`.
+    Broker to worker: in answer to `record_request`.
 
     A part that is not the next one is ignored; a whole record that cannot be read is refused (`record`) and
     requested again.
@@ -400,7 +400,7 @@ Message: TypeAlias = (
     WorkerReport
     | WorkerAssignments
     | Heartbeat
-    | Want
+    | RecordRequest
     | Record
     | Goodbye
     | HostReport
