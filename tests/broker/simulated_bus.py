@@ -242,7 +242,7 @@ class Bus:
     def ends(self, worker: Worker) -> None:
         """By itself: it writes no more."""
         worker.sink.say(resend=False)
-        worker.sink.control.append(ev.Goodbye(worker.index, worker.spawn))
+        worker.sink.control.append(ev.WorkerExited(worker.index, worker.spawn))
         worker.alive = False
 
     def delivers(self, worker: Worker, deadly: float) -> None:

@@ -141,7 +141,7 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
     assert ear.hear(ear.near, allow(2, {})) is None
     assert ear.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     assert ear.inbound.pop_removed() == []
-    for message in (agent("far", [1]), pack(bus.Goodbye(1, 0)), pack(bus.Fetch(Version(0, 0)))):
+    for message in (agent("far", [1]), pack(bus.WorkerExit(1, 0)), pack(bus.Fetch(Version(0, 0)))):
         with pytest.raises(WireError, match="unknown key"):
             ear.hear(ear.far, message)
     assert ear.told(ear.far) == ["shutdown_notice"], "its agent is to end"
@@ -214,7 +214,7 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> N
 
 
 @pytest.mark.parametrize(("frames", "reason"), [
-    ((pack(bus.Goodbye(index=0, spawn=0)), b"more"), "frames"),
+    ((pack(bus.WorkerExit(index=0, spawn=0)), b"more"), "frames"),
     ((pack(bus.Welcome(broker=1)),), "kind"),
     ((pack(bus.Heartbeat(role="agent", index=0, spawn=0, progress=0)),), "value"),
     ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),

@@ -153,14 +153,14 @@ def test_remote_segments_are_counted_in_the_order_of_their_acceptance() -> None:
     bus.delivers(1, ref=second)
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.balanced) == (2 * ROWS, 2 * ROWS, True)
-    bus.state.handle(ev.Goodbye(0, 0))
+    bus.state.handle(ev.WorkerExited(0, 0))
     assert bus.arena.ledger() == ledger
 
 
 def test_a_remote_segment_behind_a_gap_is_dropped_with_its_worker() -> None:
     bus = OneWorker("async", remote=True)
     bus.delivers(1, rows=5)
-    bus.state.handle(ev.Goodbye(0, 0))
+    bus.state.handle(ev.WorkerExited(0, 0))
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.dropped["unsealed"], ledger.balanced) == (5, 5, True)
 
@@ -208,7 +208,7 @@ def test_a_late_segment_changes_no_word_of_the_local_worker_that_has_the_vector_
     bus.state._ledger.refuse_late(SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), ROWS))
     assert (bus.arena.streams.read_producer(0), bus.arena.streams.read_open(0)) == before
     bus.state.handle(ev.Sealed(0, 1, (ref,)))
-    bus.state.handle(ev.Goodbye(0, 1))
+    bus.state.handle(ev.WorkerExited(0, 1))
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.balanced) == (2 * ROWS + 2, ROWS, True)
     assert (ledger.dropped["superseded"], ledger.dropped["unsealed"]) == (ROWS, 2)

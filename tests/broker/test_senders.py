@@ -33,8 +33,8 @@ def worker(index: int, remote: bool = True, spawn: int = 2) -> bytes:
         leases=[], streams=[], stopped=[], open=[]))  # fmt: skip
 
 
-def goodbye(index: int) -> bytes:
-    return pack(bus.Goodbye(index=index, spawn=3))
+def worker_exit(index: int) -> bytes:
+    return pack(bus.WorkerExit(index=index, spawn=3))
 
 
 def heartbeat(index: int, role: str = "worker") -> bytes:
@@ -57,11 +57,11 @@ def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("forged", [worker(LOCAL), goodbye(LOCAL), heartbeat(LOCAL), record_request(LOCAL)],
-    ids=["worker", "goodbye", "heartbeat", "record_request"])  # fmt: skip
+@pytest.mark.parametrize("forged", [worker(LOCAL), worker_exit(LOCAL), heartbeat(LOCAL), record_request(LOCAL)],
+    ids=["worker", "worker_exit", "heartbeat", "record_request"])  # fmt: skip
 def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
     assert refused(ear, ear.far, forged) == "host"
-    assert ear.hear(ear.near, goodbye(LOCAL)) == ev.Goodbye(LOCAL, 3), "the worker itself does"
+    assert ear.hear(ear.near, worker_exit(LOCAL)) == ev.WorkerExited(LOCAL, 3), "the worker itself does"
 
 
 def test_a_live_local_worker_keeps_its_place_under_forged_farewells(ear: Ear) -> None:
@@ -69,7 +69,7 @@ def test_a_live_local_worker_keeps_its_place_under_forged_farewells(ear: Ear) ->
     ear.state.handle_all([alive, ev.WorkerReported(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
     before = ear.state.snapshot(LOCAL)
     assert before is not None and before.leases
-    assert refused(ear, ear.far, goodbye(LOCAL)) == "host"
+    assert refused(ear, ear.far, worker_exit(LOCAL)) == "host"
     assert ear.state.snapshot(LOCAL) == before
 
 

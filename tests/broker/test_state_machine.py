@@ -208,7 +208,7 @@ class BusMachine(RuleBasedStateMachine):
         worker = self.workers[i]
         if worker.alive:
             self.dies(i)
-            self.tell(ev.Goodbye(i, worker.spawn), fuse)
+            self.tell(ev.WorkerExited(i, worker.spawn), fuse)
 
     # the agent
     @rule(fuse=FUSES)

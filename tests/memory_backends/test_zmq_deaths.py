@@ -167,7 +167,7 @@ def garbage() -> list[list[bytes]]:
         [pack_descriptors(1 << 60, -1, [])],
         [sound, sound],
         [b"", b"", b""],
-        [msgpack.packb([PROTOCOL, {"kind": "goodbye", "index": 77, "spawn": 0}])],
+        [msgpack.packb([PROTOCOL, {"kind": "worker_exit", "index": 77, "spawn": 0}])],
         [msgpack.packb([PROTOCOL, {"kind": "broker_status", "broker": 1, "requests": [], "known": None}])],
         [msgpack.packb([PROTOCOL, {"kind": "answer", "part": [9, 9, 9, 40, 0, b"12345678"]}])],
         [msgpack.packb([2, "worker", {}])],

@@ -24,7 +24,7 @@ BUS: list[bus.Message] = [
     bus.Heartbeat("worker", 1, 0, 9),
     bus.RecordRequest(1, 0, [bus.RecordAt(0, 1, 8)]),
     bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),
-    bus.Goodbye(1, 0),
+    bus.WorkerExit(1, 0),
     bus.HostReport("local", {0: 1}, [], [2], [0, 1]),
     bus.Welcome(1),
     bus.Fetch(Version(0, 4)),

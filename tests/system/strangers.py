@@ -21,7 +21,7 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[byt
     if keys is not None:
         dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
     dealer.connect(address)
-    dealer.send(pack(bus.Goodbye(0, 0)))
+    dealer.send(pack(bus.WorkerExit(0, 0)))
     dealer.send(pack(bus.HostReport("h1", {}, [], [0, 1, 2, 3], [])))
     return dealer
 

@@ -90,7 +90,7 @@ class WorkerReported:
 
 
 @dataclass(frozen=True)
-class Goodbye:
+class WorkerExited:
     """A worker ends on its own and writes no more."""
 
     index: int
@@ -175,7 +175,7 @@ class ClaimsExpired:
 
 Event = (
     WorkerReported
-    | Goodbye
+    | WorkerExited
     | Sealed
     | Delivered
     | HostReported

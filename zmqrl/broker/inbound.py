@@ -114,9 +114,9 @@ class InboundDispatcher:
                 return ev.LearnerReported(message.updates)
             case bus.HostReport():
                 return self._host_reported(peer, message, user)
-            case bus.Goodbye():
+            case bus.WorkerExit():
                 self._liveness.forget(message.index)
-                return ev.Goodbye(message.index, message.spawn)
+                return ev.WorkerExited(message.index, message.spawn)
             case bus.RecordRequest():
                 self._outbound.request_records(message.index, message.spawn, message.records)
             case bus.Fetch():

@@ -33,7 +33,11 @@ class Senders:
             case bus.WorkerReport(remote=False):
                 raise WireError("not remote", f"worker {message.index} of {_name(user)} cannot see the arena")
             case (
-                bus.WorkerReport() | bus.RecordRequest() | bus.Goodbye() | bus.Segment() | bus.Heartbeat(role="worker")
+                bus.WorkerReport()
+                | bus.RecordRequest()
+                | bus.WorkerExit()
+                | bus.Segment()
+                | bus.Heartbeat(role="worker")
             ):
                 return self._holds(user, message.index)
             case bus.HostReport():

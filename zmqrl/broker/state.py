@@ -109,7 +109,7 @@ class BrokerState:
                 return self.assignment.answer(event.handover)
             case ev.ClaimsExpired():
                 self.assignment.end_claims()
-            case ev.Goodbye():  # it writes no more
+            case ev.WorkerExited():  # it writes no more
                 process = self.workers.spawned(event.index, event.spawn)
                 return () if process is None else self._remove(process)
             case ev.WorkerSilent():  # one with the arena may wake up and write: no lease of it expires

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zmqrl.broker.events import Announced, Goodbye, HandoverAnswered, LearnerReported, Sealed, WorkerReported
+from zmqrl.broker.events import Announced, HandoverAnswered, LearnerReported, Sealed, WorkerExited, WorkerReported
 from zmqrl.broker.state import BrokerState
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import ConfigError
@@ -111,7 +111,7 @@ class InprocSink(LeasedSink):
 
     def leave(self) -> None:
         """The worker has ended: rows of abandoned segments are dropped."""
-        self._state.handle(Goodbye(0, 0))
+        self._state.handle(WorkerExited(0, 0))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -153,7 +153,7 @@ class ZmqSink(LeasedSink):
             if self._remote is not None:
                 self._wait_until_booked()
                 self._sender.close()
-            send(self._control, pack(bus.Goodbye(self._index, self._spawn)))
+            send(self._control, pack(bus.WorkerExit(self._index, self._spawn)))
             self._heartbeat.close()
             self._context.destroy(linger=int(self._heartbeat_s * 1000))
             if self._arena is not None:

@@ -212,7 +212,7 @@ class Record(_BusMessage, frozen=True, tag="record"):
     parts: list[RecordPart]
 
 
-class Goodbye(_BusMessage, frozen=True, tag="goodbye"):
+class WorkerExit(_BusMessage, frozen=True, tag="worker_exit"):
     """A worker ends and writes no more.
 
     Worker to broker: at its end.
@@ -402,7 +402,7 @@ Message: TypeAlias = (
     | Heartbeat
     | RecordRequest
     | Record
-    | Goodbye
+    | WorkerExit
     | HostReport
     | Welcome
     | Fetch
