@@ -175,7 +175,7 @@ def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
 
 def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "quits"})
-    host.until(lambda: host.report.given_up == [1])
+    host.until(lambda: host.report.failed == [1])
     assert [event["index"] for event in host.told("restart")] == [1]
     assert [event["spawn"] for event in host.told("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"

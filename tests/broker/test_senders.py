@@ -95,10 +95,10 @@ def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:
     assert isinstance(ear.hear(ear.far, worker(FAR)), ev.WorkerReported)
 
 
-@pytest.mark.parametrize("field", ["alive", "ready", "given_up", "workers"])
+@pytest.mark.parametrize("field", ["alive", "ready", "failed", "workers"])
 def test_an_agent_names_none_of_another_hosts_workers(ear: Ear, field: str) -> None:
     value: Any = {LOCAL: 7} if field == "alive" else [LOCAL]
-    nobody: dict[str, Any] = {"alive": {}, "ready": [], "given_up": [], "workers": []}
+    nobody: dict[str, Any] = {"alive": {}, "ready": [], "failed": [], "workers": []}
     report = HostReport("far", **{**nobody, field: value})
     assert refused(ear, ear.far, pack(report)) == "host"
 

@@ -28,8 +28,8 @@ def test_every_vector_env_has_an_owner_loads_are_even_and_little_moves(words: li
     known = Workers(LIMIT)
     owned = Owners(True, vector_envs, known)
     before: list[int | None] = [None] * vector_envs
-    for host, workers, given_up in words:
-        known.receive(host, workers, given_up)
+    for host, workers, failed in words:
+        known.receive(host, workers, failed)
         owned.balance()
         owners = [owned.owner(v) for v in range(vector_envs)]
         members = sorted(known.members)

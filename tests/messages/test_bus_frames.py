@@ -98,7 +98,7 @@ def test_each_wrong_form_has_its_reason(wrong: bytes, expected: str) -> None:
         ("agent", "host", 7),
         ("agent", "alive", {"0": 1}),
         ("agent", "alive", [0]),
-        ("agent", "given_up", [None]),
+        ("agent", "failed", [None]),
         ("learner", "updates", 1.5),
         ("announce", "notice", None),
         ("announce", "back", 3),

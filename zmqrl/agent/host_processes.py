@@ -127,10 +127,10 @@ class HostProcesses:
         children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
-        given_up = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
-        held = [index for index in self._workers if index not in given_up]
+        failed = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
+        held = [index for index in self._workers if index not in failed]
         self._data_plane.report(
-            HostReport(self._boot.host, alive, ready, given_up, [] if self.ending and not alive else held)
+            HostReport(self._boot.host, alive, ready, failed, [] if self.ending and not alive else held)
         )
 
     def measure(self) -> None:

@@ -212,7 +212,7 @@ class InboundDispatcher:
         elif self._hosts.leave(report.host):
             self._events.send(agent.HostHere(report.host, []))
         self._outbound.welcome(peer)
-        return ev.HostReported(report.alive, report.given_up, report.host, report.workers)
+        return ev.HostReported(report.alive, report.failed, report.host, report.workers)
 
     def _handover_part(self, peer: bytes, answer: bus.Answer) -> ev.HandoverAnswered | None:
         """A part that was there already is not answered: each answer brings the next one."""

@@ -60,7 +60,7 @@ class Senders:
         host = report.host
         if host != user if user != UNNAMED else host == self._learner_host:
             raise WireError("host", f"{_name(user)} sends for {host}")
-        for index in (*report.alive, *report.ready, *report.given_up, *report.workers):
+        for index in (*report.alive, *report.ready, *report.failed, *report.workers):
             if self._host_of.get(index, host) != host:
                 raise WireError("host", f"{host} names worker {index} of {self._host_of[index]}")
 

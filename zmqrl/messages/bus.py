@@ -239,7 +239,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     """Worker to spawn; who is absent is dead and reaped."""
     ready: list[Count]
     """Workers that reported ready: their silence counts from then on."""
-    given_up: list[Count]
+    failed: list[Count]
     """Workers that do not come back."""
     workers: list[Count]
     """Held, alive or about to be started again: workers that are not listed must leave."""
