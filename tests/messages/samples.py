@@ -19,7 +19,13 @@ ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None})
 BUS: list[bus.Message] = [
     bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)]),
     bus.WorkerAssignments(
-        0, 1, [SlotRef(3, 4)], [bus.Acked(0, 0, 3)], 3, [bus.AssignedStream(0, 1, 2, None), bus.AssignedStream(1, 1, 2, 4)], True
+        spawn=0,
+        broker=1,
+        leases=[SlotRef(3, 4)],
+        acked=[bus.Acked(0, 0, 3)],
+        serial=3,
+        streams=[bus.AssignedStream(0, 1, 2, None), bus.AssignedStream(1, 1, 2, 4)],
+        stop=True,
     ),
     bus.Heartbeat("worker", 1, 0, 9),
     bus.RecordRequest(1, 0, [bus.RecordAt(0, 1, 8)]),

@@ -59,7 +59,7 @@ class AssignedStream(NamedTuple):
     incarnation: Count
     next_index: Count
     record_bytes: Count | None
-    """Of its env-slot record; None: it begins fresh or is stepped already."""
+    """Of its env-slot record; None: it starts from scratch or is stepped already."""
 
 
 class RecordAt(NamedTuple):
@@ -147,7 +147,7 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     streams: list[StreamAt]
     """Vector envs that it steps, or of which segments are not accepted."""
     stopped: list[Count]
-    """Vector envs of `streams` that it steps no more, so that a new broker does not give them back to it."""
+    """Vector envs of `streams` that it no longer steps, so that a new broker does not give them back to it."""
     open: list[OpenRows]
     """One for each segment that is stepped and not accepted; of a worker without an arena only."""
 
@@ -240,7 +240,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     ready: list[Count]
     """Workers that reported ready: their silence counts from then on."""
     failed: list[Count]
-    """Workers that do not come back."""
+    """Workers that have failed and are not started again."""
     workers: list[Count]
     """Held, alive or about to be started again: workers that are not listed must leave."""
 
@@ -357,7 +357,7 @@ class BrokerStatus(_BusMessage, frozen=True, tag="broker_status"):
 
 
 class Answer(_BusMessage, frozen=True, tag="answer"):
-    """A part of the answer to a handover; each part that is new is answered with `broker_status`, which requests the next one.
+    """A part of the answer to a handover. A new part is answered with `broker_status`, which requests the next one.
 
     Learner to broker: once every segment below the requested index was taken.
 
