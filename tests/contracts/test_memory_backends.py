@@ -165,7 +165,7 @@ def test_an_announcement_and_a_report_do_not_block(ends: Ends) -> None:
         ends.channel.announce(Notice(Version(0, n), "key", 1, "sha", n))
         ends.channel.report(n, n)
     assert time.monotonic() - begun < 1.0
-    assert ends.channel.take_up_requests() == []
+    assert ends.channel.handover_requests() == []
 
 
 def test_releasing_twice_gives_a_slot_back_once(ends: Ends) -> None:

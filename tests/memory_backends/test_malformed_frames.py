@@ -125,9 +125,9 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
         (peer, pack(bus.BrokerStatus(broker=1, requests=[[99, 1, 2, 0]], known=None)))
     )
     broker.sockets["control"].send_multipart((peer, BOOKS))
-    while not broker.channel.take_up_requests():
+    while not broker.channel.handover_requests():
         broker.source.take(WAIT_S)
-    assert [request.vector_env for request in broker.channel.take_up_requests()] == [0]
+    assert [request.vector_env for request in broker.channel.handover_requests()] == [0]
     broker.source.take(0.2)
     counts = broker.refused()
     assert (counts["not msgpack"], counts["kind"], counts["value"], counts["descriptors"]) == (5, 1, 1, 6)
@@ -166,4 +166,4 @@ def test_a_mutated_frame_is_taken_or_refused(
     if segment is not None:
         broker.sink.abandon(segment)
     broker.source.take(0.0)
-    broker.channel.take_up_requests()
+    broker.channel.handover_requests()

@@ -76,9 +76,11 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert ledger.balanced
 
     successor = bus.sink(spawn=1)
-    (request,) = until(lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.take_up_requests())[1], "asked")
+    (request,) = until(
+        lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.handover_requests())[1], "asked"
+    )
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
-    assert channel.take_up_requests() == [request], "asked again until answered"
+    assert channel.handover_requests() == [request], "asked again until answered"
     channel.answer(Handover(0, 1, 1, ()))
     (order,) = until(lambda: successor.poll(TURN_S).streams, "assignments")
     assert (order.incarnation, order.next_index, order.states) == (1, 1, ())

@@ -112,7 +112,7 @@ def _advance_episodes(session: Session, segment: TakenSegment) -> None:
 
 def _answer_handover_requests(session: Session) -> None:
     """Send successors of dead workers their start state, once the record has reached what the broker has accepted."""
-    for request in session.channel.take_up_requests():
+    for request in session.channel.handover_requests():
         index, states = session.progress.episodes.record(request.vector_env)
         if index >= request.next_index:
             session.channel.answer(Handover(request.vector_env, request.incarnation, index, states))

@@ -191,7 +191,7 @@ class SegmentWriter(ABC):
         """The segment is whole."""
 
     @abstractmethod
-    def take_up(self, vector_env: int) -> None:
+    def start_stream(self, vector_env: int) -> None:
         """This worker steps `vector_env` from now on."""
 
     @abstractmethod
@@ -232,7 +232,7 @@ class ArenaWriter(SegmentWriter):
         self._arena.streams.write_producer(vector_env, after)
         self._arena.streams.write_open(vector_env, index + 1, 0)
 
-    def take_up(self, vector_env: int) -> None:
+    def start_stream(self, vector_env: int) -> None:
         self._producers.pop(vector_env, None)
 
     def forget(self, ref: SlotRef) -> None:
@@ -348,11 +348,11 @@ class LeasedSink(SegmentSink):
         self._serial = serial
         for order in self._streams:
             if known.get(order.vector_env) != order.incarnation:
-                self._take_up(order)
+                self._start_stream(order)
 
-    def _take_up(self, order: StreamAssignment) -> None:
+    def _start_stream(self, order: StreamAssignment) -> None:
         self._next[order.vector_env] = order.next_index
-        self._writer.take_up(order.vector_env)
+        self._writer.start_stream(order.vector_env)
 
     def _is_booked(self, id: SegmentId) -> bool:
         return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))

@@ -66,7 +66,7 @@ class ZmqChannel(ArenaChannel):
             self._progress = (env_steps, updates)
             self._report()
 
-    def take_up_requests(self) -> list[HandoverRequest]:
+    def handover_requests(self) -> list[HandoverRequest]:
         return list(self._requests)
 
     def answer(self, handover: Handover) -> None:

@@ -96,7 +96,7 @@ class RemoteWriter(SegmentWriter):
         self._metas[ref] = meta
         self._open[meta.id.vector_env] = (meta.id.index + 1, 0)
 
-    def take_up(self, vector_env: int) -> None:
+    def start_stream(self, vector_env: int) -> None:
         self._open.pop(vector_env, None)
 
     def move(self, ref: SlotRef, to: SlotRef) -> None:

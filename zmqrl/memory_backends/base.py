@@ -134,7 +134,7 @@ class LearnerChannel(ABC):
         """Report the learner's progress to the rate limiter; absolute, so a lost report is harmless."""
 
     @abstractmethod
-    def take_up_requests(self) -> list[HandoverRequest]:
+    def handover_requests(self) -> list[HandoverRequest]:
         """Handover requests seen by `take` and not answered yet (repeated until answered)."""
 
     @abstractmethod

@@ -78,7 +78,7 @@ class InprocChannel(ArenaChannel):
     def report(self, env_steps: int, updates: int) -> None:
         self._state.handle(LearnerReported(updates))
 
-    def take_up_requests(self) -> list[HandoverRequest]:
+    def handover_requests(self) -> list[HandoverRequest]:
         return self._state.assignment.requests
 
     def answer(self, handover: Handover) -> None:

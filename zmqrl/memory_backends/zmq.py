@@ -271,7 +271,7 @@ class ZmqSink(LeasedSink):
         self._moves += 1
         for order in self._records.take(parts):
             self._streams = (*self._streams, order)
-            self._take_up(order)
+            self._start_stream(order)
             self._said_at = 0.0  # so that the broker forgets the record
 
 

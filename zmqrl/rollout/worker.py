@@ -137,9 +137,9 @@ class RolloutWorker:
             if known is None or known.incarnation != order.incarnation:
                 if known is not None:
                     known.collector.close()
-                self._streams[order.vector_env] = self._take_up(order)
+                self._streams[order.vector_env] = self._start_stream(order)
 
-    def _take_up(self, order: StreamAssignment) -> _Stream:
+    def _start_stream(self, order: StreamAssignment) -> _Stream:
         config = self._plan.config
         mode, seed = config.run.mode, config.run.seed
         env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)
