@@ -50,7 +50,7 @@ class Worker:
         if orders.stop:
             self.bus.ends(self)
             return
-        self._follow(orders)
+        self._apply_assignments(orders)
         due = [v for v, (_, index) in self.next.items() if not self.bus.sync or index == self.bus.published]
         vector_env = dice.choice(due) if due else -1
         segment = self.sink.open(vector_env) if due else None
@@ -59,7 +59,7 @@ class Worker:
                 column[...] = self.bus.code(SegmentId(vector_env, *self.next[vector_env]), column.dtype)
             self.now = vector_env, segment, 0
 
-    def _follow(self, orders: Assignments) -> None:
+    def _apply_assignments(self, orders: Assignments) -> None:
         listed = {order.vector_env: order for order in orders.streams}
         self.next = {v: at for v, at in self.next.items() if v in listed and at[0] == listed[v].incarnation}
         for vector_env, order in listed.items():

@@ -76,7 +76,7 @@ class Sink(LeasedSink):
                 continue
             if broker != self._broker:
                 self._broker, self._serial = broker, -1
-            self._stand(snapshot)
+            self._apply(snapshot)
             self._stop = snapshot.stop
 
     def poll(self, timeout_s: float = 0.0) -> Assignments:

@@ -25,7 +25,7 @@ class HandSink(LeasedSink):
         self.pushed.append(list(refs))
 
     def hear(self, leases: Sequence[SlotRef], booked: int) -> None:
-        self._stand(AssignmentSnapshot(0, leases, {0: (0, booked)}, (ORDER,), 1))
+        self._apply(AssignmentSnapshot(0, leases, {0: (0, booked)}, (ORDER,), 1))
 
     def poll(self, timeout_s: float) -> Assignments:
         self._flush()

@@ -302,10 +302,10 @@ class LeasedSink(SegmentSink):
             # what was moved to another lease, or booked, since it was sealed is there no more
             self._push([ref for ref in refs if ref in self._sealed])
 
-    def _stand(self, snapshot: AssignmentSnapshot) -> None:
+    def _apply(self, snapshot: AssignmentSnapshot) -> None:
         """Apply the newest message of the broker; only the newest counts."""
         if snapshot.assignments is not None and snapshot.serial != self._serial:
-            self._follow(snapshot.assignments, snapshot.serial)
+            self._apply_assignments(snapshot.assignments, snapshot.serial)
         self._acked = snapshot.acked
         leases = set(snapshot.leases)
         homeless = []
@@ -339,7 +339,7 @@ class LeasedSink(SegmentSink):
         """Vector envs that are named and not stepped any more."""
         return sorted(self._named().keys() - {order.vector_env for order in self._streams})
 
-    def _follow(self, orders: Sequence[StreamAssignment], serial: int) -> None:
+    def _apply_assignments(self, orders: Sequence[StreamAssignment], serial: int) -> None:
         known = {order.vector_env: order.incarnation for order in self._streams}
         followed = {order.vector_env: order.incarnation for order in orders}
         self._gone |= {v: incarnation for v, incarnation in known.items() if followed.get(v) != incarnation}

@@ -100,14 +100,14 @@ class InprocSink(LeasedSink):
         self._state.handle(WorkerReported(0, 0, (), {}, serial=self._serial))
         snapshot = self._state.snapshot(0)
         if snapshot is not None:
-            self._stand(snapshot)
+            self._apply(snapshot)
         return self._orders()
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         self._state.handle(Sealed(0, 0, refs))  # the source scans the words: no need to forward
         snapshot = self._state.snapshot(0)
         if snapshot is not None:
-            self._stand(snapshot)
+            self._apply(snapshot)
 
     def leave(self) -> None:
         """The worker has ended: rows of abandoned segments are dropped."""

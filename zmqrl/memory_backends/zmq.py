@@ -239,7 +239,7 @@ class ZmqSink(LeasedSink):
         known_serial = self._serial
         acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
         orders = None if message.streams is None or message.serial == known_serial else self._ready(message.streams)
-        self._stand(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
+        self._apply(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
         self._stop = message.stop
         if self._serial != known_serial:
             self._said_at = 0.0  # so that the orders are not repeated in each reply

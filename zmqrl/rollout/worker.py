@@ -106,7 +106,7 @@ class RolloutWorker:
 
     def _turn(self, orders: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
-        self._follow(orders)
+        self._apply_assignments(orders)
         self._take_weights()
         worked = [self._advance(stream) for stream in list(self._streams.values())]
         self._reports.send_when_due()
@@ -127,7 +127,7 @@ class RolloutWorker:
         self._reports.waited_s += time.monotonic() - begun
         return orders
 
-    def _follow(self, orders: Assignments) -> None:
+    def _apply_assignments(self, orders: Assignments) -> None:
         """Make the vector envs those of `orders`: absolute, so what is not listed is abandoned."""
         listed = {order.vector_env for order in orders.streams}
         for vector_env in [v for v in self._streams if v not in listed]:
