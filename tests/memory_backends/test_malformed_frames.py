@@ -152,10 +152,10 @@ def test_a_mutated_frame_is_taken_or_refused(
         frame[at % len(frame)] = byte
     changed = bytes(frame[: cut % len(frame) + 1] if cut % 3 == 0 else frame)
     hear = {
-        "assignments": broker.sink._hear,
-        "record": broker.sink._hear,
-        "broker_status": broker.channel._hear,
-        "descriptors": broker.source._hear_descriptors,
+        "assignments": broker.sink._receive,
+        "record": broker.sink._receive,
+        "broker_status": broker.channel._receive,
+        "descriptors": broker.source._receive_descriptors,
     }[kind]
     try:
         hear(changed)

@@ -81,7 +81,7 @@ class Commands:
 
 
 LOG = logging.getLogger(__name__)
-LAST_WORDS_S = 1.0
+DRAIN_S = 1.0
 
 
 @dataclass
@@ -125,7 +125,7 @@ class HostAgent:
         while not self._processes.is_over(time.monotonic()):
             self._turn()
         self._processes.finish()
-        self._output.drain(LAST_WORDS_S)
+        self._output.drain(DRAIN_S)
         self._release_sigterm()
         return 1 if self._processes.failed else 0
 

@@ -113,11 +113,11 @@ class ZmqChannel(ArenaChannel):
         """Read what came. What is not understood is counted and discarded: whatever matters is sent again."""
         for frame in drain(self.socket):
             try:
-                self._hear(frame)
+                self._receive(frame)
             except WireError as error:
                 self.refusals.add(error.reason)
 
-    def _hear(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         message = unpack(frame)
         if not isinstance(message, bus.BrokerStatus):
             raise WireError("kind", bus.kind_of(message))

@@ -39,7 +39,7 @@ from zmqrl.wire.heartbeat import HeartbeatThread
 from zmqrl.wire.sockets import connect, drain, send
 
 RESEND_HEARTBEATS = 2
-LAST_WORDS_HEARTBEATS = 4
+CLOSE_HEARTBEATS = 4
 
 
 class ZmqSource(ArenaSource):
@@ -87,12 +87,12 @@ class ZmqSource(ArenaSource):
         for frame in drain(self._descriptors):
             self._came = True
             try:
-                self._hear_descriptors(frame)
+                self._receive_descriptors(frame)
             except WireError as error:  # counted and discarded: whatever matters is sent again
                 self._channel.refusals.add(error.reason)
         self._channel.drain()
 
-    def _hear_descriptors(self, frame: bytes) -> None:
+    def _receive_descriptors(self, frame: bytes) -> None:
         self._offer(unpack_descriptors(frame)[2])
 
 
@@ -120,7 +120,7 @@ class ZmqSink(LeasedSink):
             os.set_blocking(self._wake, False)
             self._poller.register(self._wake, zmq.POLLIN)
         self._broker = 0
-        self._said_at = 0.0
+        self._reported_at = 0.0
         self._resend_at = 0.0
         self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
@@ -139,10 +139,10 @@ class ZmqSink(LeasedSink):
         now = time.monotonic()
         deadline = now + timeout_s
         while True:
-            if now >= self._said_at + self._heartbeat_s or self._is_new_broker():
-                self._say(now)
+            if now >= self._reported_at + self._heartbeat_s or self._is_new_broker():
+                self._report(now)
             self._ask_for_records(now)
-            changed = self._take_in(max(0.0, min(deadline, self._said_at + self._heartbeat_s) - now))
+            changed = self._take_in(max(0.0, min(deadline, self._reported_at + self._heartbeat_s) - now))
             now = time.monotonic()
             if changed or now >= deadline:
                 return self._orders()
@@ -161,10 +161,10 @@ class ZmqSink(LeasedSink):
 
     def _wait_until_booked(self) -> None:
         """What is sealed here ends with this process; and the broker should know what was stepped beyond it."""
-        until = time.monotonic() + LAST_WORDS_HEARTBEATS * self._heartbeat_s
+        until = time.monotonic() + CLOSE_HEARTBEATS * self._heartbeat_s
         while self._sealed and (left_s := until - time.monotonic()) > 0:
             self.poll(left_s)
-        self._say(time.monotonic())
+        self._report(time.monotonic())
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         if self._remote is None:
@@ -178,9 +178,9 @@ class ZmqSink(LeasedSink):
     def _is_new_broker(self) -> bool:
         return self._arena is not None and self._arena.broker_incarnation != self._broker
 
-    def _say(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         """The worker's complete state, and what is unacknowledged. Leases of an older broker no longer count."""
-        self._said_at = now
+        self._reported_at = now
         self._refusals.report()
         if self._arena is not None and self._is_new_broker():
             self._broker, self._serial = self._arena.broker_incarnation, -1
@@ -211,23 +211,23 @@ class ZmqSink(LeasedSink):
                 pass
         for frame in drain(self._control):
             try:
-                self._hear(frame)
+                self._receive(frame)
             except WireError as error:  # counted and forgotten: whatever matters is sent again
                 self._refusals.add(error.reason)
         return True
 
-    def _hear(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         message = unpack(frame)
         if not isinstance(message, bus.WorkerAssignments | bus.Record):
             raise WireError("kind", bus.kind_of(message))
         if message.spawn != self._spawn:
             return
         if isinstance(message, bus.WorkerAssignments):
-            self._hear_orders(message)
+            self._receive_assignments(message)
         else:
-            self._hear_record(message.parts)
+            self._receive_record(message.parts)
 
-    def _hear_orders(self, message: bus.WorkerAssignments) -> None:
+    def _receive_assignments(self, message: bus.WorkerAssignments) -> None:
         if any(ref.slot >= self._slots for ref in message.leases):
             raise WireError("value", "assignments.leases: no such slot")
         if any(row.vector_env >= self._vector_envs for row in (*message.acked, *(message.streams or ()))):
@@ -242,7 +242,7 @@ class ZmqSink(LeasedSink):
         self._apply(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
         self._stop = message.stop
         if self._serial != known_serial:
-            self._said_at = 0.0  # so that the orders are not repeated in each reply
+            self._reported_at = 0.0  # so that the orders are not repeated in each reply
 
     def _ready(self, rows: Sequence[bus.AssignedStream]) -> list[StreamAssignment]:
         """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
@@ -267,12 +267,12 @@ class ZmqSink(LeasedSink):
         if requested:
             send(self._control, pack(bus.RecordRequest(self._index, self._spawn, requested)))
 
-    def _hear_record(self, parts: Sequence[bus.RecordPart]) -> None:
+    def _receive_record(self, parts: Sequence[bus.RecordPart]) -> None:
         self._moves += 1
         for order in self._records.take(parts):
             self._streams = (*self._streams, order)
             self._start_stream(order)
-            self._said_at = 0.0  # so that the broker forgets the record
+            self._reported_at = 0.0  # so that the broker forgets the record
 
 
 class ZmqBackend(MemoryBackend):
