@@ -94,7 +94,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
             broker.turn()
         asking.join(WAIT_S)
         plane.report(HostReport("b", {1: 0}, [], [], [1]))
-        while time.monotonic() < until and plane.heard == 0:
+        while time.monotonic() < until and plane.received == 0:
             broker.turn()
             assert plane.take_notice() is None
         return plane
@@ -164,9 +164,9 @@ def test_another_store_is_not_read_and_the_broker_is_asked_once(
     notice = broker.save(3)
     broker.tell(notice)
     taken(plane, broker, lambda: broker.fetches)
-    heard = plane.heard or 0
+    received = plane.received or 0
     broker.tell(notice)
-    taken(plane, broker, lambda: (plane.heard or 0) > heard)
+    taken(plane, broker, lambda: (plane.received or 0) > received)
     broker.turn()
     assert (broker.fetches, plane.current) == ([[0, 3]], None)
     broker.send_weights(notice, broker.content(notice))
@@ -180,8 +180,8 @@ def test_damaged_weights_are_refused_and_sound_ones_still_taken(broker: Broker, 
     broker.send_weights(sound, broker.content(sound))
     broker.send_weights(damaged, broker.content(damaged)[:-1] + b"\xff")
     broker.send_weights(damaged, broker.content(damaged)[1:])
-    heard = plane.heard or 0
-    taken(plane, broker, lambda: (plane.heard or 0) >= heard + 3)
+    received = plane.received or 0
+    taken(plane, broker, lambda: (plane.received or 0) >= received + 3)
     assert plane.current == sound
     assert held(plane) == (sound, broker.content(sound))
     broker.send_weights(damaged, broker.content(damaged))
@@ -196,8 +196,8 @@ def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, join
     broker.tell(notice)
     taken(plane, broker, lambda: broker.fetches)
     broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=2))])
-    heard = plane.heard or 0
-    taken(plane, broker, lambda: (plane.heard or 0) > heard)
+    received = plane.received or 0
+    taken(plane, broker, lambda: (plane.received or 0) > received)
     broker.turn()
     assert broker.fetches == [[0, 3]]
     broker.tell(notice)

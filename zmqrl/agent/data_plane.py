@@ -38,7 +38,7 @@ class DataPlane(ABC):
         return None
 
     @property
-    def heard(self) -> int | None:
+    def received(self) -> int | None:
         """Grows with each message of the broker; None where the broker is a child of this agent."""
         return None
 

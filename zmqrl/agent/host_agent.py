@@ -106,7 +106,7 @@ class HostAgent:
         self._commands = Commands(stdin_fd)
         self._lease = HostLease(self._limits.host_lease_s)
         self._active = ActiveClock(self._limits.heartbeat_s)
-        self._heard = 0
+        self._received = 0
         self._refused: Counter[str] = Counter()
         """As reported last."""
         self._not_fetched = ""
@@ -192,9 +192,9 @@ class HostAgent:
             self._output.send(agent.Refused(dict(counts)))
 
     def _check_lease(self, now: float) -> None:
-        heard = self._data_plane.heard
-        if heard is not None and heard != self._heard:
-            self._heard = heard
+        received = self._data_plane.received
+        if received is not None and received != self._received:
+            self._received = received
             self._lease.renew("broker", now)
         silent = self._lease.silent(now)
         if silent is not None and not self._processes.ending:

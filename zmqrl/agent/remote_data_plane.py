@@ -95,8 +95,8 @@ class RemoteDataPlane(DataPlane):
         return None if self._link is None else self._link.shutdown_cause
 
     @property
-    def heard(self) -> int | None:
-        return None if self._link is None else self._link.heard
+    def received(self) -> int | None:
+        return None if self._link is None else self._link.received
 
     @property
     def refused(self) -> Counter[str]:

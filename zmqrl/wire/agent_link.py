@@ -41,7 +41,7 @@ class AgentLink:
         self._welcomed_by: int | None = None
         self.broker: int | None = None
         """Incarnation of the broker that answered last and knows of a version."""
-        self.heard = 0
+        self.received = 0
         """Messages so far: it grows while the broker lives."""
 
     @property
@@ -58,7 +58,7 @@ class AgentLink:
             except WireError as error:
                 self.refused[error.reason] += 1
                 continue
-            self.heard += 1
+            self.received += 1
             match message:
                 case bus.Welcome():
                     self._welcomed_by = message.broker
