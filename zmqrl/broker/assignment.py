@@ -126,7 +126,7 @@ class Assignment:
         for vector_env, incarnation in streams.items():
             if vector_env < len(self._ledger.records) and vector_env not in self.holders:
                 record = self._ledger.records[vector_env]
-                if record.incarnation != incarnation or incarnation == record.swept:
+                if record.incarnation != incarnation or incarnation == record.closed_incarnation:
                     continue
                 if vector_env in stopped:
                     process.leaving.add(vector_env)
@@ -179,7 +179,7 @@ class Assignment:
         self._workers.await_hosts()
         if self._sync:
             held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NOBODY)
-            self._awaited = {v: record.holder for v, record in held if record.swept != record.incarnation}
+            self._awaited = {v: record.holder for v, record in held if record.closed_incarnation != record.incarnation}
 
     def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
         """An agent has reported which of its `workers` are alive; claims of other processes of it do not count."""

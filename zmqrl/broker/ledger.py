@@ -97,7 +97,7 @@ class StreamLedger:
         if counted:
             record.dropped[SUPERSEDED] += meta.rows
             return True
-        if meta.id.incarnation != record.swept or meta.id.index < record.late_index:
+        if meta.id.incarnation != record.closed_incarnation or meta.id.index < record.late_index:
             record.duplicates_refused += 1
             return False
         reported = min(meta.rows, record.late_rows)
@@ -138,7 +138,7 @@ class StreamLedger:
         What it stepped and did not seal is dropped. With nothing in flight, words and stream records are compared.
         """
         table, record = self._arena.streams, self.records[vector_env]
-        if record.swept != record.incarnation:
+        if record.closed_incarnation != record.incarnation:
             producer, first = table.read_producer(vector_env), record.next_index
             if producer.incarnation == record.incarnation:
                 first = max(first, producer.sealed_index + 1)
@@ -146,7 +146,7 @@ class StreamLedger:
             rows = sum(stepped.values())
             record.dropped[UNSEALED] += rows
             record.completed += rows
-            record.swept, record.late_index, record.late_rows = record.incarnation, record.next_index, rows
+            record.closed_incarnation, record.late_index, record.late_rows = record.incarnation, record.next_index, rows
             unknown = producer.produced + record.completed - record.stored - sum(record.dropped)
             record.dropped[UNKNOWN] += max(0, unknown)
             table.write(vector_env, record)

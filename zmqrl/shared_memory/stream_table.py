@@ -47,7 +47,7 @@ class StreamRecord:
     """Segments stored, over all incarnations."""
     duplicates_refused: int = 0
     dropped: list[int] = field(default_factory=lambda: [0] * len(DROP_REASONS))
-    swept: int = -1
+    closed_incarnation: int = -1
     """The incarnation whose unsealed rows have been counted, its worker being dead."""
     refused: SlotRef = NO_SLOT
     """The last slot that was superseded: in one store with its rows, so that they are counted once."""
@@ -94,7 +94,7 @@ class StreamTable:
     def write(self, vector_env: int, record: StreamRecord) -> None:
         """Broker: commit the record."""
         r = record
-        plain = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, r.swept + 1)
+        plain = (r.incarnation + 1, r.next_index, r.stored, r.segments, r.duplicates_refused, r.closed_incarnation + 1)
         holder, spawn = r.holder
         values = (*plain, *r.refused, r.completed, r.late_index, r.late_rows, holder + 1, spawn, *r.dropped)
         self._write(vector_env, BROKER_AT, values)
