@@ -20,7 +20,14 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import metas_array, stored_counters
 from zmqrl.learner.restore import load_start_state
-from zmqrl.memory_backends.base import Booked, LearnerChannel, LearnerEnds, LearnerRecord, SegmentSource, TakenSegment
+from zmqrl.memory_backends.base import (
+    LearnerChannel,
+    LearnerEnds,
+    LearnerRecord,
+    SegmentSource,
+    StreamPosition,
+    TakenSegment,
+)
 from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
 BEFORE, RATIO = 100_000, 0.5
@@ -35,7 +42,7 @@ def _stream(stored: int | None, left: LearnerRecord = LEFT, base: int = BEFORE) 
     channel = create_autospec(LearnerChannel, instance=True)
     channel.last_record.return_value = None if stored is None else left
     channel.base_env_steps.return_value = None if stored is None else base
-    stream.booked.return_value = [] if stored is None else [Booked(1 << 16, 9, stored)]
+    stream.stream_positions.return_value = [] if stored is None else [StreamPosition(1 << 16, 9, stored)]
     stream.restore.side_effect = lambda metas, _: [TakenSegment(SlotRef(i, 1), m) for i, m in enumerate(metas)]
     return LearnerEnds(stream, channel)
 

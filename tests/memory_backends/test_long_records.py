@@ -48,7 +48,7 @@ class LongBus(RealBus):
             segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
             first.progress(vector_env, ROWS)
             first.seal(segment, SegmentId(vector_env, 0, 0), Version(0, 0), ROWS)
-        until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "booked")
+        until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "accepted")
         self.ends.source.release([taken.ref for taken in self.ends.source.take(TURN_S)])
         first._heartbeat.close()
         self.agent.report(HostReport("local", {}, [], [], [0]))

@@ -126,7 +126,7 @@ def test_a_learner_that_comes_back_finds_what_was_booked(bus: RealBus) -> None:
     first.close()
     write(sink, 1)
     write(sink, 2)
-    until(lambda: sink.poll(TURN_S) and not sink.unacknowledged(), "booked without a learner")
+    until(lambda: sink.poll(TURN_S) and not sink.unacknowledged(), "accepted without a learner")
     assert take(bus.source(), 3, sink) == [0, 1, 2], "also the one that its predecessor held"
     assert held.meta.id.index == 0
 

@@ -134,11 +134,11 @@ def _resume(
     plan: RunPlan, counters: Counters, ends: LearnerEnds, full: Full | None, published: PublishedVersion | None
 ) -> StartState:
     """async: the stream records count, also what the predecessor took and this learner never sees."""
-    booked, base = ends.source.booked(), ends.channel.base_env_steps()
+    positions, base = ends.source.stream_positions(), ends.channel.base_env_steps()
     # A predecessor may have begun this attempt from a newer FULL, which is damaged by now.
     before = counters.env_steps_before if base is None else base
-    env_steps = before + sum(stream.rows for stream in booked)
-    counted = [(stream.incarnation, stream.next_index) for stream in booked]
+    env_steps = before + sum(stream.rows for stream in positions)
+    counted = [(stream.incarnation, stream.next_index) for stream in positions]
     counters = replace(counters, env_steps=env_steps, env_steps_before=before)
     return StartState(_rebased(plan, counters), full, published, counted=counted)
 

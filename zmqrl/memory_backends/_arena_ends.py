@@ -10,7 +10,6 @@ from zmqrl.broker.events import RESUMED_SHIFT, AssignmentSnapshot
 from zmqrl.errors import ArenaError
 from zmqrl.memory_backends.base import (
     Assignments,
-    Booked,
     LearnerChannel,
     LearnerRecord,
     OpenSegment,
@@ -18,6 +17,7 @@ from zmqrl.memory_backends.base import (
     SegmentSink,
     SegmentSource,
     StreamAssignment,
+    StreamPosition,
     TakenSegment,
 )
 from zmqrl.shared_memory.arena import Arena
@@ -57,9 +57,9 @@ class ArenaSource(SegmentSource):
             restored.append(TakenSegment(ref, meta))
         return restored
 
-    def booked(self) -> list[Booked]:
+    def stream_positions(self) -> list[StreamPosition]:
         records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
-        return [Booked(r.incarnation, r.next_index, r.stored) for r in records]
+        return [StreamPosition(r.incarnation, r.next_index, r.stored) for r in records]
 
     def reattach(self, at: Version, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> Reattached:
         back = self._has_gone_past(at.n)
@@ -90,7 +90,7 @@ class ArenaSource(SegmentSource):
             return True
         held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
         oldest = 0 if record is None else record.oldest_incarnation
-        for vector_env, (incarnation, next_index, _) in enumerate(self.booked()):
+        for vector_env, (incarnation, next_index, _) in enumerate(self.stream_positions()):
             if 0 <= incarnation < oldest:
                 return True
             here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
@@ -299,7 +299,7 @@ class LeasedSink(SegmentSink):
         """Seals go out together at the next `poll`, at once when there is nothing left to write into."""
         if self._unpushed:
             refs, self._unpushed = self._unpushed, []
-            # what was moved to another lease, or booked, since it was sealed is there no more
+            # what was moved to another lease, or accepted, since it was sealed is there no more
             self._push([ref for ref in refs if ref in self._sealed])
 
     def _apply(self, snapshot: AssignmentSnapshot) -> None:
@@ -310,7 +310,7 @@ class LeasedSink(SegmentSink):
         leases = set(snapshot.leases)
         homeless = []
         for ref, id in list(self._sealed.items()):
-            if self._is_booked(id):
+            if self._is_accepted(id):
                 del self._sealed[ref]
                 self._writer.forget(ref)
             elif ref not in leases:
@@ -332,8 +332,8 @@ class LeasedSink(SegmentSink):
 
     def _named(self) -> dict[int, int]:
         """Vector env to incarnation: those of the orders, followed or not, and those of unaccepted segments."""
-        unbooked = {id.vector_env: id.incarnation for id in self._sealed.values()}
-        return {**self._impossible, **unbooked, **{order.vector_env: order.incarnation for order in self._streams}}
+        unaccepted = {id.vector_env: id.incarnation for id in self._sealed.values()}
+        return {**self._impossible, **unaccepted, **{order.vector_env: order.incarnation for order in self._streams}}
 
     def _stopped(self) -> list[int]:
         """Vector envs that are named and not stepped any more."""
@@ -354,7 +354,7 @@ class LeasedSink(SegmentSink):
         self._next[order.vector_env] = order.next_index
         self._writer.start_stream(order.vector_env)
 
-    def _is_booked(self, id: SegmentId) -> bool:
+    def _is_accepted(self, id: SegmentId) -> bool:
         return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))
 
     def _orders(self) -> Assignments:

@@ -19,7 +19,7 @@ from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
     "Assignments",
-    "Booked",
+    "StreamPosition",
     "Handover",
     "HandoverRequest",
     "LearnerChannel",
@@ -43,7 +43,7 @@ class TakenSegment(NamedTuple):
     meta: SegmentMeta
 
 
-class Booked(NamedTuple):
+class StreamPosition(NamedTuple):
     """A vector env in the stream records: segments before (incarnation, next index) are stored, `rows` in all."""
 
     incarnation: int
@@ -98,7 +98,7 @@ class SegmentSource(ABC):
         They are in no stream record of this attempt. ArenaError when a slot was leased before.
         """
 
-    def booked(self) -> list[Booked]:
+    def stream_positions(self) -> list[StreamPosition]:
         """The current stream record of each vector env."""
         return []
 

@@ -151,7 +151,7 @@ class ZmqSink(LeasedSink):
         if not self._context.closed:
             self._flush()
             if self._remote is not None:
-                self._wait_until_booked()
+                self._wait_until_accepted()
                 self._sender.close()
             send(self._control, pack(bus.WorkerExit(self._index, self._spawn)))
             self._heartbeat.close()
@@ -159,7 +159,7 @@ class ZmqSink(LeasedSink):
             if self._arena is not None:
                 self._arena.close()
 
-    def _wait_until_booked(self) -> None:
+    def _wait_until_accepted(self) -> None:
         """What is sealed here ends with this process; and the broker should know what was stepped beyond it."""
         until = time.monotonic() + CLOSE_HEARTBEATS * self._heartbeat_s
         while self._sealed and (left_s := until - time.monotonic()) > 0:

@@ -87,8 +87,8 @@ class LearnerRecord:
 
 def layout_of(plan: RunPlan) -> Layout:
     """The arena of a run."""
-    unbooked = plan.config.limits.leases_per_worker + 1
-    return Layout(plan.columns, plan.slots, plan.streams, -(-unbooked // LINE) * LINE)
+    unaccepted = plan.config.limits.leases_per_worker + 1
+    return Layout(plan.columns, plan.slots, plan.streams, -(-unaccepted // LINE) * LINE)
 
 
 def check_fits(plan: RunPlan) -> None:
