@@ -64,7 +64,15 @@ class Sink(LeasedSink):
             self._broker, self._serial = seen, -1
         leases = (*self._free, *self._open, *self._sealed)
         open_rows = [] if self.remote is None else [(v, i, rows) for v, i, rows in self.remote.open_now()]
-        said = (leases, self._named(), self._broker, self._serial, self.remote is not None, open_rows, self._stopped())
+        said = (
+            leases,
+            self._reported_streams(),
+            self._broker,
+            self._serial,
+            self.remote is not None,
+            open_rows,
+            self._stopped(),
+        )
         self.control.append(ev.WorkerReported(*self._who, *said))
         if resend and self._sealed:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))

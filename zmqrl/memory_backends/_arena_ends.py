@@ -308,19 +308,19 @@ class LeasedSink(SegmentSink):
             self._apply_assignments(snapshot.assignments, snapshot.serial)
         self._acked = snapshot.acked
         leases = set(snapshot.leases)
-        homeless = []
+        unleased = []
         for ref, id in list(self._sealed.items()):
             if self._is_accepted(id):
                 del self._sealed[ref]
                 self._writer.forget(ref)
             elif ref not in leases:
-                homeless.append(ref)
+                unleased.append(ref)
         self._free = [r for r in snapshot.leases if r not in self._sealed and r not in self._open]
-        self._rehouse(sorted(homeless, key=lambda ref: self._sealed[ref]))
+        self._relocate(sorted(unleased, key=lambda ref: self._sealed[ref]))
 
-    def _rehouse(self, homeless: Sequence[SlotRef]) -> None:
+    def _relocate(self, unleased: Sequence[SlotRef]) -> None:
         """Sealed, not accepted, and the lease is gone: another takes its place, or it waits for one."""
-        for ref in homeless:
+        for ref in unleased:
             if not self._writer.keeps_segments:
                 del self._sealed[ref]
                 self._writer.forget(ref)
@@ -330,14 +330,14 @@ class LeasedSink(SegmentSink):
                 self._sealed[to] = self._sealed.pop(ref)
                 self._unpushed.append(to)
 
-    def _named(self) -> dict[int, int]:
+    def _reported_streams(self) -> dict[int, int]:
         """Vector env to incarnation: those of the orders, followed or not, and those of unaccepted segments."""
         unaccepted = {id.vector_env: id.incarnation for id in self._sealed.values()}
         return {**self._impossible, **unaccepted, **{order.vector_env: order.incarnation for order in self._streams}}
 
     def _stopped(self) -> list[int]:
         """Vector envs that are named and not stepped any more."""
-        return sorted(self._named().keys() - {order.vector_env for order in self._streams})
+        return sorted(self._reported_streams().keys() - {order.vector_env for order in self._streams})
 
     def _apply_assignments(self, orders: Sequence[StreamAssignment], serial: int) -> None:
         known = {order.vector_env: order.incarnation for order in self._streams}

@@ -191,7 +191,7 @@ class ZmqSink(LeasedSink):
             serial=self._serial,
             remote=self._remote is not None,
             leases=[*self._free, *self._open, *self._sealed],
-            streams=[bus.StreamAt(v, incarnation) for v, incarnation in self._named().items()],
+            streams=[bus.StreamAt(v, incarnation) for v, incarnation in self._reported_streams().items()],
             stopped=self._stopped(),
             open=[] if self._remote is None else self._remote.open_now(),
         )
