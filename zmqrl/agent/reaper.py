@@ -50,7 +50,7 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
     if not RUN_ID.fullmatch(run_id) or run_id in (".", ".."):
         raise ConfigError(f"{run_id!r} is not a run id; `zmqrl status` lists them")
     seen = _Seen()
-    _ask(run_id, host, register, seen)
+    _request_stop(run_id, host, register, seen)
     await_gone(seen.names, grace_s)
     for _ in range(ROUNDS):
         seen.names |= {p: n for p, n in processes_of(run_id, host, register).names.items() if p not in seen.names}
@@ -71,7 +71,7 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
     )
 
 
-def _ask(run_id: str, host: str | None, register: Path, seen: _Seen) -> None:
+def _request_stop(run_id: str, host: str | None, register: Path, seen: _Seen) -> None:
     """The agents: each ends its own processes. Without one, the processes themselves."""
     found = processes_of(run_id, host, register)
     seen.names |= found.names

@@ -32,8 +32,8 @@ class Fetching:
 
     def __init__(self) -> None:
         self._wanted: Version | None = None
-        self._asked: Version | None = None
-        self._asked_at = 0.0
+        self._requested: Version | None = None
+        self._requested_at = 0.0
         self._again_s = AGAIN_S
         self._broker: int | None = None
 
@@ -44,8 +44,8 @@ class Fetching:
 
     def came(self, version: Version) -> None:
         """It is here."""
-        if self._asked is not None and self._asked <= version:
-            self._asked, self._again_s = None, AGAIN_S
+        if self._requested is not None and self._requested <= version:
+            self._requested, self._again_s = None, AGAIN_S
         if self._wanted is not None and self._wanted <= version:
             self._wanted = None
 
@@ -60,13 +60,13 @@ class Fetching:
         self._broker = broker
         if self._wanted is None:
             return None
-        if self._asked is not None:
-            is_late = now - self._asked_at >= self._again_s
+        if self._requested is not None:
+            is_late = now - self._requested_at >= self._again_s
             if not is_late and not is_new:
                 return None
             self._again_s = AGAIN_S if is_new else min(AGAIN_MAX_S, 2 * self._again_s)
-        self._asked, self._asked_at = self._wanted, now
-        return self._asked
+        self._requested, self._requested_at = self._wanted, now
+        return self._requested
 
 
 LOG = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class RemoteDataPlane(DataPlane):
         taken = self._take_fetched(self._link)
         if newest is not None and self._relay.newest([newest]) is not None:
             taken = self._take(newest) or taken
-        self._ask_when_due(self._link)
+        self._request_when_due(self._link)
         if taken is not None:
             self.current = taken
         return taken
@@ -147,7 +147,7 @@ class RemoteDataPlane(DataPlane):
         self._fetching.want(notice.version)
         return None
 
-    def _ask_when_due(self, link: AgentLink) -> None:
+    def _request_when_due(self, link: AgentLink) -> None:
         version = self._fetching.due(link.broker, time.monotonic())
         if version is not None:
             link.fetch(version)
@@ -162,7 +162,7 @@ class RemoteDataPlane(DataPlane):
         if self._link is None:
             return
         self._link.report(report)
-        self._ask_when_due(self._link)
+        self._request_when_due(self._link)
 
     def ledger(self) -> Ledger | None:
         return None

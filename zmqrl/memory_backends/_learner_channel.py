@@ -44,7 +44,7 @@ class ZmqChannel(ArenaChannel):
         """Answered, with the index to continue at: packed until the broker has every part."""
         self._offsets: dict[HandoverRequest, int] = {}
         """Which part of each answer the broker requested last."""
-        self._asked = False
+        self._requested = False
         self._progress = (0, 0)
         self._heartbeat = HeartbeatThread(
             self.context,
@@ -104,10 +104,10 @@ class ZmqChannel(ArenaChannel):
         """Another broker: it does not know the current version."""
         self._known = self._notice is None
 
-    def pop_asked(self) -> bool:
+    def pop_requested(self) -> bool:
         """Whether handover requests came since the last call."""
-        asked, self._asked = self._asked, False
-        return asked
+        requested, self._requested = self._requested, False
+        return requested
 
     def drain(self) -> None:
         """Read what came. What is not understood is counted and discarded: whatever matters is sent again."""
@@ -130,7 +130,7 @@ class ZmqChannel(ArenaChannel):
         self._offsets = {HandoverRequest(*row[:3]): row[3] for row in status.requests}
         self._records = {r: record for r, record in self._records.items() if r in self._offsets}
         self._requests = [r for r in self._offsets if r not in self._records]
-        self._asked = bool(self._requests)
+        self._requested = bool(self._requests)
         left = PART_BYTES
         for request in list(self._records):
             left -= self._send_part(request) if left > 0 else 0

@@ -66,8 +66,8 @@ class ZmqSource(ArenaSource):
                     self._scan()
                 self._came = False
             self._drain()
-            asked = channel.pop_asked()
-            if self._fresh or asked or now >= deadline:
+            requested = channel.pop_requested()
+            if self._fresh or requested or now >= deadline:
                 return self._all_fresh()
             self._poller.poll(math.ceil(max(0.0, min(deadline, channel.heartbeat_at) - now) * 1000))
 
@@ -141,7 +141,7 @@ class ZmqSink(LeasedSink):
         while True:
             if now >= self._reported_at + self._heartbeat_s or self._is_new_broker():
                 self._report(now)
-            self._ask_for_records(now)
+            self._request_records(now)
             changed = self._take_in(max(0.0, min(deadline, self._reported_at + self._heartbeat_s) - now))
             now = time.monotonic()
             if changed or now >= deadline:
@@ -262,7 +262,7 @@ class ZmqSink(LeasedSink):
         self._records.expect(awaited)
         return ready
 
-    def _ask_for_records(self, now: float) -> None:
+    def _request_records(self, now: float) -> None:
         requested = self._records.due(now)
         if requested:
             send(self._control, pack(bus.RecordRequest(self._index, self._spawn, requested)))

@@ -37,7 +37,7 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
         ConfigError: The broker refuses the token.
     """
     context: zmq.Context[Any] = zmq.Context()
-    poller, asked, begun = zmq.Poller(), {}, time.monotonic()
+    poller, requested, begun = zmq.Poller(), {}, time.monotonic()
     port, until = join.ports[-1], begun + deadline_s
     report = bus.HostReport(host, {}, [], [], [])
     request = frames.pack(report if join.enrolment is None else bus.Enrol(join.enrolment))
@@ -46,12 +46,12 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
             control = connect(context, zmq.DEALER, Endpoints.tcp(address, join.ports).control, keys)
             send(control, request)
             poller.register(control, zmq.POLLIN)
-            asked[control] = address
+            requested[control] = address
         while (left_s := until - time.monotonic()) > 0:
             for control, _ in poller.poll(int(1000 * (left_s if join.enrolment is None else min(left_s, ENROL_S)))):
                 _check_admitted(control.recv_multipart()[0])
-                return Reached(asked[control], (time.monotonic() - begun) * 1000)
-            for control in asked if join.enrolment is not None else ():
+                return Reached(requested[control], (time.monotonic() - begun) * 1000)
+            for control in requested if join.enrolment is not None else ():
                 send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
         context.destroy(linger=0)
