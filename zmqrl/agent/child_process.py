@@ -54,7 +54,7 @@ class ChildProcess:
     """Where this process's part of the log begins, in bytes."""
     events_open: bool = True
     killed: bool = False
-    told_to_end: bool = False
+    expected_to_end: bool = False
     ready: bool = False
     """The process reported that it is ready: from then on its silence counts."""
     last_fault: Fault | None = None
@@ -119,7 +119,7 @@ class ChildProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Signal it; no error when it is gone. Popen knows whether the pid was reaped."""
-        self.told_to_end = True
+        self.expected_to_end = True
         self.killed = self.killed or number == signal.SIGKILL
         self.process.send_signal(number)
 

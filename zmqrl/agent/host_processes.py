@@ -214,7 +214,7 @@ class HostProcesses:
             case agent.Writing():
                 self._end.extend(child.place.role, time.monotonic())
             case agent.Left():
-                child.told_to_end = True
+                child.expected_to_end = True
             case agent.Fault():
                 child.last_fault = event
             case agent.Ended():
@@ -260,7 +260,7 @@ class HostProcesses:
         del self._children[place]
         learner_done = place.role == "learner" and code == 0
         drained = place.role == "worker" and place.index not in self._workers
-        expected = child.told_to_end or learner_done or drained
+        expected = child.expected_to_end or learner_done or drained
         if expected:
             self._end.count(child)
         self._events.exited(child, expected)

@@ -100,12 +100,12 @@ class Shutdown:
             self._close_evaluator()
         elif evaluator is not None and evaluator.stdin_fd >= 0:
             evaluator.write_line(Evaluate(notice, final=True))
-            evaluator.told_to_end = True
+            evaluator.expected_to_end = True
 
     def _close_evaluator(self) -> None:
         evaluator = self._children.get(ProcessSlot("evaluator", 0))
         if evaluator is not None and evaluator.stdin_fd >= 0:
-            evaluator.told_to_end = True
+            evaluator.expected_to_end = True
             evaluator.close_stdin()
 
     def _kill_strays(self) -> list[str]:
