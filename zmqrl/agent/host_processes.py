@@ -146,11 +146,11 @@ class HostProcesses:
         """Whether the host is ending: nothing is started any more."""
         return self._end.begun
 
-    def end(self, manner: ShutdownMode) -> None:
-        """End from now on; a harder manner takes the place of a softer one."""
+    def end(self, shutdown_mode: ShutdownMode) -> None:
+        """End from now on; a harder shutdown_mode takes the place of a softer one."""
         if not self.ending:
             self._events.sample(self._children.values())
-        self._end.begin(manner, time.monotonic())
+        self._end.begin(shutdown_mode, time.monotonic())
 
     def is_over(self, now: float) -> bool:
         """Whether all have ended, or nothing more can be done."""

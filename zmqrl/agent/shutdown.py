@@ -47,13 +47,13 @@ class Shutdown:
         """Whether the host is ending."""
         return self._ending is not None
 
-    def begin(self, manner: ShutdownMode, now: float) -> None:
-        """End from now on; a harder manner takes the place of a softer one."""
-        if self._ending is not None and manner in (ShutdownMode.CLEAN, ShutdownMode.FAILED):
+    def begin(self, shutdown_mode: ShutdownMode, now: float) -> None:
+        """End from now on; a harder shutdown_mode takes the place of a softer one."""
+        if self._ending is not None and shutdown_mode in (ShutdownMode.CLEAN, ShutdownMode.FAILED):
             return
         config = self._boot.plan.config
-        grace_s = HURRIED_GRACE_S if manner is ShutdownMode.HURRIED else config.limits.grace_s
-        self._ending = ShutdownPolicy(manner, grace_s, config.evaluator.final_limit_s, now)
+        grace_s = HURRIED_GRACE_S if shutdown_mode is ShutdownMode.HURRIED else config.limits.grace_s
+        self._ending = ShutdownPolicy(shutdown_mode, grace_s, config.evaluator.final_limit_s, now)
 
     def extend(self, role: str, now: float) -> None:
         """A process of the role reports that it is writing."""

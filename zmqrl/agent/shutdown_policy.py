@@ -56,10 +56,10 @@ ORDER = ("learner", "worker", "broker")
 class ShutdownPolicy:
     """Learner, then workers, then broker, each bounded; the evaluator alongside them, without delaying them."""
 
-    def __init__(self, manner: ShutdownMode, grace_s: float, final_limit_s: float, now: float) -> None:
-        self._manner = manner
+    def __init__(self, shutdown_mode: ShutdownMode, grace_s: float, final_limit_s: float, now: float) -> None:
+        self._shutdown_mode = shutdown_mode
         self._grace_s = grace_s
-        self._final_limit_s = final_limit_s if manner is ShutdownMode.CLEAN else 0.0
+        self._final_limit_s = final_limit_s if shutdown_mode is ShutdownMode.CLEAN else 0.0
         self._stage = 0
         self._stage_until: dict[str, float] = {}
         self._killed: dict[str, float] = {}
@@ -71,15 +71,15 @@ class ShutdownPolicy:
 
     def step(self, alive: Set[str], now: float) -> list[EndAction]:
         """What to do now. `alive`: the roles that have running processes."""
-        if self._manner is ShutdownMode.KILL:
+        if self._shutdown_mode is ShutdownMode.KILL:
             return self._kill([*ORDER, "evaluator"], alive, now)
-        if self._manner is ShutdownMode.HURRIED:
+        if self._shutdown_mode is ShutdownMode.HURRIED:
             return self._hurried(alive, now)
         return [*self._in_order(alive, now), *self._evaluator(alive, now)]
 
     def extend(self, role: str, now: float) -> None:
         """A process of the role is writing what it has to leave: its grace begins again, unless the host hurries."""
-        if self._manner in (ShutdownMode.CLEAN, ShutdownMode.FAILED) and role in self._stage_until:
+        if self._shutdown_mode in (ShutdownMode.CLEAN, ShutdownMode.FAILED) and role in self._stage_until:
             self._stage_until[role] = now + self._grace_s
 
     def is_over(self, alive: Set[str], now: float) -> bool:
@@ -127,6 +127,6 @@ class ShutdownPolicy:
             self.final_stopped = self._final_limit_s > 0
             return [CloseEvaluator()]
         if now >= self._evaluator_until + EVALUATOR_EXIT_S:
-            self.final_stopped = self._manner is ShutdownMode.CLEAN
+            self.final_stopped = self._shutdown_mode is ShutdownMode.CLEAN
             return self._kill(["evaluator"], alive, now)
         return []
