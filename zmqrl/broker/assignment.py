@@ -14,7 +14,7 @@ from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, Stream
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
-from zmqrl.shared_memory.stream_table import NOBODY
+from zmqrl.shared_memory.stream_table import NO_HOLDER
 from zmqrl.types import Version
 
 
@@ -178,7 +178,7 @@ class Assignment:
         """Until `end_claims` those who step vector envs may claim them; the others stay unclaimed."""
         self._workers.await_hosts()
         if self._sync:
-            held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NOBODY)
+            held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NO_HOLDER)
             self._awaited = {v: record.holder for v, record in held if record.closed_incarnation != record.incarnation}
 
     def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from zmqrl.broker import events as ev
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
-from zmqrl.shared_memory.stream_table import MAX_INDEX, NOBODY, StreamRecord
+from zmqrl.shared_memory.stream_table import MAX_INDEX, NO_HOLDER, StreamRecord
 from zmqrl.types import DROP_REASONS, DropReason, SegmentId, SegmentMeta, SlotRef
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
@@ -155,7 +155,9 @@ class StreamLedger:
             self._dropped(SegmentId(vector_env, record.incarnation, record.next_index), unknown, "unknown")
         table.clear_open(vector_env)
 
-    def hand_over(self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NOBODY) -> None:
+    def hand_over(
+        self, vector_env: int, incarnation: int, next_index: int, holder: tuple[int, int] = NO_HOLDER
+    ) -> None:
         """Begin a new incarnation of a stream, to be stepped by `holder` (index, spawn)."""
         record = self.records[vector_env]
         record.holder = holder

@@ -27,7 +27,7 @@ PLAIN_FIELDS = 13
 
 NO_SLOT = SlotRef(0, 0)
 """Generations begin at 1."""
-NOBODY = (-1, 0)
+NO_HOLDER = (-1, 0)
 
 
 def stream_words(open_words: int) -> int:
@@ -61,7 +61,7 @@ class StreamRecord:
     """Of the incarnation that was closed last: segments below it are accounted for."""
     late_rows: int = 0
     """Its rows in `dropped` as unsealed, of segments from `late_index` on."""
-    holder: tuple[int, int] = NOBODY
+    holder: tuple[int, int] = NO_HOLDER
     """Index and spawn of the worker that took this incarnation up."""
 
 
