@@ -19,7 +19,6 @@ from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
 
 __all__ = [
     "Assignments",
-    "StreamPosition",
     "Handover",
     "HandoverRequest",
     "LearnerChannel",
@@ -32,6 +31,7 @@ __all__ = [
     "SegmentSink",
     "SegmentSource",
     "StreamAssignment",
+    "StreamPosition",
     "TakenSegment",
 ]
 
