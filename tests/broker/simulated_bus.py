@@ -37,7 +37,7 @@ class Worker:
         self.alive = True
         self.next: dict[int, tuple[int, int]] = {}
         self.now: tuple[int, OpenSegment, int] | None = None
-        """Vector env, segment and rows of what it steps: orders are taken in between two segments."""
+        """Vector env, segment and rows of what it steps: assignments are taken in between two segments."""
 
     def turn(self, dice: random.Random) -> None:
         if self.now is not None:
@@ -46,11 +46,11 @@ class Worker:
         if dice.random() < 0.3:
             self.sink.say(resend=dice.random() < 0.5)
         self.sink.hear()
-        orders = self.sink.poll()
-        if orders.stop:
+        assignments = self.sink.poll()
+        if assignments.stop:
             self.bus.ends(self)
             return
-        self._apply_assignments(orders)
+        self._apply_assignments(assignments)
         due = [v for v, (_, index) in self.next.items() if not self.bus.sync or index == self.bus.published]
         vector_env = dice.choice(due) if due else -1
         segment = self.sink.open(vector_env) if due else None
@@ -59,8 +59,8 @@ class Worker:
                 column[...] = self.bus.code(SegmentId(vector_env, *self.next[vector_env]), column.dtype)
             self.now = vector_env, segment, 0
 
-    def _apply_assignments(self, orders: Assignments) -> None:
-        listed = {order.vector_env: order for order in orders.streams}
+    def _apply_assignments(self, assignments: Assignments) -> None:
+        listed = {order.vector_env: order for order in assignments.streams}
         self.next = {v: at for v, at in self.next.items() if v in listed and at[0] == listed[v].incarnation}
         for vector_env, order in listed.items():
             self.next.setdefault(vector_env, (order.incarnation, order.next_index))

@@ -89,7 +89,7 @@ class Sink(LeasedSink):
 
     def poll(self, timeout_s: float = 0.0) -> Assignments:
         self._flush()
-        return self._orders()
+        return self._assignments()
 
     def close(self) -> None:
         """Nothing is held."""

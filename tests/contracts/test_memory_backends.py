@@ -81,8 +81,11 @@ def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
 
 
 def begin(ends: Ends) -> None:
-    orders = until(lambda: ends.sink.poll(TURN_S).streams, "assignments")
-    assert [(o.vector_env, o.incarnation, o.next_index, o.states) for o in orders] == [(0, 0, 0, None), (1, 0, 0, None)]
+    assignments = until(lambda: ends.sink.poll(TURN_S).streams, "assignments")
+    assert [(o.vector_env, o.incarnation, o.next_index, o.states) for o in assignments] == [
+        (0, 0, 0, None),
+        (1, 0, 0, None),
+    ]
 
 
 def test_every_kind_is_a_memory_backend() -> None:

@@ -11,7 +11,7 @@ from zmqrl.memory_backends._remote_writer import RemoteWriter
 from zmqrl.memory_backends.base import Assignments, StreamAssignment
 from zmqrl.types import SegmentId, SlotRef, Version
 
-ORDER = StreamAssignment(0, 0, 0, None)
+ASSIGNMENT = StreamAssignment(0, 0, 0, None)
 
 
 class HandSink(LeasedSink):
@@ -25,11 +25,11 @@ class HandSink(LeasedSink):
         self.pushed.append(list(refs))
 
     def hear(self, leases: Sequence[SlotRef], accepted: int) -> None:
-        self._apply(AssignmentSnapshot(0, leases, {0: (0, accepted)}, (ORDER,), 1))
+        self._apply(AssignmentSnapshot(0, leases, {0: (0, accepted)}, (ASSIGNMENT,), 1))
 
     def poll(self, timeout_s: float) -> Assignments:
         self._flush()
-        return self._orders()
+        return self._assignments()
 
     def write(self, index: int) -> SlotRef:
         segment = self.open(0)

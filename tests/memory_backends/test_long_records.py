@@ -64,10 +64,10 @@ class LongBus(RealBus):
         answer_take_ups(self.ends)
         return sink.poll(TURN_S).streams
 
-    def all_orders(self, sink: ZmqSink) -> dict[int, StreamAssignment]:
+    def all_assignments(self, sink: ZmqSink) -> dict[int, StreamAssignment]:
         def taken_up() -> dict[int, StreamAssignment]:
-            orders = {order.vector_env: order for order in self.turn(sink)}
-            return orders if len(orders) == VECTOR_ENVS else {}
+            assignments = {assignment.vector_env: assignment for assignment in self.turn(sink)}
+            return assignments if len(assignments) == VECTOR_ENVS else {}
 
         found: dict[int, StreamAssignment] = until(taken_up, "every vector env", every_s=0.0)
         return found
@@ -94,17 +94,17 @@ def bus(tmp_path: Path) -> Iterator[LongBus]:
     held.close()
 
 
-def check(orders: dict[int, StreamAssignment]) -> None:
-    for vector_env, order in orders.items():
-        assert order.next_index == 1 and order.states is not None
-        for got, sent in zip(order.states, STATES[vector_env], strict=True):
+def check(assignments: dict[int, StreamAssignment]) -> None:
+    for vector_env, assignment in assignments.items():
+        assert assignment.next_index == 1 and assignment.states is not None
+        for got, sent in zip(assignment.states, STATES[vector_env], strict=True):
             assert (got.episode, got.resetting) == (sent.episode, sent.resetting)
             assert got.actions is not None and sent.actions is not None
             assert np.array_equal(got.actions, sent.actions)
 
 
 def test_long_records_reach_the_successor(bus: LongBus) -> None:
-    check(bus.all_orders(bus.successor()))
+    check(bus.all_assignments(bus.successor()))
     assert bus.broker.poll() is None
 
 
@@ -113,9 +113,11 @@ def test_a_worker_killed_between_two_parts_has_a_successor(bus: LongBus) -> None
     bus.until_a_part_came(first)
     first._heartbeat.close()
     bus.agent.report(HostReport("local", {}, [], [], [0]))
-    orders = bus.all_orders(bus.successor())
-    check(orders)
-    assert 2 in {order.incarnation for order in orders.values()}, "the one whose record was on its way begins anew"
+    assignments = bus.all_assignments(bus.successor())
+    check(assignments)
+    assert 2 in {assignment.incarnation for assignment in assignments.values()}, (
+        "the one whose record was on its way begins anew"
+    )
 
 
 def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) -> None:
@@ -124,7 +126,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
     bus.kill(bus.broker)
     bus.broker = bus.start_broker()
     bus.agent.report(HostReport("local", {0: bus.spawn}, [], [], [0]))
-    check(bus.all_orders(successor))
+    check(bus.all_assignments(successor))
     assert bus.arena.ledger().balanced
 
 
@@ -136,7 +138,7 @@ def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> No
     source.take(0.0)
     bus.ends.close()
     bus.ends = bus.learner()
-    check(bus.all_orders(successor))
+    check(bus.all_assignments(successor))
 
 
 def test_a_lost_part_is_asked_for_again(bus: LongBus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,5 +150,5 @@ def test_a_lost_part_is_asked_for_again(bus: LongBus, monkeypatch: pytest.Monkey
         return len(lost) % 30 != 3 and taken(part)  # type: ignore[arg-type]
 
     monkeypatch.setattr(successor._records, "take_part", lose_every_third)
-    check(bus.all_orders(successor))
+    check(bus.all_assignments(successor))
     assert len(lost) > 30

@@ -24,7 +24,7 @@ from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
 
 WAIT_S = 5.0
-ORDERS: dict[str, Any] = {
+ASSIGNMENTS: dict[str, Any] = {
     "spawn": 0,
     "broker": 1,
     "leases": [[0, 1], [1, 1]],
@@ -41,7 +41,7 @@ GARBAGE = [
     b"x" * 5000,
     pack(bus.ShutdownNotice("over")),
     b"\x91" * 3000,
-    pack(bus.WorkerAssignments(**ORDERS))[:40],
+    pack(bus.WorkerAssignments(**ASSIGNMENTS))[:40],
 ]
 
 
@@ -105,10 +105,12 @@ def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
         broker.sockets["control"].send_multipart((peer, frame))
     broker.sockets["control"].send_multipart((peer, b"two", b"frames"))
     broker.sockets["control"].send_multipart(
-        (peer, pack(bus.WorkerAssignments(**{**ORDERS, "leases": [[1 << 40, 1]]})))
+        (peer, pack(bus.WorkerAssignments(**{**ASSIGNMENTS, "leases": [[1 << 40, 1]]})))
     )
-    broker.sockets["control"].send_multipart((peer, pack(bus.WorkerAssignments(**{**ORDERS, "acked": [[99, 0, 0]]}))))
-    broker.sockets["control"].send_multipart((peer, pack(bus.WorkerAssignments(**ORDERS))))
+    broker.sockets["control"].send_multipart(
+        (peer, pack(bus.WorkerAssignments(**{**ASSIGNMENTS, "acked": [[99, 0, 0]]})))
+    )
+    broker.sockets["control"].send_multipart((peer, pack(bus.WorkerAssignments(**ASSIGNMENTS))))
     while not broker.sink.poll(WAIT_S).streams:
         pass
     assert broker.sink.open(0) is not None
@@ -134,7 +136,7 @@ def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
 
 
 SOUND = {
-    "assignments": pack(bus.WorkerAssignments(**ORDERS)),
+    "assignments": pack(bus.WorkerAssignments(**ASSIGNMENTS)),
     "record": RECORD,
     "broker_status": BOOKS,
     "descriptors": pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),

@@ -12,10 +12,10 @@ from zmqrl.broker.events import StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.memory_backends._record_fetching import AGAIN_MAX_S, RecordFetching
 
-ORDERS = [StreamAssignment(vector_env, 1, 7, ()) for vector_env in range(2)]
+ASSIGNMENTS = [StreamAssignment(vector_env, 1, 7, ()) for vector_env in range(2)]
 RECORD = pack_record((EnvSlotState(3, np.arange(40)),))
 REFUSED: list[str] = []
-AWAITED = [(order, len(RECORD)) for order in ORDERS]
+AWAITED = [(assignment, len(RECORD)) for assignment in ASSIGNMENTS]
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def test_a_new_part_brings_the_next_request_at_once(fetching: RecordFetching) ->
 
 
 def test_whole_records_are_orders_to_follow(fetching: RecordFetching) -> None:
-    (order,) = fetching.take([[0, 1, 0, RECORD], [1, 1, 0, RECORD[:9]]])
-    assert (order.vector_env, order.incarnation, order.next_index) == (0, 1, 7)
-    assert order.states is not None and np.array_equal(order.states[0].actions, np.arange(40))  # type: ignore[arg-type]
+    (assignment,) = fetching.take([[0, 1, 0, RECORD], [1, 1, 0, RECORD[:9]]])
+    assert (assignment.vector_env, assignment.incarnation, assignment.next_index) == (0, 1, 7)
+    assert assignment.states is not None and np.array_equal(assignment.states[0].actions, np.arange(40))  # type: ignore[arg-type]
     assert fetching.due(0.0) == [(1, 1, 9)]
 
 
@@ -59,6 +59,6 @@ def test_newer_orders_forget_what_is_not_in_them_and_keep_what_came(fetching: Re
 
 def test_what_is_no_record_is_asked_for_again(fetching: RecordFetching) -> None:
     REFUSED.clear()
-    (order,) = fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)], [1, 1, 0, RECORD]])
-    assert (order.vector_env, REFUSED) == (1, ["record"])
+    (assignment,) = fetching.take([[0, 1, 0, b"\xc1" * len(RECORD)], [1, 1, 0, RECORD]])
+    assert (assignment.vector_env, REFUSED) == (1, ["record"])
     assert fetching.due(0.0) == [(0, 1, 0)]

@@ -82,8 +82,8 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
     assert channel.handover_requests() == [request], "asked again until answered"
     channel.answer(Handover(0, 1, 1, ()))
-    (order,) = until(lambda: successor.poll(TURN_S).streams, "assignments")
-    assert (order.incarnation, order.next_index, order.states) == (1, 1, ())
+    (assignment,) = until(lambda: successor.poll(TURN_S).streams, "assignments")
+    assert (assignment.incarnation, assignment.next_index, assignment.states) == (1, 1, ())
     write(successor, 1, incarnation=1)
     source.release([sealed.ref])
     assert take(source, 1, successor) == [1]

@@ -14,10 +14,10 @@ from zmqrl.types import SegmentId, Version
 def main() -> None:
     sink = ZmqSink(from_json(Boot, json.loads(sys.stdin.readline())))
     while True:
-        orders = sink.poll(0.05)
-        if orders.streams and (segment := sink.open(0)) is not None:
+        assignments = sink.poll(0.05)
+        if assignments.streams and (segment := sink.open(0)) is not None:
             break
-    first = next(o for o in orders.streams if o.vector_env == 0)
+    first = next(o for o in assignments.streams if o.vector_env == 0)
     segment.columns["obs"][...] = 7
     sink.seal(segment, SegmentId(0, first.incarnation, first.next_index), Version(0, 0), 8)
     while sink.unacknowledged():

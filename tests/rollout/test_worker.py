@@ -87,7 +87,7 @@ class Sink(SegmentSink):
     def close(self) -> None: ...
 
 
-def order(vector_env: int, incarnation: int = 0, next_index: int = 0) -> StreamAssignment:
+def assignment(vector_env: int, incarnation: int = 0, next_index: int = 0) -> StreamAssignment:
     return StreamAssignment(vector_env, incarnation, next_index, None)
 
 
@@ -102,15 +102,15 @@ def test_sync_answers_a_version_once_and_waits_for_the_next() -> None:
     weights = Weights(None)
 
     def script() -> Iterator[Assignments]:
-        orders = Assignments((order(0), order(1)))
-        yield orders
+        assignments = Assignments((assignment(0), assignment(1)))
+        yield assignments
         assert sink.sealed == []
         weights.now = Version(0, 0)
         for _ in range(3):
-            yield orders
+            yield assignments
         assert [(i.vector_env, i.index, v) for i, v, _ in sink.sealed] == [(0, 0, (0, 0)), (1, 0, (0, 0))]
         weights.now = Version(0, 1)
-        yield orders
+        yield assignments
 
     sink = Sink(script())
     run(sink, weights)
@@ -129,10 +129,10 @@ def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() ->
     weights = Weights(Version(0, 3))
 
     def script() -> Iterator[Assignments]:
-        yield Assignments((order(0, 0, 3), order(1, 0, 3)))
+        yield Assignments((assignment(0, 0, 3), assignment(1, 0, 3)))
         weights.now = Version(1, 2)
-        yield Assignments((order(1, 1, 2),))
-        yield Assignments((order(1, 1, 2),))
+        yield Assignments((assignment(1, 1, 2),))
+        yield Assignments((assignment(1, 1, 2),))
 
     sink = Sink(script())
     run(sink, weights)
@@ -140,13 +140,13 @@ def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() ->
 
 
 def test_async_goes_on_with_the_newest_version_while_there_are_leases() -> None:
-    sink = Sink(iter([Assignments((order(0),))] * 6), leases=3)
+    sink = Sink(iter([Assignments((assignment(0),))] * 6), leases=3)
     run(sink, Weights(Version(0, 5)), "async")
     assert [(i.index, v.n) for i, v, _ in sink.sealed] == [(0, 5), (1, 5), (2, 5)]
 
 
 def test_a_stop_abandons_the_open_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Sink(iter([Assignments((order(0),))] * 3))
+    sink = Sink(iter([Assignments((assignment(0),))] * 3))
     worker = RolloutWorker(make_boot(), sink, Weights(Version(0, 0)), EventPipe(None))
     monkeypatch.setattr(sink, "progress", lambda vector_env, rows: worker.stop())
     worker.run()
@@ -157,7 +157,7 @@ def test_a_stop_abandons_the_open_segment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_events() -> None:
     read, write = os.pipe()
     worker = RolloutWorker(
-        make_boot(events=write), Sink(iter([Assignments((order(0),))])), Weights(Version(0, 0)), EventPipe(write)
+        make_boot(events=write), Sink(iter([Assignments((assignment(0),))])), Weights(Version(0, 0)), EventPipe(write)
     )
     worker.run()
     worker.close()

@@ -248,7 +248,7 @@ class LeasedSink(SegmentSink):
         self._gone: dict[int, int] = {}
         """Vector env to the incarnation that was stopped last: its env is closed, so it cannot continue."""
         self._impossible: dict[int, int] = {}
-        """Of the newest orders: a broker that did not know gave them back."""
+        """Of the newest assignments: a broker that did not know assigned them again."""
         self._serial = -1
         self._acked: Mapping[int, tuple[int, int]] = {}
         self._stop = False
@@ -331,31 +331,35 @@ class LeasedSink(SegmentSink):
                 self._unpushed.append(to)
 
     def _reported_streams(self) -> dict[int, int]:
-        """Vector env to incarnation: those of the orders, followed or not, and those of unaccepted segments."""
+        """Vector env to incarnation: those of the assignments, followed or not, and those of unaccepted segments."""
         unaccepted = {id.vector_env: id.incarnation for id in self._sealed.values()}
-        return {**self._impossible, **unaccepted, **{order.vector_env: order.incarnation for order in self._streams}}
+        return {
+            **self._impossible,
+            **unaccepted,
+            **{assignment.vector_env: assignment.incarnation for assignment in self._streams},
+        }
 
     def _stopped(self) -> list[int]:
         """Vector envs that are named and not stepped any more."""
-        return sorted(self._reported_streams().keys() - {order.vector_env for order in self._streams})
+        return sorted(self._reported_streams().keys() - {assignment.vector_env for assignment in self._streams})
 
-    def _apply_assignments(self, orders: Sequence[StreamAssignment], serial: int) -> None:
-        known = {order.vector_env: order.incarnation for order in self._streams}
-        followed = {order.vector_env: order.incarnation for order in orders}
+    def _apply_assignments(self, assignments: Sequence[StreamAssignment], serial: int) -> None:
+        known = {assignment.vector_env: assignment.incarnation for assignment in self._streams}
+        followed = {assignment.vector_env: assignment.incarnation for assignment in assignments}
         self._gone |= {v: incarnation for v, incarnation in known.items() if followed.get(v) != incarnation}
         self._impossible = {v: incarnation for v, incarnation in followed.items() if self._gone.get(v) == incarnation}
-        self._streams = tuple(order for order in orders if order.vector_env not in self._impossible)
+        self._streams = tuple(assignment for assignment in assignments if assignment.vector_env not in self._impossible)
         self._serial = serial
-        for order in self._streams:
-            if known.get(order.vector_env) != order.incarnation:
-                self._start_stream(order)
+        for assignment in self._streams:
+            if known.get(assignment.vector_env) != assignment.incarnation:
+                self._start_stream(assignment)
 
-    def _start_stream(self, order: StreamAssignment) -> None:
-        self._next[order.vector_env] = order.next_index
-        self._writer.start_stream(order.vector_env)
+    def _start_stream(self, assignment: StreamAssignment) -> None:
+        self._next[assignment.vector_env] = assignment.next_index
+        self._writer.start_stream(assignment.vector_env)
 
     def _is_accepted(self, id: SegmentId) -> bool:
         return (id.incarnation, id.index) < self._acked.get(id.vector_env, (-1, 0))
 
-    def _orders(self) -> Assignments:
+    def _assignments(self) -> Assignments:
         return Assignments(self._streams, self._stop)

@@ -1,4 +1,4 @@
-"""What a worker still lacks of the env-slot records of its orders. Pure."""
+"""What a worker still lacks of the env-slot records of its assignments. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class RecordFetching:
         self._due_at = 0.0
         self.fetched_bytes = 0
 
-    def expect(self, orders: Sequence[tuple[StreamAssignment, int]]) -> None:
-        """These orders, each with the bytes of its record, and no others; what came of them already counts."""
+    def expect(self, assignments: Sequence[tuple[StreamAssignment, int]]) -> None:
+        """These assignments, each with the bytes of its record, and no others; what came of them already counts."""
         before, self._awaited = self._awaited, {}
-        for order, nbytes in orders:
-            key = order.vector_env, order.incarnation
+        for assignment, nbytes in assignments:
+            key = assignment.vector_env, assignment.incarnation
             known = before.get(key)
             same = known is not None and known[1].nbytes == nbytes
-            self._awaited[key] = (order, known[1] if known is not None and same else PartialRecord(nbytes))
+            self._awaited[key] = (assignment, known[1] if known is not None and same else PartialRecord(nbytes))
         self._due_at, self._again_s = 0.0, self._first_again_s
 
     def due(self, now: float) -> list[RecordAt]:
@@ -48,12 +48,12 @@ class RecordFetching:
         return [RecordAt(*key, record.offset) for key, (_, record) in requested]
 
     def take(self, parts: Sequence[RecordPart]) -> list[StreamAssignment]:
-        """Take parts in; orders whose records are whole now, with their states."""
+        """Take parts in; assignments whose records are whole now, with their states."""
         new = [part for part in parts if self.take_part(part)]
         if new:
             self._due_at, self._again_s = 0.0, self._first_again_s
         whole = [key for key, (_, record) in self._awaited.items() if record.is_whole]
-        return [order for key in whole if (order := self._begun(key)) is not None]
+        return [assignment for key in whole if (assignment := self._begun(key)) is not None]
 
     def take_part(self, part: RecordPart) -> bool:
         """Whether it was the next part of an awaited record."""
@@ -65,12 +65,12 @@ class RecordFetching:
         return True
 
     def _begun(self, key: Key) -> StreamAssignment | None:
-        order, record = self._awaited[key]
+        assignment, record = self._awaited[key]
         try:
             states = record.states()
         except WireError as error:
-            self._awaited[key] = (order, PartialRecord(record.nbytes))
+            self._awaited[key] = (assignment, PartialRecord(record.nbytes))
             self._refuse(error.reason)
             return None
         del self._awaited[key]
-        return replace(order, states=states)
+        return replace(assignment, states=states)

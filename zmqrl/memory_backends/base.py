@@ -188,9 +188,9 @@ class SegmentSink(ABC):
 
     @abstractmethod
     def poll(self, timeout_s: float) -> Assignments:
-        """Handle what has arrived and return the newest orders.
+        """Handle what has arrived and return the newest assignments.
 
-        Waits up to `timeout_s` for a change (orders, a lease, a byte on the wake pipe); resends what
+        Waits up to `timeout_s` for a change (assignments, a lease, a byte on the wake pipe); resends what
         stayed unacknowledged for two heartbeats.
         """
 

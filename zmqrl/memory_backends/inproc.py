@@ -101,7 +101,7 @@ class InprocSink(LeasedSink):
         snapshot = self._state.snapshot(0)
         if snapshot is not None:
             self._apply(snapshot)
-        return self._orders()
+        return self._assignments()
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
         self._state.handle(Sealed(0, 0, refs))  # the source scans the words: no need to forward

@@ -145,7 +145,7 @@ class ZmqSink(LeasedSink):
             changed = self._take_in(max(0.0, min(deadline, self._reported_at + self._heartbeat_s) - now))
             now = time.monotonic()
             if changed or now >= deadline:
-                return self._orders()
+                return self._assignments()
 
     def close(self) -> None:
         if not self._context.closed:
@@ -238,27 +238,29 @@ class ZmqSink(LeasedSink):
             self._broker, self._serial = message.broker, -1
         known_serial = self._serial
         acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
-        orders = None if message.streams is None or message.serial == known_serial else self._ready(message.streams)
-        self._apply(AssignmentSnapshot(message.spawn, message.leases, acked, orders, message.serial))
+        assignments = (
+            None if message.streams is None or message.serial == known_serial else self._ready(message.streams)
+        )
+        self._apply(AssignmentSnapshot(message.spawn, message.leases, acked, assignments, message.serial))
         self._stop = message.stop
         if self._serial != known_serial:
-            self._reported_at = 0.0  # so that the orders are not repeated in each reply
+            self._reported_at = 0.0  # so that the assignments are not repeated in each reply
 
     def _ready(self, rows: Sequence[bus.AssignedStream]) -> list[StreamAssignment]:
         """Orders that can be followed now; those with a record wait until it was fetched, and are not named before.
 
-        An order that is known stays as it is: it may not have been followed yet, and has no states when it comes again.
+        An assignment that is known is kept: it may not have been followed yet, and has no states when it comes again.
         """
-        known = {(order.vector_env, order.incarnation): order for order in self._streams}
+        known = {(assignment.vector_env, assignment.incarnation): assignment for assignment in self._streams}
         ready, awaited = [], []
         for vector_env, incarnation, next_index, nbytes in rows:
-            order = StreamAssignment(vector_env, incarnation, next_index, None if nbytes is None else ())
+            assignment = StreamAssignment(vector_env, incarnation, next_index, None if nbytes is None else ())
             if (vector_env, incarnation) in known:
                 ready.append(known[vector_env, incarnation])
             elif nbytes:
-                awaited.append((order, nbytes))
+                awaited.append((assignment, nbytes))
             else:
-                ready.append(order)
+                ready.append(assignment)
         self._records.expect(awaited)
         return ready
 
@@ -269,9 +271,9 @@ class ZmqSink(LeasedSink):
 
     def _receive_record(self, parts: Sequence[bus.RecordPart]) -> None:
         self._moves += 1
-        for order in self._records.take(parts):
-            self._streams = (*self._streams, order)
-            self._start_stream(order)
+        for assignment in self._records.take(parts):
+            self._streams = (*self._streams, assignment)
+            self._start_stream(assignment)
             self._reported_at = 0.0  # so that the broker forgets the record
 
 

@@ -58,9 +58,9 @@ def main(boot: Boot) -> int:
 class _Stream:
     """A vector env that this worker steps, and the index of its next segment."""
 
-    def __init__(self, order: StreamAssignment, collector: Collector) -> None:
-        self.incarnation = order.incarnation
-        self.next_index = order.next_index
+    def __init__(self, assignment: StreamAssignment, collector: Collector) -> None:
+        self.incarnation = assignment.incarnation
+        self.next_index = assignment.next_index
         self.collector = collector
 
 
@@ -85,15 +85,15 @@ class RolloutWorker:
         self._stopping = True
 
     def run(self) -> None:
-        """Until `stop`, or until the orders say so."""
+        """Until `stop`, or until the assignments say `stop`."""
         self._events.send(agent.Ready())
         timeout_s = 0.0
         while not self._stopping:
-            orders = self._poll(timeout_s)
-            if orders.stop:
+            assignments = self._poll(timeout_s)
+            if assignments.stop:
                 self._events.send(agent.Left())  # else its host would start it again
                 return
-            timeout_s = 0.0 if self._turn(orders) else POLL_S
+            timeout_s = 0.0 if self._turn(assignments) else POLL_S
 
     def collect(self, interrupted: Callable[[], bool]) -> None:
         """Collect what can be collected now; for single mode, where the loop of the learner calls it.
@@ -104,9 +104,9 @@ class RolloutWorker:
         while self._turn(self._sink.poll(0.0)):
             pass
 
-    def _turn(self, orders: Assignments) -> bool:
+    def _turn(self, assignments: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
-        self._apply_assignments(orders)
+        self._apply_assignments(assignments)
         self._take_weights()
         worked = [self._advance(stream) for stream in list(self._streams.values())]
         self._reports.send_when_due()
@@ -123,31 +123,31 @@ class RolloutWorker:
         if timeout_s == 0.0:
             return self._sink.poll(0.0)
         begun = time.monotonic()
-        orders = self._sink.poll(timeout_s)
+        assignments = self._sink.poll(timeout_s)
         self._reports.waited_s += time.monotonic() - begun
-        return orders
+        return assignments
 
-    def _apply_assignments(self, orders: Assignments) -> None:
-        """Make the vector envs those of `orders`: absolute, so what is not listed is abandoned."""
-        listed = {order.vector_env for order in orders.streams}
+    def _apply_assignments(self, assignments: Assignments) -> None:
+        """Make the vector envs those of `assignments`: absolute, so what is not listed is abandoned."""
+        listed = {assignment.vector_env for assignment in assignments.streams}
         for vector_env in [v for v in self._streams if v not in listed]:
             self._streams.pop(vector_env).collector.close()
-        for order in orders.streams:
-            known = self._streams.get(order.vector_env)
-            if known is None or known.incarnation != order.incarnation:
+        for assignment in assignments.streams:
+            known = self._streams.get(assignment.vector_env)
+            if known is None or known.incarnation != assignment.incarnation:
                 if known is not None:
                     known.collector.close()
-                self._streams[order.vector_env] = self._start_stream(order)
+                self._streams[assignment.vector_env] = self._start_stream(assignment)
 
-    def _start_stream(self, order: StreamAssignment) -> _Stream:
+    def _start_stream(self, assignment: StreamAssignment) -> _Stream:
         config = self._plan.config
         mode, seed = config.run.mode, config.run.seed
-        env = make_vector_env(config.env, self._plan.env, mode, seed, order.vector_env, order.incarnation)
+        env = make_vector_env(config.env, self._plan.env, mode, seed, assignment.vector_env, assignment.incarnation)
         env.on_replay = self._sink.busy
-        keyed = 0 if self._sync else order.incarnation
-        collector = Collector(env, self._policy, self._spec, seed, order.vector_env, keyed)
-        collector.start(order.states)
-        return _Stream(order, collector)
+        keyed = 0 if self._sync else assignment.incarnation
+        collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed)
+        collector.start(assignment.states)
+        return _Stream(assignment, collector)
 
     def _take_weights(self) -> None:
         if self._weights.version() == self._version:
