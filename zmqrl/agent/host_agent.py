@@ -218,7 +218,7 @@ class HostAgent:
                 LOG.warning("the broker ends this host's part of the run: %s", cause)
             self._processes.end(ShutdownMode.CLEAN)
         if notice is not None:
-            self._processes.tell(notice)
+            self._processes.notify(notice)
 
     def _read_commands(self) -> None:
         for received in self._commands.read():

@@ -116,11 +116,11 @@ class HostProcesses:
                     self._start(ProcessSlot("worker", index), 0)
         self._end_when_drained()
 
-    def tell(self, notice: Notice) -> None:
+    def notify(self, notice: Notice) -> None:
         """There are new weights."""
         for child in self._children.values():
             child.wake()
-        self._tell_evaluator(notice)
+        self._notify_evaluator(notice)
 
     def report(self) -> None:
         """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
@@ -177,7 +177,7 @@ class HostProcesses:
             child.write_line(agent.Evaluate(self._data_plane.current, final=False))
         self.report()
 
-    def _tell_evaluator(self, notice: Notice) -> None:
+    def _notify_evaluator(self, notice: Notice) -> None:
         evaluator = self._children.get(EVALUATOR)
         if evaluator is not None and evaluator.stdin_fd >= 0:
             evaluator.write_line(agent.Evaluate(notice, final=False))
@@ -190,12 +190,12 @@ class HostProcesses:
         for event in events:
             if isinstance(event, agent.NewVersion):
                 self._data_plane.current = event.notice
-                self._tell_evaluator(event.notice)
+                self._notify_evaluator(event.notice)
             elif isinstance(event, agent.Listening):
                 self._listening(event)
             else:
                 self._note(child, event)
-                self._events.said(child, event)
+                self._events.forward(child, event)
 
     def _listening(self, event: agent.Listening) -> None:
         if self._boot.listen is not None:

@@ -49,7 +49,7 @@ class ProcessEvents:
         self._log_names.add(child.log.stem)
         self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
-    def said(self, child: ChildProcess, report: agent.Report) -> None:
+    def forward(self, child: ChildProcess, report: agent.Report) -> None:
         """Forward the process's own report."""
         self._send(child.place, report)
 
