@@ -196,7 +196,7 @@ def test_a_kill_is_not_put_off_by_a_drain(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"0": "judges", "1": "deaf", "judged": [(1, 0, "stalled")]}, grace_s=60.0)
     host.judge()
     host.until(lambda: bool(host.told("worker_state")))
-    host.processes.hold((0,))
+    host.processes.set_workers((0,))
     host.until(lambda: host.report.alive == {0: 0})
 
 
@@ -211,12 +211,12 @@ def test_a_signal_without_a_name(host_of: MakeHost) -> None:
 def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "deaf"})
     host.until(lambda: host.report.ready == [0, 1])
-    host.processes.hold((0, 2))
+    host.processes.set_workers((0, 2))
     assert host.report.workers == [0, 2]
     host.until(lambda: host.report.alive == {0: 0, 2: 0})
     (exit_,) = host.told("exit")
     assert (exit_["index"], exit_["cause"], exit_["expected"]) == (1, "signal SIGKILL", True)
-    host.processes.hold(())
+    host.processes.set_workers(())
     assert not host.processes.ending, "not before they are gone"
     host.until(lambda: host.processes.is_over(time.monotonic()))
     assert not host.report.workers

@@ -99,7 +99,12 @@ def test_its_niceness_is_that_of_its_session_too(tmp_path: Path) -> None:
 
 
 def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> None:
-    lines = [b'{"command": "join"}', b'{"command": "hold", "workers": [null]}', b'{"command": "allow"}', b"[" * 100_000]
+    lines = [
+        b'{"command": "join"}',
+        b'{"command": "set_workers", "workers": [null]}',
+        b'{"command": "allow"}',
+        b"[" * 100_000,
+    ]
     with agent_of(far_boot("runs/mine"), tmp_path) as agent:
         assert agent.stdin is not None and agent.stdout is not None
         agent.stdin.write(b"\n".join([*lines, b""]))

@@ -21,7 +21,7 @@ from zmqrl.launch.host_table import LEAVE_S
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import Allow, Command, Hold, Join, Lease
+from zmqrl.messages.agent import Allow, Command, Join, Lease, SetWorkers
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.admission import digest_of
@@ -209,7 +209,7 @@ def test_a_host_that_has_just_ended_in_order_is_connected_to_again(links: Links,
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
     assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
-    assert links.orchestrator.commands(Hold) == [], "nobody would read it"
+    assert links.orchestrator.commands(SetWorkers) == [], "nobody would read it"
 
 
 def test_the_end_of_a_former_agent_is_not_that_of_its_successor(links: Links, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_host_that_has_not_joined_is_given_another_file(manual: Links, tmp_pat
     second = digest_of(str(join.enrolment))
     assert boot.workers == ((3,) if shown else (1,))
     assert (manual.allowed().hosts, manual.allowed().tokens[second]) == ({}, "b")
-    assert manual.allowed().tokens.get(first) is None and manual.orchestrator.commands(Hold) == []
+    assert manual.allowed().tokens.get(first) is None and manual.orchestrator.commands(SetWorkers) == []
     manual.tell("local", "enrolled", role="broker", index=0, token=second, public="other")
     assert list(manual.allowed().hosts) == ["other"]
 
@@ -327,7 +327,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
     manual.tell("local", "enrolled", role="broker", index=0, token=token, public="key")
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
     assert "`zmqrl drain b` ends its part" in manual.serve(tmp_path, '{"scale": {"local": 2, "b": 3}}', 1.0)
-    assert (manual.state.hosts["b"].state, manual.orchestrator.commands(Hold)) == ("ready", [])
+    assert (manual.state.hosts["b"].state, manual.orchestrator.commands(SetWorkers)) == ("ready", [])
     assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
     assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
     assert {manual.state.workers[index].state for index in (1, 2)} == {"ended"}
@@ -386,7 +386,7 @@ def test_leases_are_renewed_about_every_second(links: Links) -> None:
 def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     links.tell("b", "agent", public="key")
     assert "local: 2 workers" in links.serve(tmp_path, '{"scale": {"local": 2}}', 1.0)
-    assert links.orchestrator.commands(Hold) == [("local", Hold([0, 3]))]
+    assert links.orchestrator.commands(SetWorkers) == [("local", SetWorkers([0, 3]))]
     assert "unknown host 'x'" in links.serve(tmp_path, '{"scale": {"x": 2}}', 3.0)
     for number, text in enumerate(('{"scale": 7}', '{"scale": {"b": "many"}}', "{}")):
         assert "refused" in links.serve(tmp_path, text, 5.0 + 2 * number)
@@ -407,7 +407,7 @@ def test_a_host_that_took_no_part_is_refused_with_all_that_was_asked(tmp_path: P
     before = status_of(links.state, 0.0)
     answer = links.serve(tmp_path, '{"scale": {"local": 2, "c": 1}}', 1.0)
     assert "refused" in answer and "c=1: c was not part of the run at its start" in answer
-    assert (len(links.orchestrator.deployed), links.orchestrator.commands(Hold)) == (1, [])
+    assert (len(links.orchestrator.deployed), links.orchestrator.commands(SetWorkers)) == (1, [])
     assert "c: not part of this run" in links.serve(tmp_path, '{"scale": {"c": 0}}', 3.0)
     assert status_of(links.state, 0.0) == before
 

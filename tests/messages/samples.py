@@ -104,7 +104,7 @@ COMMANDS: list[agent.Command] = [
     agent.Kill(),
     agent.Lease(),
     JOIN,
-    agent.Hold([0, 1]),
+    agent.SetWorkers([0, 1]),
     agent.Allow(ALLOWED),
     agent.Examine(),
 ]

@@ -230,8 +230,8 @@ class HostAgent:
                     self._processes.end(ShutdownMode.KILL)
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
                     self._join(received)
-                case agent.Hold() if not self._processes.ending:
-                    self._processes.hold(tuple(received.workers))
+                case agent.SetWorkers() if not self._processes.ending:
+                    self._processes.set_workers(tuple(received.workers))
                 case agent.Allow():
                     self._data_plane.allow(received.allowed)
         if self._commands.ended:

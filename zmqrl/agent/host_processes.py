@@ -99,7 +99,7 @@ class HostProcesses:
         if learner_here and self._plan.config.evaluator.episodes > 0:
             self._start(EVALUATOR, 0)
 
-    def hold(self, workers: tuple[int, ...]) -> None:
+    def set_workers(self, workers: tuple[int, ...]) -> None:
         """Assign these workers: new ones are started, the others leave when the broker permits it."""
         before, self._workers = self._workers, workers
         grace_until = time.monotonic() + self._plan.config.limits.grace_s

@@ -246,7 +246,7 @@ class HostLinks:
         indexes = self._scaling.scale(host, workers)
         row = self._state.hosts.expect(host, workers)
         if not row.is_gone and row.state != "leaving":
-            self._orchestrator.command(host, agent.Hold(list(indexes)))
+            self._orchestrator.command(host, agent.SetWorkers(list(indexes)))
             return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
         if not workers:
             return f"{host}: not part of this run"

@@ -625,7 +625,7 @@ class Join(_Command, frozen=True, tag="join"):
     """One-time token of a host whose key the launcher does not know; None: it knows it."""
 
 
-class Hold(_Command, frozen=True, tag="hold"):
+class SetWorkers(_Command, frozen=True, tag="set_workers"):
     """The workers that this host has from now on.
 
     Launcher to agent: at `zmqrl scale` and `drain`.
@@ -657,7 +657,7 @@ class Examine(_Command, frozen=True, tag="examine"):
     """
 
 
-Command: TypeAlias = Stop | Kill | Lease | Join | Hold | Allow | Examine
+Command: TypeAlias = Stop | Kill | Lease | Join | SetWorkers | Allow | Examine
 
 
 class Evaluate(Struct, frozen=True, forbid_unknown_fields=True, tag_field="command", tag="evaluate"):
