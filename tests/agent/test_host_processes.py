@@ -179,7 +179,7 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert [event["index"] for event in host.told("restart")] == [1]
     assert [event["spawn"] for event in host.told("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"
-    assert [event["cause"] for event in host.told("gave_up")] == ["exit code 7"]
+    assert [event["cause"] for event in host.told("restart_limit_reached")] == ["exit code 7"]
     assert not host.processes.failed
 
 

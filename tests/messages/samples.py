@@ -76,7 +76,7 @@ OF_PROCESSES: list[agent.Report] = [
     agent.Started(3, 4, 0),
     agent.Exited(3, None, False, "c", {}, "l", ["x"]),
     agent.Restarting(0.5),
-    agent.GaveUp("c"),
+    agent.RestartLimitReached("c"),
 ]
 AGENT: list[agent.AgentEvent] = [
     *(agent.ProcessReport("worker", 0, report) for report in OF_PROCESSES),

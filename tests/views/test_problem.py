@@ -58,7 +58,7 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
         state.handle(host_event("local", name, role=role, index=0, **data))
 
     tell("exit", code=code, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
-    tell("gave_up", cause=f"exit code {code}")
+    tell("restart_limit_reached", cause=f"exit code {code}")
     assert said in str(state.problems[-1])
 
 
@@ -78,7 +78,7 @@ def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, othe
     state.hosts.expect("local", 1 if other == "exit" else 2)
     exited = {"code": 0, "expected": True, "cause": "exit code 0"} if other == "exit" else {}
     tell(other, 1, **exited)
-    tell("gave_up", 0, cause="exit code 1")
+    tell("restart_limit_reached", 0, cause="exit code 1")
     assert said in str(state.problems[-1])
 
 

@@ -77,7 +77,7 @@ class ProcessEvents:
         if isinstance(action, RestartAfter):
             self._send(action.place, agent.Restarting(action.delay_s))
         elif isinstance(action, StopRestarting):
-            self._send(action.place, agent.GaveUp(action.cause))
+            self._send(action.place, agent.RestartLimitReached(action.cause))
         elif isinstance(action, FailRun):
             self._output.send(agent.RunFailed(action.cause))
 

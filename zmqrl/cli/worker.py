@@ -67,8 +67,8 @@ def _line(event: HostEvent) -> str | None:
             return f"{role}-{index} is ready"
         case agent.Restarting() as restart:
             return f"{role}-{index}: restarting in {restart.in_s:g} s"
-        case agent.GaveUp() as gave_up:
-            return f"{role}-{index} failed and is not restarted: {gave_up.cause}"
+        case agent.RestartLimitReached() as reached:
+            return f"{role}-{index} failed and is not restarted: {reached.cause}"
         case agent.LeaseLost() as lost:
             return f"no heartbeat from the {lost.source}: leaving the run"
         case agent.Fault() as fault:

@@ -239,7 +239,7 @@ class RunState:
         self._note(event, f"restarting {when}{self._how_often(event)}")
 
     @_take.register
-    def _on_gave_up(self, message: agent.GaveUp, event: HostEvent) -> None:
+    def _on_restart_limit_reached(self, message: agent.RestartLimitReached, event: HostEvent) -> None:
         row = self._row(event)
         if row is not None:
             row.state = "failed"

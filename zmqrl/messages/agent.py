@@ -312,7 +312,7 @@ class Restarting(_Event, frozen=True, tag="restart"):
     in_s: Finite
 
 
-class GaveUp(_Event, frozen=True, tag="gave_up"):
+class RestartLimitReached(_Event, frozen=True, tag="restart_limit_reached"):
     """A process reached the restart limit and is not started again.
 
     Agent to launcher: once per process.
@@ -343,7 +343,7 @@ ForwardedEvent: TypeAlias = (
 )
 """What a process reports to its agent, and the agent then to the launcher."""
 ChildEvent: TypeAlias = ForwardedEvent | NewVersion | Listening
-Report: TypeAlias = ForwardedEvent | Started | Exited | Restarting | GaveUp
+Report: TypeAlias = ForwardedEvent | Started | Exited | Restarting | RestartLimitReached
 """What an agent reports of a process."""
 
 
@@ -688,7 +688,7 @@ class Reaped(Struct, frozen=True, forbid_unknown_fields=True):
 CHILD_EVENTS = kinds_of(get_args(ChildEvent))
 REPORTS = kinds_of(get_args(Report))
 AGENT_EVENTS = kinds_of(get_args(AgentEvent))
-OWN_EVENTS = kinds_of((Started, Exited, Restarting, GaveUp, *get_args(AgentEvent)))
+OWN_EVENTS = kinds_of((Started, Exited, Restarting, RestartLimitReached, *get_args(AgentEvent)))
 """Events of an agent: of a process or of itself."""
 LAUNCHER_EVENTS = kinds_of((Handshake, AgentExited, HostUnusable, LinesRefused))
 COMMANDS = kinds_of((*get_args(Command), Evaluate))
