@@ -117,7 +117,7 @@ class HostAgent:
         self._wakeup_read, self._wakeup_write = os.pipe()
 
     def run(self) -> int:
-        """Hold the host's processes until all have ended. Returns the exit code."""
+        """Run the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
         self._lease.renew("launcher", self._active.now())  # by the boot line
         if self._data_plane.endpoints is not None:

@@ -128,9 +128,9 @@ class HostProcesses:
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
         failed = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
-        held = [index for index in self._workers if index not in failed]
+        assigned = [index for index in self._workers if index not in failed]
         self._data_plane.report(
-            HostReport(self._boot.host, alive, ready, failed, [] if self.ending and not alive else held)
+            HostReport(self._boot.host, alive, ready, failed, [] if self.ending and not alive else assigned)
         )
 
     def measure(self) -> None:
@@ -162,7 +162,7 @@ class HostProcesses:
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._end.report())
 
     def _end_when_drained(self) -> None:
-        """A host that holds nothing any more has no part in the run."""
+        """A host without workers and processes is not part of the run."""
         if self._boot.workers and not self._workers and not self._children:
             self.end(ShutdownMode.CLEAN)
 

@@ -27,7 +27,7 @@ from zmqrl.orchestrators.handshake import processor_refusal
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:
-    """Hold this host's part of the run until it ends. `command` starts children; `boot.keys` is the host's pair."""
+    """Run this host's part of the run until it ends. `command` starts children; `boot.keys` is the host's pair."""
     _apply_niceness_to_session()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
@@ -36,7 +36,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         raise ConfigError(f"{boot.host}: {processor}")
     boot = _at_home(boot)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))):
-        return _hold_part(boot, output, command)
+        return _run_part(boot, output, command)
 
 
 def _apply_niceness_to_session() -> None:
@@ -47,33 +47,33 @@ def _apply_niceness_to_session() -> None:
             Path("/proc/self/autogroup").write_text(str(niceness))
 
 
-def _hold_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
+def _run_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
     keys = None if boot.plan.config.security.curve == "off" else boot.keys
     boot = replace(boot, keys=None)  # of this process: a child receives what it needs from the data plane
     if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
         take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     if boot.plan.config.mode.in_process:
-        return _hold(boot, NoDataPlane(), output, command)
+        return _run_agent(boot, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:
         try:
-            return _hold(boot, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
+            return _run_agent(boot, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
         finally:
             _remove_run_folder(boot)
-    return _hold_broker(boot, keys, output, command)
+    return _run_with_broker(boot, keys, output, command)
 
 
-def _hold_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
+def _run_with_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.data_plane import SharedDataPlane
 
     folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
         shared = boot.listen is not None
-        return _hold(boot, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
+        return _run_agent(boot, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
     finally:
         folder.close()
 
 
-def _hold(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
+def _run_agent(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
     try:
         spawner = ProcessSpawner(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
         return HostAgent(boot, spawner, data_plane, output, STDIN).run()

@@ -125,7 +125,7 @@ class HostReported:
     failed: Sequence[int]
     host: str
     workers: Sequence[int] = ()
-    """The indexes that it holds: alive, or to be started again. Workers that are not listed must leave."""
+    """The indexes assigned to it: alive, or to be started again. Workers that are not listed must leave."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class HostRemoved:
 
     host: str
     workers: Sequence[int]
-    """Every index that it has ever held, or was to hold."""
+    """Every index that was ever assigned to it."""
 
 
 @dataclass(frozen=True)

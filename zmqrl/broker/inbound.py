@@ -175,7 +175,7 @@ class InboundDispatcher:
         self.report_listening()
 
     def _host_removed(self, host: str) -> ev.HostRemoved:
-        return ev.HostRemoved(host, self._senders.held_by(host))
+        return ev.HostRemoved(host, self._senders.workers_of(host))
 
     def pop_removed(self) -> list[ev.Event]:
         """Hosts that the allow-list has lost since the last call."""

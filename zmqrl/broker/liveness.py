@@ -119,7 +119,7 @@ class Hosts:
         self._lost_at[host] = now + JOIN_S + self._host_lease_s
 
     def receive(self, host: str, now: float) -> bool:
-        """The report of an agent that holds workers. True when it was not there before."""
+        """The report of an agent with workers. True when it was not there before."""
         if host == self._learner_host:
             return False
         known = host in self._here
@@ -128,7 +128,7 @@ class Hosts:
         return not known
 
     def leave(self, host: str) -> bool:
-        """The report of an agent that holds no workers. True when it was there; one that was not is still expected."""
+        """The report of an agent without workers. True when it was there; one that was not is still expected."""
         was_here = host in self._here
         if was_here:
             self.forget(host)

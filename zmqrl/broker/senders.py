@@ -1,4 +1,4 @@
-"""Who may send what: a message from another host is accepted only for the workers that this host holds. Pure."""
+"""Who may send what: a message from another host is accepted only for the workers that are assigned to this host. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Senders:
 
     def __init__(self, plan: RunPlan) -> None:
         self._learner_host = plan.config.learner.host
-        self._host_of = {index: host for host, held in worker_indexes(plan.workers).items() for index in held}
+        self._host_of = {index: host for host, assigned in worker_indexes(plan.workers).items() for index in assigned}
 
     def admit(self, user: str | None, message: bus.Message) -> bool:
         """Whether the message counts; `user` is the sender's host (`Gate.host_of`).
@@ -39,7 +39,7 @@ class Senders:
                 | bus.Segment()
                 | bus.Heartbeat(role="worker")
             ):
-                return self._holds(user, message.index)
+                return self._is_assigned(user, message.index)
             case bus.HostReport():
                 self._check_agent(user, message)
                 return True
@@ -48,12 +48,12 @@ class Senders:
         raise WireError("not from there", f"{bus.kind_of(message)} from {_name(user)}")  # the learner is on our host
 
     def learn(self, host: str, workers: Iterable[int]) -> None:
-        """An agent that was admitted holds these workers."""
+        """These workers are assigned to the host of an agent that was admitted."""
         for index in workers:
             self._host_of.setdefault(index, host)
 
-    def held_by(self, host: str) -> list[int]:
-        """Every worker that the host has ever held: no other host ever holds one of them."""
+    def workers_of(self, host: str) -> list[int]:
+        """Every worker that was ever assigned to the host: none is ever assigned to another."""
         return [index for index, holder in self._host_of.items() if holder == host]
 
     def _check_agent(self, user: str, report: bus.HostReport) -> None:
@@ -64,7 +64,7 @@ class Senders:
             if self._host_of.get(index, host) != host:
                 raise WireError("host", f"{host} names worker {index} of {self._host_of[index]}")
 
-    def _holds(self, user: str, index: int) -> bool:
+    def _is_assigned(self, user: str, index: int) -> bool:
         """Without keys no process from outside is known by name: then any host but the learner's counts."""
         host = self._host_of.get(index)
         if host is not None and (host != user if user != UNNAMED else host == self._learner_host):

@@ -170,13 +170,13 @@ class BrokerState:
         return actions
 
     def _update_host(
-        self, host: str, alive: Mapping[int, int], held: Iterable[int], failed: Iterable[int]
+        self, host: str, alive: Mapping[int, int], assigned: Iterable[int], failed: Iterable[int]
     ) -> list[ev.Action]:
         """What is true of the host's workers now: who is not `alive` (index to spawn) is dead and reaped."""
-        held, failed = list(filter(self.workers.allows, held)), list(filter(self.workers.allows, failed))
-        if self.workers.receive(host, held, failed, filter(self.workers.allows, alive)):
+        assigned, failed = list(filter(self.workers.allows, assigned)), list(filter(self.workers.allows, failed))
+        if self.workers.receive(host, assigned, failed, filter(self.workers.allows, alive)):
             self.assignment.review()
-        own = [index for index in (*held, *failed) if self.workers.is_of(index, host)]
+        own = [index for index in (*assigned, *failed) if self.workers.is_of(index, host)]
         self.assignment.end_claims_of_dead(own, alive)
         actions: list[ev.Action] = []
         for process in self.workers.processes():

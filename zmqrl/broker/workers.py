@@ -155,7 +155,7 @@ class Workers:
         return index in self._by_index and self._by_index[index].failed
 
     def has_left(self, index: int) -> bool:
-        """Whether its host no longer holds it."""
+        """Whether it is no longer assigned to its host."""
         worker = self._by_index.get(index)
         return worker is not None and worker.host is not None and not worker.is_member
 

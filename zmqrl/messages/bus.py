@@ -242,7 +242,7 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     failed: list[Count]
     """Workers that have failed and are not started again."""
     workers: list[Count]
-    """Held, alive or about to be started again: workers that are not listed must leave."""
+    """Assigned to the host, alive or about to be started again: workers that are not listed must leave."""
 
 
 class Welcome(_BusMessage, frozen=True, tag="welcome"):
