@@ -10,36 +10,36 @@ ONE, TWO, THREE = (Version(0, n) for n in (1, 2, 3))
 
 def test_a_newer_version_is_asked_for_when_the_older_has_come() -> None:
     fetching = Fetching()
-    fetching.want(ONE)
+    fetching.require(ONE)
     assert fetching.due(1, 0.0) == ONE
-    fetching.want(TWO)
-    fetching.want(THREE)
+    fetching.require(TWO)
+    fetching.require(THREE)
     assert fetching.due(1, 0.1) is None
-    fetching.came(ONE)
+    fetching.received(ONE)
     assert fetching.due(1, 0.2) == THREE
-    fetching.came(THREE)
+    fetching.received(THREE)
     assert fetching.due(1, 9.0) is None
 
 
 def test_a_newer_one_than_asked_for_counts() -> None:
     fetching = Fetching()
-    fetching.want(ONE)
+    fetching.require(ONE)
     assert fetching.due(1, 0.0) == ONE
-    fetching.want(TWO)
-    fetching.came(THREE)
+    fetching.require(TWO)
+    fetching.received(THREE)
     assert fetching.due(1, 9.0) is None
 
 
 def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
     fetching = Fetching()
-    fetching.want(ONE)
+    fetching.require(ONE)
     asked = [now for now in range(100) if fetching.due(1, float(now)) is not None]
     assert asked == [0, AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S, 15 * AGAIN_S, 15 * AGAIN_S + AGAIN_MAX_S, 90]
 
 
 def test_another_broker_is_asked_at_once() -> None:
     fetching = Fetching()
-    fetching.want(ONE)
+    fetching.require(ONE)
     assert fetching.due(None, 0.0) == ONE
     assert fetching.due(1, 0.1) is None, "who was asked is only now known"
     assert fetching.due(2, 0.2) == ONE

@@ -31,23 +31,23 @@ class Fetching:
     """
 
     def __init__(self) -> None:
-        self._wanted: Version | None = None
+        self._required: Version | None = None
         self._requested: Version | None = None
         self._requested_at = 0.0
         self._again_s = AGAIN_S
         self._broker: int | None = None
 
-    def want(self, version: Version) -> None:
+    def require(self, version: Version) -> None:
         """This version, or a newer one."""
-        if self._wanted is None or self._wanted < version:
-            self._wanted = version
+        if self._required is None or self._required < version:
+            self._required = version
 
-    def came(self, version: Version) -> None:
-        """It is here."""
+    def received(self, version: Version) -> None:
+        """This version is here."""
         if self._requested is not None and self._requested <= version:
             self._requested, self._again_s = None, AGAIN_S
-        if self._wanted is not None and self._wanted <= version:
-            self._wanted = None
+        if self._required is not None and self._required <= version:
+            self._required = None
 
     def due(self, broker: int | None, now: float) -> Version | None:
         """The version to request now, which then counts as requested.
@@ -58,14 +58,14 @@ class Fetching:
         """
         is_new = self._broker is not None and broker != self._broker
         self._broker = broker
-        if self._wanted is None:
+        if self._required is None:
             return None
         if self._requested is not None:
             is_late = now - self._requested_at >= self._again_s
             if not is_late and not is_new:
                 return None
             self._again_s = AGAIN_S if is_new else min(AGAIN_MAX_S, 2 * self._again_s)
-        self._requested, self._requested_at = self._wanted, now
+        self._requested, self._requested_at = self._required, now
         return self._requested
 
 
@@ -133,7 +133,7 @@ class RemoteDataPlane(DataPlane):
             except StoreError as error:
                 LOG.warning("fetched weights are requested again: %s", error)
             else:
-                self._fetching.came(fetched.notice.version)
+                self._fetching.received(fetched.notice.version)
         link.fetched.clear()
         return taken
 
@@ -144,7 +144,7 @@ class RemoteDataPlane(DataPlane):
                 return self._relay.take([notice])
             except StoreError as error:
                 LOG.warning("version %s is fetched from the broker: %s", notice.version, error)
-        self._fetching.want(notice.version)
+        self._fetching.require(notice.version)
         return None
 
     def _request_when_due(self, link: AgentLink) -> None:
