@@ -26,7 +26,7 @@ AGENTS = Path("/tmp/zmqrl-agents")
 """The same for all users: it must not depend on anyone's environment."""
 FOLDER_MODE = 0o755
 MOST_FOLDERS = 10_000
-SETTLE_S = 2.0
+REGISTER_S = 2.0
 """Registering takes milliseconds; of two agents that come at once one is in by then."""
 PAUSE_S = (0.02, 0.3)
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,7 +71,7 @@ class HostLock:
         self._prefix = prefix
 
     def acquire(self, entry: Entry, neighbours: Neighbours) -> list[str]:
-        """Register `entry`; bounded by `SETTLE_S`.
+        """Register `entry`; bounded by `REGISTER_S`.
 
         Returns:
             Warnings that name the other runs on this host, and not the host.
@@ -81,8 +81,8 @@ class HostLock:
             OSError: The register cannot be written.
         """
         refuses = neighbours == "refused"
-        self._sweep()
-        until = time.monotonic() + SETTLE_S
+        self._remove_dead()
+        until = time.monotonic() + REGISTER_S
         while True:
             failed = self._write(entry)
             live = [other for other in self.entries() if other.is_live]
@@ -92,7 +92,7 @@ class HostLock:
             if not (refuses and others):
                 break
             self.release(entry)
-            if time.monotonic() >= until or all(time.time() - other.since > SETTLE_S for other in others):
+            if time.monotonic() >= until or all(time.time() - other.since > REGISTER_S for other in others):
                 raise ConfigError(_busy(entry, others))
             time.sleep(random.uniform(*PAUSE_S))  # both came at once and saw each other: one comes back first
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
@@ -112,7 +112,7 @@ class HostLock:
         """Remove what dead agents of this user's run left."""
         self._remove(lambda left: left.run_id == run_id and not left.is_live)
 
-    def _sweep(self) -> None:
+    def _remove_dead(self) -> None:
         """Files of this user's dead agents go."""
         self._remove(lambda left: not left.is_live)
 

@@ -1,6 +1,6 @@
 """The life of one host's processes: started, judged, reaped, started again, ended.
 
-What is done about a death is decided by `supervision.restarts`, how to end by `supervision.ending`.
+What is done about a death is decided by `supervision.restarts`, how to end by `agent.shutdown_policy`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zmqrl.supervision.restarts import Action, Died, FailRun, ProcessSlot, Start
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.sockets import own_addresses
 
-ENDING_TICK_S = 0.05
+SHUTDOWN_TICK_S = 0.05
 DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
 EVALUATOR = ProcessSlot("evaluator", 0)
@@ -43,12 +43,12 @@ class HostProcesses:
         self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
-        self._end = Shutdown(boot, self._children)
+        self._shutdown = Shutdown(boot, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
         self.failed = False
-        """Whether supervision gave the run up."""
+        """Whether the run has failed."""
 
     # what the loop polls, and what came of it
 
@@ -75,12 +75,12 @@ class HostProcesses:
 
     def next_due(self, now: float) -> float | None:
         """When `step` has something to do again, in monotonic seconds."""
-        return now + ENDING_TICK_S if self.ending else self._supervision.next_due()
+        return now + SHUTDOWN_TICK_S if self.ending else self._supervision.next_due()
 
     def step(self, now: float) -> None:
         """What is due: restarts, the next step of an end, a kill that was put off."""
         if self.ending:
-            self._end.step(self._data_plane.current, now)
+            self._shutdown.step(self._data_plane.current, now)
         else:
             self._act(self._supervision.handle(Tick(), now))
         self._kill_late(now)
@@ -144,22 +144,22 @@ class HostProcesses:
     @property
     def ending(self) -> bool:
         """Whether the host is ending: nothing is started any more."""
-        return self._end.begun
+        return self._shutdown.begun
 
     def end(self, shutdown_mode: ShutdownMode) -> None:
-        """End from now on; a harder shutdown_mode takes the place of a softer one."""
+        """End from now on; a harder mode replaces a softer one."""
         if not self.ending:
             self._events.sample(self._children.values())
-        self._end.begin(shutdown_mode, time.monotonic())
+        self._shutdown.begin(shutdown_mode, time.monotonic())
 
     def is_over(self, now: float) -> bool:
         """Whether all have ended, or nothing more can be done."""
-        return self._end.is_over(now)
+        return self._shutdown.is_over(now)
 
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and report how all of it ended."""
         ledger = self._data_plane.ledger()
-        self._events.finished(self._learner_ledger if ledger is None else ledger, self._end.report())
+        self._events.finished(self._learner_ledger if ledger is None else ledger, self._shutdown.report())
 
     def _end_when_drained(self) -> None:
         """A host without workers and processes is not part of the run."""
@@ -212,13 +212,13 @@ class HostProcesses:
                 child.ready = True
                 self._events.sample([child])
             case agent.Writing():
-                self._end.extend(child.place.role, time.monotonic())
+                self._shutdown.extend(child.place.role, time.monotonic())
             case agent.Left():
                 child.expected_to_end = True
             case agent.Fault():
                 child.last_fault = event
             case agent.Ended():
-                self._end.final_notice, self._learner_ledger = event.notice, event.ledger
+                self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
 
     def _judged(self, place: ProcessSlot, spawn: int, state: str) -> None:
@@ -262,7 +262,7 @@ class HostProcesses:
         drained = place.role == "worker" and place.index not in self._workers
         expected = child.expected_to_end or learner_done or drained
         if expected:
-            self._end.count(child)
+            self._shutdown.count(child)
         self._events.exited(child, expected)
         if learner_done:
             self.end(ShutdownMode.CLEAN)

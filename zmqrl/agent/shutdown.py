@@ -32,11 +32,11 @@ class Outcome:
 
 
 class Shutdown:
-    """Carries out what `supervision.ending` decides, on the children of one agent."""
+    """Carries out what `agent.shutdown_policy` decides, on the children of one agent."""
 
     def __init__(self, boot: Boot, children: Mapping[ProcessSlot, ChildProcess]) -> None:
         self._boot, self._children = boot, children
-        self._ending: ShutdownPolicy | None = None
+        self._policy: ShutdownPolicy | None = None
         self._ended = 0
         self._killed: list[str] = []
         self.final_notice: Notice | None = None
@@ -45,28 +45,28 @@ class Shutdown:
     @property
     def begun(self) -> bool:
         """Whether the host is ending."""
-        return self._ending is not None
+        return self._policy is not None
 
     def begin(self, shutdown_mode: ShutdownMode, now: float) -> None:
-        """End from now on; a harder shutdown_mode takes the place of a softer one."""
-        if self._ending is not None and shutdown_mode in (ShutdownMode.CLEAN, ShutdownMode.FAILED):
+        """End from now on; a harder mode replaces a softer one."""
+        if self._policy is not None and shutdown_mode in (ShutdownMode.CLEAN, ShutdownMode.FAILED):
             return
         config = self._boot.plan.config
         grace_s = HURRIED_GRACE_S if shutdown_mode is ShutdownMode.HURRIED else config.limits.grace_s
-        self._ending = ShutdownPolicy(shutdown_mode, grace_s, config.evaluator.final_limit_s, now)
+        self._policy = ShutdownPolicy(shutdown_mode, grace_s, config.evaluator.final_limit_s, now)
 
     def extend(self, role: str, now: float) -> None:
         """A process of the role reports that it is writing."""
-        if self._ending is not None:
-            self._ending.extend(role, now)
+        if self._policy is not None:
+            self._policy.extend(role, now)
 
     def is_over(self, now: float) -> bool:
         """Nothing of the host is alive, or nothing more can be done."""
-        return self._ending is not None and self._ending.is_over(self._roles_alive(), now)
+        return self._policy is not None and self._policy.is_over(self._roles_alive(), now)
 
     def step(self, current: Notice | None, now: float) -> None:
         """What is due now. `current`: the newest version that this host knows."""
-        for action in self._ending.step(self._roles_alive(), now) if self._ending else ():
+        for action in self._policy.step(self._roles_alive(), now) if self._policy else ():
             if isinstance(action, ScoreFinal):
                 self._score_final(current)
             elif isinstance(action, CloseEvaluator):
@@ -85,9 +85,9 @@ class Shutdown:
 
     def report(self) -> Outcome:
         """Once it is over."""
-        killed = [*self._killed, *self._kill_strays()]
+        killed = [*self._killed, *self._kill_orphans()]
         left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
-        stopped = self._ending is not None and self._ending.final_stopped
+        stopped = self._policy is not None and self._policy.final_stopped
         return Outcome(self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
@@ -108,10 +108,10 @@ class Shutdown:
             evaluator.expected_to_end = True
             evaluator.close_stdin()
 
-    def _kill_strays(self) -> list[str]:
+    def _kill_orphans(self) -> list[str]:
         """What a user's env started and left behind: it is in our session, if we lead one."""
         if os.getsid(0) != os.getpid():
             return []
-        held = {child.identity.pid for child in self._children.values()} | {os.getpid()}
-        orphans = [process for process in session_members(os.getpid()) if process.pid not in held and kill(process)]
+        children = {child.identity.pid for child in self._children.values()} | {os.getpid()}
+        orphans = [process for process in session_members(os.getpid()) if process.pid not in children and kill(process)]
         return [f"{self._boot.host}/stray (pid {process.pid})" for process in orphans]

@@ -35,7 +35,7 @@ class BrokerSockets:
         """Who may connect, and whose messages count."""
         self._gate = Gate(self._context, keys if listen is not None else None, self.admission)
         for endpoint in (endpoints.segments, endpoints.descriptors, endpoints.notices, endpoints.control):
-            _make_way(endpoint)
+            _prepare(endpoint)
         self.segments = bind(self._context, zmq.PULL, endpoints.segments)
         self.descriptors = bind(self._context, zmq.PUSH, endpoints.descriptors)
         self.notices = bind(self._context, zmq.PUB, endpoints.notices)
@@ -82,7 +82,7 @@ class BrokerSockets:
         """
         gone = [endpoint for endpoint in self._local if not os.path.lexists(_path_of(endpoint) or "/")]
         for endpoint in gone:
-            _make_way(endpoint)
+            _prepare(endpoint)
             self._local[endpoint].bind(endpoint)
         return bool(gone)
 
@@ -111,7 +111,7 @@ def _path_of(endpoint: str) -> Path | None:
     return Path(url.path) if url.scheme == "ipc" else None
 
 
-def _make_way(endpoint: str) -> None:
+def _prepare(endpoint: str) -> None:
     """A broker that was killed leaves its socket file; the folder may have been removed, the one above it too."""
     path = _path_of(endpoint)
     if path is not None:

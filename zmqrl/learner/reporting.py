@@ -47,7 +47,7 @@ class Reporter:
         self._learning_starts = None if plan.on_policy else plan.config.replay.learning_starts
         self._rates = Rates()
         self._waited_s = 0.0
-        self._learned: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._sent_at_s, self._sent_env_steps = time.monotonic(), progress.counters.env_steps
 
     @contextmanager
@@ -62,7 +62,7 @@ class Reporter:
     def observe(self, metrics: Mapping[str, float]) -> None:
         """Metrics of the newest updates; they are sent with the next event."""
         if metrics:
-            self._learned = dict(metrics)
+            self._metrics = dict(metrics)
 
     def version_advanced(self) -> None:
         """A version boundary was passed: sample the rates, and send metrics when they are due."""
@@ -118,7 +118,7 @@ class Reporter:
             "policy_lag_max": lag["max"],
             "checkpoint_interval_s": self._checkpoints.interval_s,
             **(self._rates.since(RECENT_S) or warm_up),
-            **self._learned,
+            **self._metrics,
             **schedule_of(self._algorithm, progress.snapshot),
         }
         if self._learning_starts is not None:

@@ -109,7 +109,7 @@ class InprocSink(LeasedSink):
         if snapshot is not None:
             self._apply(snapshot)
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         """The worker has ended: rows of abandoned segments are dropped."""
         self._state.handle(WorkerExited(0, 0))
 

@@ -142,7 +142,7 @@ class ZmqSink(LeasedSink):
             if now >= self._reported_at + self._heartbeat_s or self._is_new_broker():
                 self._report(now)
             self._request_records(now)
-            changed = self._take_in(max(0.0, min(deadline, self._reported_at + self._heartbeat_s) - now))
+            changed = self._receive_pending(max(0.0, min(deadline, self._reported_at + self._heartbeat_s) - now))
             now = time.monotonic()
             if changed or now >= deadline:
                 return self._assignments()
@@ -199,7 +199,7 @@ class ZmqSink(LeasedSink):
         if self._sealed and now >= self._resend_at:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
-    def _take_in(self, wait_s: float) -> bool:
+    def _receive_pending(self, wait_s: float) -> bool:
         """Whether anything came."""
         came = self._poller.poll(math.ceil(wait_s * 1000))
         if not came:

@@ -53,7 +53,7 @@ class InProcessWorker:
         """
         self._worker.collect(interrupted)
         if interrupted():
-            self._stream.sink.leave()
+            self._stream.sink.exit()
 
     def ledger(self) -> Ledger:
         """The stream records of the run."""
