@@ -70,7 +70,7 @@ class Fuzzer:
             "unknown kind": (8, lambda: self._say(frame({**self._heartbeat(), "kind": self._word()}))),
             "mutated": (30, lambda: self._say(self._mutated(frame(self._heartbeat())))),
             "wrong values": (20, lambda: self._say(frame({**self._heartbeat(), "role": self._any()}))),
-            "unknown member": (8, lambda: self._say(frame(self._heartbeat()))),
+            "unknown process": (8, lambda: self._say(frame(self._heartbeat()))),
             "unknown worker": (8, lambda: self._say(self._unknown_worker())),
             "claimed lengths": (8, lambda: self._say(self._claimed_length())),
             "deep": (2, lambda: self._say(b"\x91" * self._dice.randrange(1, 5000))),

@@ -28,7 +28,7 @@ from zmqrl.wire.sockets import bind
 pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 EXPECTED = (
-    "descriptors", "fields", "frames", "kind", "member", "no handshake", "not msgpack", "protocol", "segment", "value",
+    "descriptors", "fields", "frames", "kind", "process", "no handshake", "not msgpack", "protocol", "segment", "value",
     "worker",
 )  # fmt: skip
 

@@ -217,7 +217,7 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> N
     ((pack(bus.WorkerExit(index=0, spawn=0)), b"more"), "frames"),
     ((pack(bus.Welcome(broker=1)),), "kind"),
     ((pack(bus.Heartbeat(role="agent", index=0, spawn=0, progress=0)),), "value"),
-    ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "member"),
+    ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "process"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
 def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], reason: str) -> None:

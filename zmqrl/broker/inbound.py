@@ -135,7 +135,7 @@ class InboundDispatcher:
 
     def _heartbeat(self, heartbeat: bus.Heartbeat) -> None:
         if not self._state.workers.allows(heartbeat.index):
-            raise WireError("member", f"{heartbeat.role} {heartbeat.index}")
+            raise WireError("process", f"{heartbeat.role} {heartbeat.index}")
         self._liveness.receive(heartbeat, self._clock())
 
     def _admitted(self, peer: bytes, frame: zmq.Frame, message: bus.Message) -> str | None:

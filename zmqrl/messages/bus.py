@@ -176,7 +176,7 @@ class Heartbeat(_BusMessage, frozen=True, tag="heartbeat"):
 
     Worker or learner to broker: each `heartbeat_s`, from a separate thread.
 
-    One of an older spawn is ignored; an index outside the plan is refused (`member`).
+    One of an older spawn is ignored; an index outside the plan is refused (`process`).
     """
 
     role: JudgedRole
