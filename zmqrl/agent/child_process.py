@@ -220,7 +220,7 @@ class ProcessSpawner:
             process.stdin.write(json.dumps(to_json(boot), separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died at once: its pidfd tells
+            pass  # it died at once: its pidfd shows it
 
     def _child(
         self,

@@ -54,7 +54,7 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
 def _acquired(lock: HostLock, entry: Entry, neighbours: Neighbours) -> list[str]:
     try:
         return lock.acquire(entry, neighbours)
-    except OSError as error:  # a full disk keeps nobody from the host
+    except OSError as error:  # a full disk does not keep a run from the host
         LOG.warning("this run is not registered on this machine: %s", error)
         unseen = f"this run is not visible to other users: {error}"
         return [] if neighbours == "ignored" else [unseen]

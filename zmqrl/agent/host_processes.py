@@ -199,7 +199,7 @@ class HostProcesses:
 
     def _listening(self, event: agent.Listening) -> None:
         if self._boot.listen is not None:
-            # a broker that is started again has to be where everybody looks for it
+            # a broker that is started again has to be where all processes look for it
             self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, event.ports))
             addresses, token = own_addresses(), self._data_plane.token
             self._events.listening(agent.BrokerAddresses(event.ports, addresses, token, event.serial))

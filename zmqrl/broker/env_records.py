@@ -1,4 +1,4 @@
-"""Env-slot records on the wire: where a successor takes a vector env up, packed, and sent in parts that are requested.
+"""Env-slot records on the wire: where a successor continues a vector env, packed, and sent in parts that are requested.
 
 A record has every action since the reset of each env, so it has no limit of its own. One part travels per request, and
 a part that is lost is requested again.

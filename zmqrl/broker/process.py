@@ -127,7 +127,9 @@ class Broker:
         self._arena.close()
 
     def _round(self) -> None:
-        now = self._clock.now()  # before what came is read: time in which this process was frozen is nobody's silence
+        now = (
+            self._clock.now()
+        )  # before what came is read: time in which this process was frozen is not the silence of another
         incoming = self._events_of(self._bus.receive(0.0), self._inbound.on_segments)
         if self._segment_receiver is not None:
             forwarded = self._segment_receiver.receive(MOST_MESSAGES)

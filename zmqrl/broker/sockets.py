@@ -28,7 +28,7 @@ class BrokerSockets:
         """`keys`: the broker's pair. `allowed`: the hosts that may connect.
 
         Raises:
-            ConfigError: A port is taken, or would be open to everybody.
+            ConfigError: A port is taken, or would be open to all.
         """
         self._context: zmq.Context[Any] = zmq.Context()
         self.admission = Admission(allowed)

@@ -118,7 +118,7 @@ class InprocSink(LeasedSink):
 
 
 class InprocBackend(MemoryBackend):
-    """Both ends are made together: `InprocStream(plan)`; `learner` alone is for one that collects on its own."""
+    """Both ends are made together: `InprocStream(plan)`; `learner` alone is for a learner that collects itself."""
 
     def learner(self, boot: Boot) -> LearnerEnds:
         stream = InprocStream(boot.plan)

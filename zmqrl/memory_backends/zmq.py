@@ -172,7 +172,7 @@ class ZmqSink(LeasedSink):
         else:
             for ref in refs:
                 if not self._sender.send(self._remote.frames(self._index, self._spawn, ref)):
-                    break  # a carrier that is away may take seconds to say so; all that is sealed is sent again
+                    break  # a carrier that is away may report it seconds later; all that is sealed is sent again
         self._resend_at = time.monotonic() + RESEND_HEARTBEATS * self._heartbeat_s
 
     def _is_new_broker(self) -> bool:

@@ -39,7 +39,7 @@ class Ready(_Event, frozen=True, tag="ready"):
 class Left(_Event, frozen=True, tag="left"):
     """A worker ends because the broker removed it from the run.
 
-    Worker to its agent, and on to the launcher: before it ends by orders.
+    Worker to its agent, and on to the launcher: before it exits.
 
     A wrong one keeps the agent from starting the worker again.
     """
@@ -508,7 +508,7 @@ AgentEvent: TypeAlias = (
 
 
 EXAMINATION = 1
-"""Number of the orders and words of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
+"""Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 
 class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
@@ -649,7 +649,7 @@ class Allow(_Command, frozen=True, tag="allow"):
 
 
 class Examine(_Command, frozen=True, tag="examine"):
-    """Examine this host for `zmqrl doctor`: orders follow, and the agent holds nothing of a run.
+    """Examine this host for `zmqrl doctor`: requests follow, and the agent has nothing of a run.
 
     Doctor to agent: the first line, in the place of a boot, where both have the same `examination` in their versions.
 

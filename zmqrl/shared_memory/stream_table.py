@@ -62,7 +62,7 @@ class StreamRecord:
     late_rows: int = 0
     """Its rows in `dropped` as unsealed, of segments from `late_index` on."""
     holder: tuple[int, int] = NO_HOLDER
-    """Index and spawn of the worker that took this incarnation up."""
+    """Index and spawn of the worker to which this incarnation was handed over."""
 
 
 @dataclass
