@@ -1,4 +1,4 @@
-"""Who may send what: a message from another host is accepted only for the workers that are assigned to this host. Pure."""
+"""Who may send what: a message from another host is accepted only for the workers assigned to this host. Pure."""
 
 from __future__ import annotations
 
