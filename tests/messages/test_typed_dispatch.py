@@ -39,7 +39,6 @@ NO_MESSAGES = {
     "memory_backends/zmq.py": {"arena"},
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/run_state.py": {"leases"},  # figures by name
-    "launch/summary.py": {"stored"},  # of the ledger in summary.json
     "launch/url_mirror.py": {"path", "store"},  # of config.json
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor
