@@ -44,8 +44,8 @@ class Worker:
             self._step(dice)
             return
         if dice.random() < 0.3:
-            self.sink.say(resend=dice.random() < 0.5)
-        self.sink.hear()
+            self.sink.report(resend=dice.random() < 0.5)
+        self.sink.receive()
         assignments = self.sink.poll()
         if assignments.stop:
             self.bus.ends(self)
@@ -205,7 +205,7 @@ class Bus:
             self.words.fuse = None
         return True
 
-    def tell(self, event: ev.Event, deadly: float = 0.0) -> None:
+    def deliver(self, event: ev.Event, deadly: float = 0.0) -> None:
         def decide() -> None:
             actions = self.state.handle(event)
             failed = [action.cause for action in actions if isinstance(action, ev.Fail)]
@@ -241,7 +241,7 @@ class Bus:
 
     def ends(self, worker: Worker) -> None:
         """By itself: it writes no more."""
-        worker.sink.say(resend=False)
+        worker.sink.report(resend=False)
         worker.sink.control.append(ev.WorkerExited(worker.index, worker.spawn))
         worker.alive = False
 
@@ -254,7 +254,7 @@ class Bus:
             if deadly and self.dice.random() < 0.1:
                 queue.append(event)  # once more, later
             if not deadly or self.dice.random() < 0.9:
-                self.tell(event, deadly)
+                self.deliver(event, deadly)
 
     def reaps(self, host: str, deadly: float) -> None:
         """The agent's absolute word; then it starts successors."""
@@ -262,7 +262,7 @@ class Bus:
         alive = {worker.index: worker.spawn for worker in theirs if worker.alive}
         held = tuple(worker.index for worker in theirs if worker.index in self.held)
         if not deadly or self.dice.random() < 0.8:
-            self.tell(ev.HostReported(alive, (), host, held), deadly)
+            self.deliver(ev.HostReported(alive, (), host, held), deadly)
         for worker in theirs:
             if not worker.alive and worker.index in self.held and self.dice.random() < 0.5:
                 self.workers[worker.index] = Worker(self, worker.index, worker.spawn + 1, host)
@@ -270,18 +270,18 @@ class Bus:
     def silences(self, worker: Worker, deadly: float) -> None:
         """The broker takes a worker of another host for lost; it may come back."""
         if worker.host != NEAR:
-            self.tell(ev.WorkerSilent(worker.index, worker.spawn), deadly)
+            self.deliver(ev.WorkerSilent(worker.index, worker.spawn), deadly)
 
     def learns(self, deadly: float) -> None:
         if not self.run("learner", lambda: self.learner.turn(self.dice), deadly):
             self.learner_dies()
         if self.learner.announced is not None:
-            self.tell(ev.Announced(self.learner.announced, self.learner.back), deadly)
-        self.tell(ev.LearnerReported(0), deadly)
+            self.deliver(ev.Announced(self.learner.announced, self.learner.back), deadly)
+        self.deliver(ev.LearnerReported(0), deadly)
         for request in self.state.assignment.requests:
             answer = self.learner.answers(request)
             if answer is not None:
-                self.tell(ev.HandoverAnswered(answer), deadly)
+                self.deliver(ev.HandoverAnswered(answer), deadly)
 
     def learner_dies(self) -> None:
         incarnation = self.learner.incarnation
@@ -306,7 +306,7 @@ class Bus:
         elif roll < 0.95:
             self.reaps(worker.host, deadly)
         elif roll < 0.97:
-            self.tell(ev.ClaimsExpired(), deadly)
+            self.deliver(ev.ClaimsExpired(), deadly)
         elif deadly and roll < 0.975:
             self.silences(worker, deadly)
         elif deadly and roll < 0.98:

@@ -58,13 +58,13 @@ class Sink(LeasedSink):
             columns = {name: column.copy() for name, column in self.remote._columns[ref].items()}
             self.data.append(ev.Delivered(*self._who, ref, self.remote._metas[ref], columns))
 
-    def say(self, resend: bool) -> None:
+    def report(self, resend: bool) -> None:
         seen = self._arena.broker_incarnation
         if self.remote is None and seen != self._broker:
             self._broker, self._serial = seen, -1
         leases = (*self._free, *self._open, *self._sealed)
         open_rows = [] if self.remote is None else [(v, i, rows) for v, i, rows in self.remote.open_now()]
-        said = (
+        report = (
             leases,
             self._reported_streams(),
             self._broker,
@@ -73,11 +73,11 @@ class Sink(LeasedSink):
             open_rows,
             self._stopped(),
         )
-        self.control.append(ev.WorkerReported(*self._who, *said))
+        self.control.append(ev.WorkerReported(*self._who, *report))
         if resend and self._sealed:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         while self.inbox:
             broker, snapshot = self.inbox.popleft()
             if snapshot.spawn != self._who[1] or (self.remote is None and broker != self._broker):

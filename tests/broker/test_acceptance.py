@@ -1,4 +1,4 @@
-"""Booking by the id in a slot's header: in order, once, and never for a stream that is not the worker's."""
+"""Acceptance by the id in a slot's header: in order, once, and never for a stream that is not the worker's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Bus:
         self.arena.streams.write_producer(0, ProducerRecord(id.incarnation, index, before.produced + rows))
 
     def push(self, *refs: SlotRef) -> list[SlotRef]:
-        """What the learner is told of."""
+        """What the learner receives."""
         actions = self.state.handle(ev.Sealed(0, 0, refs))
         return [ref for action in actions if isinstance(action, ev.Forward) for ref in action.refs]
 
@@ -120,7 +120,7 @@ def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
 
 
 def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broker(bus: Bus) -> None:
-    """The worker has not heard of the booking: writing into that life of the slot again would never be booked."""
+    """The worker has not received the acceptance: writing into that life of the slot again would never be accepted."""
     ref = bus.leases()[0]
     bus.seal(ref, SegmentId(0, 0, 0))
     bus.push(ref)

@@ -18,7 +18,7 @@ from zmqrl.types import Mode, Version
 
 
 class Placed:
-    """A placement with the books it writes into, and the members it asks for."""
+    """A placement with the stream records that it writes into, and the members that it requests."""
 
     def __init__(self, mode: Mode = "sync", resume: bool = False, arena: Arena | None = None) -> None:
         self.plan = replace(bus_plan(mode, workers=2, vector_envs=2), resume=resume)
@@ -62,7 +62,7 @@ class Placed:
         return {o.vector_env: (o.incarnation, o.next_index) for o in snapshot.assignments or ()}
 
     def fill(self, vector_env: int, segments: int) -> None:
-        """So many segments of one row each were booked."""
+        """So many segments of one row each were accepted."""
         record = self.ledger.records[vector_env]
         record.next_index, record.stored = record.next_index + segments, record.stored + segments
         self.arena.streams.write(vector_env, record)
@@ -102,7 +102,7 @@ def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed
     assert not placed.says(0, {0: 0, 1: 0}, serial - 1), "it does not know yet"
     assert placed.says(0, {0: 0, 1: 0}, serial)
     placed.assignment.release_stopped(placed.process(0))
-    assert placed.assignment.holders == {0: 0, 1: 0}, "it has unbooked segments"
+    assert placed.assignment.holders == {0: 0, 1: 0}, "it has unaccepted segments"
     assert placed.says(0, {0: 0}, serial)
     placed.assignment.release_stopped(placed.process(0))
     assert placed.assignment.holders == {0: 0}

@@ -85,7 +85,7 @@ def far_worker(index: int, broker: int, streams: dict[int, int], serial: int = -
 
 
 def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
-    """Worker 0 is near, 1 and 2 are far: the second broker has heard the near ones alone."""
+    """Worker 0 is near, 1 and 2 are far: the second broker has received reports of the near ones alone."""
     plan = bus_plan("sync", 3, 3, slots=9)
     near, arena = plan.config.learner.host, Arena.private(plan)
     first = BrokerState(plan, arena)
@@ -121,7 +121,7 @@ def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
 
 
 def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its_vector_env_moves() -> None:
-    """Its worker reports it as unbooked to the broker after that; then it is told, and asked to stop."""
+    """Its worker reports it as unaccepted to the broker after that; then it is notified, and stops."""
     broker, arena = restarted_with_a_near_worker()
     report = far_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])
     broker.handle_all([ev.HostReported({1: 0}, (), "far1", (1,)), report])
@@ -150,7 +150,7 @@ def test_what_a_worker_stepped_that_died_with_the_broker_moves_when_its_agent_sa
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("remote", [True, False])
 def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_broker(remote: bool, stays: bool) -> None:
-    """It was taken off, and one of its segments is not booked: its env is gone, so it cannot continue."""
+    """It was taken off, and one of its segments is not accepted: its env is gone, so it cannot continue."""
     plan = bus_plan("sync", 2, 2, slots=9)
     arena, host = Arena.private(plan), plan.config.learner.host
     first, alive = BrokerState(plan, arena), ev.HostReported({0: 0, 1: 0}, (), host, (0, 1))
@@ -187,18 +187,18 @@ def test_no_other_host_speaks_for_a_live_worker_that_is_to_leave() -> None:
     broker.handle_all([ev.WorkerReported(0, 0, (), {}, broker.incarnation), ev.HostReported({0: 0}, (), near, ())])
     broker.handle(ev.HostReported({1: 0}, (), "far", (1,)))
     snapshot = broker.snapshot(0)
-    assert snapshot is not None and snapshot.stop, "it is there, and asked to end"
+    assert snapshot is not None and snapshot.stop, "it is there, and has to end"
 
 
 def test_a_vector_env_without_a_holder_is_not_awaited() -> None:
-    """Its books went back with the learner when the broker died: no process can claim it."""
+    """Its stream record was rolled back with the learner when the broker died: no process can claim it."""
     plan = bus_plan("sync", 2, 2, slots=9)
     near, arena = plan.config.learner.host, Arena.private(plan)
     first = BrokerState(plan, arena)
     first.handle_all([ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {}), *hello(1)])
-    books = StreamLedger(arena, ROWS)
-    books.close_stream(1)
-    assert books.roll_back(1, 1 << RESUMED_SHIFT, 0, 0)
+    ledger = StreamLedger(arena, ROWS)
+    ledger.close_stream(1)
+    assert ledger.roll_back(1, 1 << RESUMED_SHIFT, 0, 0)
     second = BrokerState(plan, arena, other_hosts=True)
     second.handle_all(
         [ev.HostReported({0: 0}, (), near, (0,)), ev.WorkerReported(0, 0, (), {0: 0}, second.incarnation)]

@@ -73,7 +73,7 @@ def _newest(run: PlanRun) -> int:
 
 
 class Broker:
-    """Says anything to the agent that asked it."""
+    """Sends anything to the agent that sent a report."""
 
     def __init__(self, folder: Path) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
@@ -85,10 +85,10 @@ class Broker:
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0
-        self.tell([])
+        self.send([])
 
-    def tell(self, lies: list[list[bytes]]) -> list[Notice]:
-        """What the agent makes of `lies` on both sockets; a sound notice is said last."""
+    def send(self, lies: list[list[bytes]]) -> list[Notice]:
+        """What the agent makes of `lies` on both sockets; a sound notice is sent last."""
         for lie in lies:
             self.notices.send_multipart(lie)
             self.control.send_multipart([self.peer, *lie])
@@ -97,7 +97,7 @@ class Broker:
         self.control.send_multipart([self.peer, pack(bus.CurrentNotice(Notice(last, "k", 1, "s", 0)))])
         until = time.monotonic() + WAIT_S
         while not any(notice.version == last for notice in found):
-            assert time.monotonic() < until, "the last notice was not heard"
+            assert time.monotonic() < until, "the last notice was not received"
             self.link.sockets[1].poll(100)
             found += self.link.notices()
         return found
@@ -129,6 +129,6 @@ def _changed(at: int, byte: int) -> bytes:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lies=st.lists(st.lists(FRAMES, min_size=1, max_size=4), max_size=8))
 def test_an_agent_takes_only_sound_notices(broker: Broker, lies: list[list[bytes]]) -> None:
-    for notice in broker.tell(lies):
+    for notice in broker.send(lies):
         assert all(type(number) is int and number >= 0 for number in (*notice.version, notice.nbytes, notice.updates))
         assert isinstance(notice.key, str) and isinstance(notice.sha256, str)

@@ -40,8 +40,8 @@ TOKEN = "one"
 NOTICE = Notice(Version(0, 4), "key", 3, "sha", 5)
 
 
-class Ear:
-    """Everything of a broker but its loop, and peers that speak to it."""
+class BrokerWithPeers:
+    """Everything of a broker but its loop, and peers that send to it."""
 
     def __init__(self, folder: Path, arena: Arena | None = None, curve: bool = True) -> None:
         self.plan = replace(bus_plan(), workers={"local": 1, "far": 1})
@@ -64,7 +64,7 @@ class Ear:
         self.pusher = connect(self._context, zmq.PUSH, ends["segments"])
         self.far_pusher = connect(self._context, zmq.PUSH, far.segments, far_keys)
 
-    def hear(self, peer: zmq.Socket[Any], *frames: bytes) -> ev.Event | None:
+    def receive(self, peer: zmq.Socket[Any], *frames: bytes) -> ev.Event | None:
         """What becomes of a message that `peer` sends."""
         peer.send_multipart(frames)
         if peer in (self.pusher, self.far_pusher):
@@ -80,7 +80,7 @@ class Ear:
             assert time.monotonic() < deadline, f"nothing came in {WAIT_S} s"
         return list(socket.recv_multipart(copy=False))
 
-    def told(self, peer: zmq.Socket[Any]) -> list[str]:
+    def replies_to(self, peer: zmq.Socket[Any]) -> list[str]:
         """Kinds of what it is answered by the end of a round."""
         self.outbound.send_pending()
         self.sockets.control.send_multipart((self._ids[peer], LAST))
@@ -99,8 +99,8 @@ class Ear:
 
 
 @pytest.fixture
-def ear(tmp_path: Path) -> Iterator[Ear]:
-    made = Ear(tmp_path)
+def peers(tmp_path: Path) -> Iterator[BrokerWithPeers]:
+    made = BrokerWithPeers(tmp_path)
     yield made
     made.close()
 
@@ -109,108 +109,110 @@ def agent(host: str, workers: list[int]) -> bytes:
     return pack(HostReport(host, {}, [], [], workers))
 
 
-def test_the_learner_speaks_on_its_own_host_alone(ear: Ear) -> None:
-    said = pack(bus.LearnerReport(env_steps=0, updates=7))
-    assert ear.hear(ear.near, said) == ev.LearnerReported(7)
+def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
+    report = pack(bus.LearnerReport(env_steps=0, updates=7))
+    assert peers.receive(peers.near, report) == ev.LearnerReported(7)
     with pytest.raises(WireError, match="not from there: learner from far"):
-        ear.hear(ear.far, said)
+        peers.receive(peers.far, report)
 
 
-def test_an_agent_speaks_for_its_own_host_alone(ear: Ear) -> None:
-    assert ear.hear(ear.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
-    assert ear.told(ear.far) == ["welcome"]
+def test_an_agent_speaks_for_its_own_host_alone(peers: BrokerWithPeers) -> None:
+    assert peers.receive(peers.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
+    assert peers.replies_to(peers.far) == ["welcome"]
     with pytest.raises(WireError, match="host: far sends for local"):
-        ear.hear(ear.far, agent("local", [1]))
-    assert ear.told(ear.far) == []
+        peers.receive(peers.far, agent("local", [1]))
+    assert peers.replies_to(peers.far) == []
 
 
-def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(ear: Ear) -> None:
-    ear.state.handle(ev.HostReported({}, (), "far", (1,)))
-    ear.state.handle(ev.HostReported({}, (1,), "far"))
-    assert ear.hear(ear.far, agent("far", [1])) is None
-    assert ear.told(ear.far) == ["shutdown_notice"]
+def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(peers: BrokerWithPeers) -> None:
+    peers.state.handle(ev.HostReported({}, (), "far", (1,)))
+    peers.state.handle(ev.HostReported({}, (1,), "far"))
+    assert peers.receive(peers.far, agent("far", [1])) is None
+    assert peers.replies_to(peers.far) == ["shutdown_notice"]
 
 
 def allow(serial: int, hosts: dict[str, HostKey], tokens: dict[str, str | None] | None = None) -> bytes:
     return pack(bus.Allow(AllowList(serial, hosts, tokens or {})))
 
 
-def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its_workers_are_removed(ear: Ear) -> None:
-    ear.state.handle(ear.hear(ear.far, agent("far", [1])))
-    assert ear.told(ear.far) == ["welcome"]
-    assert ear.hear(ear.near, allow(2, {})) is None
-    assert ear.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
-    assert ear.inbound.pop_removed() == []
+def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its_workers_are_removed(
+    peers: BrokerWithPeers,
+) -> None:
+    peers.state.handle(peers.receive(peers.far, agent("far", [1])))
+    assert peers.replies_to(peers.far) == ["welcome"]
+    assert peers.receive(peers.near, allow(2, {})) is None
+    assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
+    assert peers.inbound.pop_removed() == []
     for message in (agent("far", [1]), pack(bus.WorkerExit(1, 0)), pack(bus.Fetch(Version(0, 0)))):
         with pytest.raises(WireError, match="unknown key"):
-            ear.hear(ear.far, message)
-    assert ear.told(ear.far) == ["shutdown_notice"], "its agent is to end"
-    assert [(e["event"], e.get("serial")) for e in ear.events.read(0)] == [("host_here", None), ("listening", 2)]
+            peers.receive(peers.far, message)
+    assert peers.replies_to(peers.far) == ["shutdown_notice"], "its agent is to end"
+    assert [(e["event"], e.get("serial")) for e in peers.events.read(0)] == [("host_here", None), ("listening", 2)]
 
 
-def test_segments_of_a_withdrawn_key_are_refused_on_their_live_connection(ear: Ear) -> None:
+def test_segments_of_a_withdrawn_key_are_refused_on_their_live_connection(peers: BrokerWithPeers) -> None:
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
-    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
+    columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
     words = bus.SegmentWords.of(meta)
-    segment = (pack(bus.Segment(ear.arena.layout.digest, 1, 2, SlotRef(3, 4), words)), *columns)
-    assert isinstance(ear.hear(ear.far_pusher, *segment), ev.Delivered)
-    ear.hear(ear.near, allow(2, {}))
+    segment = (pack(bus.Segment(peers.arena.layout.digest, 1, 2, SlotRef(3, 4), words)), *columns)
+    assert isinstance(peers.receive(peers.far_pusher, *segment), ev.Delivered)
+    peers.receive(peers.near, allow(2, {}))
     with pytest.raises(WireError, match="unknown key"):
-        ear.hear(ear.far_pusher, *segment)
+        peers.receive(peers.far_pusher, *segment)
 
 
-def test_the_newest_list_counts_whatever_the_order(ear: Ear) -> None:
-    ear.hear(ear.near, allow(5, HOSTS))
-    assert ear.hear(ear.near, allow(4, {})) is None
-    assert ear.hear(ear.near, allow(5, {})) is None
-    assert ear.inbound.pop_removed() == []
-    assert ear.hear(ear.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
+def test_the_newest_list_counts_whatever_the_order(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.near, allow(5, HOSTS))
+    assert peers.receive(peers.near, allow(4, {})) is None
+    assert peers.receive(peers.near, allow(5, {})) is None
+    assert peers.inbound.pop_removed() == []
+    assert peers.receive(peers.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
 
 
-def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(ear: Ear) -> None:
-    ear.hear(ear.far, agent("far", [1]))
-    ear.hear(ear.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
-    assert ear.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
+def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.far, agent("far", [1]))
+    peers.receive(peers.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
+    assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     with pytest.raises(WireError, match="unknown key"):
-        ear.hear(ear.far, agent("far", [1]))
+        peers.receive(peers.far, agent("far", [1]))
 
 
 @pytest.mark.parametrize("curve", [True, False], ids=["with keys", "without"])
 def test_no_other_host_changes_the_list(tmp_path: Path, curve: bool) -> None:
-    ear = Ear(tmp_path, curve=curve)
+    peers = BrokerWithPeers(tmp_path, curve=curve)
     try:
         with pytest.raises(WireError, match="not from there: allow"):
-            ear.hear(ear.far, allow(9, {STRANGER.public: HostKey("far", 9)}))
+            peers.receive(peers.far, allow(9, {STRANGER.public: HostKey("far", 9)}))
     finally:
-        ear.close()
+        peers.close()
 
 
-def test_a_token_admits_one_key_once_the_launcher_has_listed_it(ear: Ear) -> None:
-    one, other = ear.strangers
+def test_a_token_admits_one_key_once_the_launcher_has_listed_it(peers: BrokerWithPeers) -> None:
+    one, other = peers.strangers
     with pytest.raises(WireError, match="unknown key"):
-        ear.hear(one, agent("new", [7]))
-    assert ear.told(one) == ["shutdown_notice"]
-    assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
+        peers.receive(one, agent("new", [7]))
+    assert peers.replies_to(one) == ["shutdown_notice"]
+    assert peers.receive(one, pack(bus.Enrol(TOKEN))) is None
     digest, public = digest_of(TOKEN), STRANGER.public
-    assert ear.events.read(0) == [{"event": "enrolled", "token": digest, "public": public}]
-    assert ear.told(one) == [], "the launcher decides"
-    ear.hear(ear.near, allow(2, {**HOSTS, public: HostKey("new", 1)}, {digest: None}))
-    assert ear.hear(one, pack(bus.Enrol(TOKEN))) is None
-    assert ear.told(one) == ["welcome"]
-    assert ear.hear(one, agent("new", [7])) == ev.HostReported({}, [], "new", [7])
-    ear.hear(ear.near, allow(3, HOSTS, {digest: None}))
+    assert peers.events.read(0) == [{"event": "enrolled", "token": digest, "public": public}]
+    assert peers.replies_to(one) == [], "the launcher decides"
+    peers.receive(peers.near, allow(2, {**HOSTS, public: HostKey("new", 1)}, {digest: None}))
+    assert peers.receive(one, pack(bus.Enrol(TOKEN))) is None
+    assert peers.replies_to(one) == ["welcome"]
+    assert peers.receive(one, agent("new", [7])) == ev.HostReported({}, [], "new", [7])
+    peers.receive(peers.near, allow(3, HOSTS, {digest: None}))
     with pytest.raises(WireError, match="token: the token was used before"):
-        ear.hear(other, pack(bus.Enrol(TOKEN)))
-    assert ear.told(other) == ["shutdown_notice"]
+        peers.receive(other, pack(bus.Enrol(TOKEN)))
+    assert peers.replies_to(other) == ["shutdown_notice"]
 
 
-def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> None:
-    stranger, _ = ear.strangers
+def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerWithPeers) -> None:
+    stranger, _ = peers.strangers
     with pytest.raises(WireError, match="token: the token is not one of this run"):
-        ear.hear(stranger, pack(bus.Enrol("another")))
-    assert ear.told(stranger) == ["shutdown_notice"]
+        peers.receive(stranger, pack(bus.Enrol("another")))
+    assert peers.replies_to(stranger) == ["shutdown_notice"]
     with pytest.raises(WireError, match="not from there"):
-        ear.hear(ear.near, pack(bus.Enrol(TOKEN)))
+        peers.receive(peers.near, pack(bus.Enrol(TOKEN)))
 
 
 @pytest.mark.parametrize(("frames", "reason"), [
@@ -220,102 +222,106 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(ear: Ear) -> N
     ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "process"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
-def test_what_nobody_may_say_is_refused(ear: Ear, frames: tuple[bytes, ...], reason: str) -> None:
+def test_what_nobody_may_say_is_refused(peers: BrokerWithPeers, frames: tuple[bytes, ...], reason: str) -> None:
     with pytest.raises(WireError) as refused:
-        ear.hear(ear.near, *frames)
+        peers.receive(peers.near, *frames)
     assert refused.value.reason == reason
 
 
-def test_what_was_announced_may_be_fetched(ear: Ear) -> None:
-    announced = ear.hear(ear.near, pack(bus.Announce(notice=NOTICE, back=None)))
+def test_what_was_announced_may_be_fetched(peers: BrokerWithPeers) -> None:
+    announced = peers.receive(peers.near, pack(bus.Announce(notice=NOTICE, back=None)))
     assert announced == ev.Announced(NOTICE)
-    ear.state.handle(announced)
-    assert ear.hear(ear.far, pack(bus.Fetch(Version(0, 4)))) is None
+    peers.state.handle(announced)
+    assert peers.receive(peers.far, pack(bus.Fetch(Version(0, 4)))) is None
     with pytest.raises(WireError, match="has not been announced"):
-        ear.hear(ear.far, pack(bus.Fetch(Version(0, 5))))
+        peers.receive(peers.far, pack(bus.Fetch(Version(0, 5))))
 
 
-def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(ear: Ear) -> None:
+def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(peers: BrokerWithPeers) -> None:
     announce = pack(bus.Announce(notice=NOTICE, back=None))
-    heard = ear.hear(ear.near, announce)
-    assert ear.told(ear.near) == ["broker_status"]
-    assert ear.told(ear.near) == []
-    ear.outbound.perform(ear.state.handle(heard))
-    ear.hear(ear.near, pack(bus.LearnerReport(env_steps=0, updates=0)))
-    assert ear.told(ear.near) == []
-    ear.hear(ear.near, announce)
-    assert ear.told(ear.near) == ["broker_status"]
+    event = peers.receive(peers.near, announce)
+    assert peers.replies_to(peers.near) == ["broker_status"]
+    assert peers.replies_to(peers.near) == []
+    peers.outbound.perform(peers.state.handle(event))
+    peers.receive(peers.near, pack(bus.LearnerReport(env_steps=0, updates=0)))
+    assert peers.replies_to(peers.near) == []
+    peers.receive(peers.near, announce)
+    assert peers.replies_to(peers.near) == ["broker_status"]
 
 
-def test_a_worker_is_told_where_it_stands_once_per_round(ear: Ear) -> None:
-    heard = ear.hear(ear.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
+def test_a_worker_is_told_where_it_stands_once_per_round(peers: BrokerWithPeers) -> None:
+    event = peers.receive(peers.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
         leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[])))  # fmt: skip
-    assert heard == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
-    ear.outbound.perform(ear.state.handle_all((heard, heard)))
-    assert ear.told(ear.near) == ["assignments"]
-    assert ear.told(ear.near) == []
+    assert event == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
+    peers.outbound.perform(peers.state.handle_all((event, event)))
+    assert peers.replies_to(peers.near) == ["assignments"]
+    assert peers.replies_to(peers.near) == []
 
 
-def test_descriptors_and_whole_segments_come_by_the_same_door(ear: Ear) -> None:
-    sealed = ear.hear(ear.pusher, pack_descriptors(1, 2, [SlotRef(3, 4)]))
+def test_descriptors_and_whole_segments_come_by_the_same_door(peers: BrokerWithPeers) -> None:
+    sealed = peers.receive(peers.pusher, pack_descriptors(1, 2, [SlotRef(3, 4)]))
     assert sealed == ev.Sealed(1, 2, [SlotRef(3, 4)])
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
-    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
-    digest = ear.arena.layout.digest
-    heard = ear.hear(ear.pusher, pack(bus.Segment(digest, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns)
-    assert isinstance(heard, ev.Delivered)
-    assert (heard.index, heard.spawn, heard.ref, heard.meta) == (1, 2, SlotRef(3, 4), meta)
+    columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
+    digest = peers.arena.layout.digest
+    event = peers.receive(
+        peers.pusher, pack(bus.Segment(digest, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns
+    )
+    assert isinstance(event, ev.Delivered)
+    assert (event.index, event.spawn, event.ref, event.meta) == (1, 2, SlotRef(3, 4), meta)
     with pytest.raises(WireError, match="not a segment of this run's layout"):
-        ear.hear(ear.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns)
+        peers.receive(
+            peers.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns
+        )
 
 
-def test_silence_becomes_events_once(ear: Ear) -> None:
-    ear.hear(ear.near, pack(bus.Heartbeat(role="worker", index=0, spawn=5, progress=1)))
-    ear.hear(ear.far, agent("far", [1]))
+def test_silence_becomes_events_once(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.near, pack(bus.Heartbeat(role="worker", index=0, spawn=5, progress=1)))
+    peers.receive(peers.far, agent("far", [1]))
     later = time.monotonic() + 1000.0
-    assert ear.inbound.judge(later) == [ev.WorkerSilent(0, 5), ev.HostRemoved("far", [1])]
-    assert ear.inbound.judge(later) == []
+    assert peers.inbound.judge(later) == [ev.WorkerSilent(0, 5), ev.HostRemoved("far", [1])]
+    assert peers.inbound.judge(later) == []
 
 
-def test_a_host_of_the_list_that_never_reports_is_lost_once(ear: Ear) -> None:
-    """The one of which a new broker is told at its start, and one that is added later."""
-    ear.hear(ear.near, allow(2, {**HOSTS, STRANGER.public: HostKey("new", 1)}))
-    ear.events.read(0)
-    later = time.monotonic() + ear.plan.config.limits.host_lease_s + JOIN_S
-    assert ear.inbound.judge(later - 5.0) == [], "it may still be connecting"
-    gone = ear.inbound.judge(later + 5.0)
+def test_a_host_of_the_list_that_never_reports_is_lost_once(peers: BrokerWithPeers) -> None:
+    """The one of which a new broker is notified at its start, and one that is added later."""
+    peers.receive(peers.near, allow(2, {**HOSTS, STRANGER.public: HostKey("new", 1)}))
+    peers.events.read(0)
+    later = time.monotonic() + peers.plan.config.limits.host_lease_s + JOIN_S
+    assert peers.inbound.judge(later - 5.0) == [], "it may still be connecting"
+    gone = peers.inbound.judge(later + 5.0)
     assert gone == [ev.HostRemoved("far", [1]), ev.HostRemoved("new", [])]
-    assert ear.events.read(0) == [{"event": "host_lost", "host": host} for host in ("far", "new")]
-    assert ear.inbound.judge(later + 5.0) == []
-    assert ear.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
+    assert peers.events.read(0) == [{"event": "host_lost", "host": host} for host in ("far", "new")]
+    assert peers.inbound.judge(later + 5.0) == []
+    assert peers.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
 
 
-def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(ear: Ear) -> None:
-    ear.hear(ear.near, allow(2, {}))
-    assert ear.state.handle_all(ear.inbound.pop_removed()) == []
-    ear.state.handle(ev.HostReported({}, (0,), "local", ()))
-    assert isinstance(ear.state.handle(ev.HostReported({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
+def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.near, allow(2, {}))
+    assert peers.state.handle_all(peers.inbound.pop_removed()) == []
+    peers.state.handle(ev.HostReported({}, (0,), "local", ()))
+    assert isinstance(peers.state.handle(ev.HostReported({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
 
 
-def test_another_broker_waits_for_claims_for_a_while(ear: Ear, tmp_path: Path) -> None:
+def test_another_broker_waits_for_claims_for_a_while(peers: BrokerWithPeers, tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
     here = [ev.HostReported({1: 0}, (), "far1", (1,)), ev.WorkerReported(1, 0, (), {}, remote=True)]
-    ear.state.handle_all(
+    peers.state.handle_all(
         [ev.HostReported({0: 0}, (), "far0", (0,)), ev.WorkerReported(0, 0, (), {}, remote=True), *here]
     )
-    after = Ear(tmp_path / "next", ear.arena)
+    after = BrokerWithPeers(tmp_path / "next", peers.arena)
     try:
         now = time.monotonic()
-        after.state.handle(ev.HostReported({}, (), ear.plan.config.learner.host, ()))
+        after.state.handle(ev.HostReported({}, (), peers.plan.config.learner.host, ()))
         after.state.handle_all([here[0], replace(here[1], broker=after.state.incarnation)])
         assert after.inbound.judge(now) == [] == after.state.assignment.requests
-        wait_s = max(CLAIM_S, ear.plan.config.limits.lost_after_s)
+        wait_s = max(CLAIM_S, peers.plan.config.limits.lost_after_s)
         assert after.inbound.judge(now + wait_s - 1.0) == []
         waited = after.inbound.judge(now + wait_s + 1.0)
         assert waited == [ev.ClaimsExpired()]
         after.state.handle_all(waited)
         assert after.state.assignment.requests, "what the other stepped is taken up"
         assert after.inbound.judge(now + 2 * wait_s) == []
-        assert ear.inbound.judge(now + wait_s + 1.0) == [], "the first has nobody to wait for"
+        assert peers.inbound.judge(now + wait_s + 1.0) == [], "the first has nobody to wait for"
     finally:
         after.close()

@@ -96,7 +96,7 @@ def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
     assert leasing.forwarded() == [first]
     assert leasing.arena.word(second.slot, LEASE) == second.generation + 1, "whoever wakes up writes into nothing"
     leasing.join(0)
-    assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot], "the booked one is the learner's"
+    assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot], "the accepted one is the learner's"
 
 
 def test_only_its_holder_may_book_for_a_vector_env() -> None:

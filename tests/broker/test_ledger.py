@@ -44,7 +44,7 @@ class OneWorker:
         self.writer.seal(ref, SegmentMeta(SegmentId(0, 0, index), Version(0, index), rows))
         return ref
 
-    def books(self, index: int, rows: int = ROWS) -> SlotRef:
+    def accept(self, index: int, rows: int = ROWS) -> SlotRef:
         ref = self.seal(index, rows)
         self.state.handle(ev.Sealed(0, 0, (ref,)))
         return ref
@@ -102,7 +102,7 @@ def more(arena: Arena, ref: SlotRef, meta: SegmentMeta) -> None:
 )
 def test_a_planted_defect_ends_the_balance(defect: Defect, unknown: int, overbooked: int) -> None:
     bus = OneWorker()
-    bus.books(0)
+    bus.accept(0)
     ref = bus.seal(1, rows=5)
     defect(bus.arena, ref, bus.arena.meta(ref.slot))
     bus.state = BrokerState(bus.plan, bus.arena)  # it finds what the one before did

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from tests.broker.test_inbound import FAR as FAR_KEYS
-from tests.broker.test_inbound import SERVER, Ear
+from tests.broker.test_inbound import SERVER, BrokerWithPeers
 from tests.broker.test_senders import segment
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import until
@@ -126,8 +126,8 @@ def test_it_ends_in_time_and_closes_the_transport_in_its_thread(hand: Hand) -> N
 
 
 @pytest.fixture
-def ear(tmp_path: Path) -> Iterator[Ear]:
-    made = Ear(tmp_path)
+def peers(tmp_path: Path) -> Iterator[BrokerWithPeers]:
+    made = BrokerWithPeers(tmp_path)
     yield made
     made.close()
 
@@ -143,18 +143,18 @@ def frames_of(message: Sequence[Any]) -> list[zmq.Frame]:
     return list(found)
 
 
-def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(ear: Ear) -> None:
-    run_id = ear.plan.run_id
-    ear.inbound._opening = Opening(run_id, SERVER, ear.sockets.admission)
+def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(peers: BrokerWithPeers) -> None:
+    run_id = peers.plan.run_id
+    peers.inbound._opening = Opening(run_id, SERVER, peers.sockets.admission)
     sealing = Sealing(run_id, FAR_KEYS)
-    heard = ear.inbound.on_forwarded(frames_of(sealing.seal(segment(ear, FAR))))
-    assert isinstance(heard, ev.Delivered) and heard.index == FAR
+    event = peers.inbound.on_forwarded(frames_of(sealing.seal(segment(peers, FAR))))
+    assert isinstance(event, ev.Delivered) and event.index == FAR
     for message, reason in (
-        (sealing.seal(segment(ear, LOCAL)), "host"),
-        (Sealing(run_id, None).seal(segment(ear, FAR)), "unknown key"),
+        (sealing.seal(segment(peers, LOCAL)), "host"),
+        (Sealing(run_id, None).seal(segment(peers, FAR)), "unknown key"),
         (sealing.seal([]), "segment"),
-        (segment(ear, FAR), "wrong seal"),
+        (segment(peers, FAR), "wrong seal"),
     ):
         with pytest.raises(WireError) as refusal:
-            ear.inbound.on_forwarded(frames_of(message))
+            peers.inbound.on_forwarded(frames_of(message))
         assert refusal.value.reason == reason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.broker.test_inbound import NOTICE, Ear, agent
+from tests.broker.test_inbound import NOTICE, BrokerWithPeers, agent
 from zmqrl.broker import events as ev
 from zmqrl.errors import WireError
 from zmqrl.messages import bus
@@ -22,8 +22,8 @@ LOCAL, FAR, LATER = 0, 1, 5
 
 
 @pytest.fixture(params=[True, False], ids=["curve", "curve off"])
-def ear(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ear]:
-    made = Ear(tmp_path, curve=request.param)
+def peers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerWithPeers]:
+    made = BrokerWithPeers(tmp_path, curve=request.param)
     yield made
     made.close()
 
@@ -45,90 +45,90 @@ def record_request(index: int) -> bytes:
     return pack(bus.RecordRequest(index=index, spawn=3, records=[bus.RecordAt(0, 0, 0)]))
 
 
-def segment(ear: Ear, index: int) -> tuple[bytes, ...]:
+def segment(peers: BrokerWithPeers, index: int) -> tuple[bytes, ...]:
     meta = SegmentMeta(SegmentId(index, 0, 0), Version(0, 0), 8)
-    columns = [ear.arena.columns[spec.name][0].tobytes() for spec in ear.plan.columns]
-    return pack(bus.Segment(ear.arena.layout.digest, index, 3, SlotRef(0, 1), bus.SegmentWords.of(meta))), *columns
+    columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
+    return pack(bus.Segment(peers.arena.layout.digest, index, 3, SlotRef(0, 1), bus.SegmentWords.of(meta))), *columns
 
 
-def refused(ear: Ear, peer: zmq.Socket[Any], *frames: bytes) -> str:
+def refused(peers: BrokerWithPeers, peer: zmq.Socket[Any], *frames: bytes) -> str:
     with pytest.raises(WireError) as caught:
-        ear.hear(peer, *frames)
+        peers.receive(peer, *frames)
     return caught.value.reason
 
 
 @pytest.mark.parametrize("forged", [worker(LOCAL), worker_exit(LOCAL), heartbeat(LOCAL), record_request(LOCAL)],
     ids=["worker", "worker_exit", "heartbeat", "record_request"])  # fmt: skip
-def test_another_host_does_not_speak_for_a_local_worker(ear: Ear, forged: bytes) -> None:
-    assert refused(ear, ear.far, forged) == "host"
-    assert ear.hear(ear.near, worker_exit(LOCAL)) == ev.WorkerExited(LOCAL, 3), "the worker itself does"
+def test_another_host_does_not_speak_for_a_local_worker(peers: BrokerWithPeers, forged: bytes) -> None:
+    assert refused(peers, peers.far, forged) == "host"
+    assert peers.receive(peers.near, worker_exit(LOCAL)) == ev.WorkerExited(LOCAL, 3), "the worker itself does"
 
 
-def test_a_live_local_worker_keeps_its_place_under_forged_farewells(ear: Ear) -> None:
+def test_a_live_local_worker_keeps_its_place_under_forged_farewells(peers: BrokerWithPeers) -> None:
     alive = ev.HostReported({LOCAL: 3}, (), "local", (LOCAL,))
-    ear.state.handle_all([alive, ev.WorkerReported(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
-    before = ear.state.snapshot(LOCAL)
+    peers.state.handle_all([alive, ev.WorkerReported(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
+    before = peers.state.snapshot(LOCAL)
     assert before is not None and before.leases
-    assert refused(ear, ear.far, worker_exit(LOCAL)) == "host"
-    assert ear.state.snapshot(LOCAL) == before
+    assert refused(peers, peers.far, worker_exit(LOCAL)) == "host"
+    assert peers.state.snapshot(LOCAL) == before
 
 
-def test_a_segment_is_bound_to_the_host_of_its_sender(ear: Ear) -> None:
-    assert refused(ear, ear.far_pusher, *segment(ear, LOCAL)) == "host"
-    heard = ear.hear(ear.far_pusher, *segment(ear, FAR))
-    assert isinstance(heard, ev.Delivered) and heard.index == FAR
+def test_a_segment_is_bound_to_the_host_of_its_sender(peers: BrokerWithPeers) -> None:
+    assert refused(peers, peers.far_pusher, *segment(peers, LOCAL)) == "host"
+    event = peers.receive(peers.far_pusher, *segment(peers, FAR))
+    assert isinstance(event, ev.Delivered) and event.index == FAR
 
 
-def test_descriptors_come_from_workers_that_see_the_arena_alone(ear: Ear) -> None:
+def test_descriptors_come_from_workers_that_see_the_arena_alone(peers: BrokerWithPeers) -> None:
     frame = pack_descriptors(FAR, 0, [SlotRef(0, 1)])
-    assert refused(ear, ear.far_pusher, frame) == "not from there"
-    assert ear.hear(ear.pusher, frame) == ev.Sealed(FAR, 0, [SlotRef(0, 1)])
+    assert refused(peers, peers.far_pusher, frame) == "not from there"
+    assert peers.receive(peers.pusher, frame) == ev.Sealed(FAR, 0, [SlotRef(0, 1)])
 
 
-def test_the_learner_does_not_beat_on_another_host(ear: Ear) -> None:
-    assert refused(ear, ear.far, heartbeat(0, "learner")) == "not from there"
-    assert ear.hear(ear.near, heartbeat(0, "learner")) is None
+def test_the_learner_does_not_beat_on_another_host(peers: BrokerWithPeers) -> None:
+    assert refused(peers, peers.far, heartbeat(0, "learner")) == "not from there"
+    assert peers.receive(peers.near, heartbeat(0, "learner")) is None
 
 
-def test_a_worker_of_another_host_has_no_arena(ear: Ear) -> None:
-    assert refused(ear, ear.far, worker(FAR, remote=False)) == "not remote"
-    assert isinstance(ear.hear(ear.far, worker(FAR)), ev.WorkerReported)
+def test_a_worker_of_another_host_has_no_arena(peers: BrokerWithPeers) -> None:
+    assert refused(peers, peers.far, worker(FAR, remote=False)) == "not remote"
+    assert isinstance(peers.receive(peers.far, worker(FAR)), ev.WorkerReported)
 
 
 @pytest.mark.parametrize("field", ["alive", "ready", "failed", "workers"])
-def test_an_agent_names_none_of_another_hosts_workers(ear: Ear, field: str) -> None:
+def test_an_agent_names_none_of_another_hosts_workers(peers: BrokerWithPeers, field: str) -> None:
     value: Any = {LOCAL: 7} if field == "alive" else [LOCAL]
-    nobody: dict[str, Any] = {"alive": {}, "ready": [], "failed": [], "workers": []}
-    report = HostReport("far", **{**nobody, field: value})
-    assert refused(ear, ear.far, pack(report)) == "host"
+    empty: dict[str, Any] = {"alive": {}, "ready": [], "failed": [], "workers": []}
+    report = HostReport("far", **{**empty, field: value})
+    assert refused(peers, peers.far, pack(report)) == "host"
 
 
-def test_no_agent_speaks_for_the_learners_host_from_outside(ear: Ear) -> None:
-    assert refused(ear, ear.far, agent("local", [])) == "host"
+def test_no_agent_speaks_for_the_learners_host_from_outside(peers: BrokerWithPeers) -> None:
+    assert refused(peers, peers.far, agent("local", [])) == "host"
 
 
-def test_a_worker_of_the_plan_is_heard_before_its_agent(ear: Ear) -> None:
+def test_a_worker_of_the_plan_is_heard_before_its_agent(peers: BrokerWithPeers) -> None:
     """Their connections are not in step: after a broker's restart either may be first."""
-    heard = ear.hear(ear.far, worker(FAR))
-    assert heard == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [])
+    event = peers.receive(peers.far, worker(FAR))
+    assert event == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [])
 
 
-def test_a_worker_that_came_later_is_heard_once_its_agent_was(ear: Ear) -> None:
+def test_a_worker_that_came_later_is_heard_once_its_agent_was(peers: BrokerWithPeers) -> None:
     """It is passed over until then without a count: an honest worker repeats its message at each heartbeat."""
-    assert ear.hear(ear.far, worker(LATER)) is None
-    assert ear.told(ear.far) == []
-    ear.hear(ear.far, agent("far", [FAR, LATER]))
-    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerReported)
+    assert peers.receive(peers.far, worker(LATER)) is None
+    assert peers.replies_to(peers.far) == []
+    peers.receive(peers.far, agent("far", [FAR, LATER]))
+    assert isinstance(peers.receive(peers.far, worker(LATER)), ev.WorkerReported)
 
 
-def test_a_worker_that_came_later_here_is_nobody_elses(ear: Ear) -> None:
-    ear.hear(ear.near, agent("local", [LOCAL, LATER]))
-    assert refused(ear, ear.far, worker(LATER)) == "host"
-    assert refused(ear, ear.far, agent("far", [LATER])) == "host"
+def test_a_worker_that_came_later_here_is_nobody_elses(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.near, agent("local", [LOCAL, LATER]))
+    assert refused(peers, peers.far, worker(LATER)) == "host"
+    assert refused(peers, peers.far, agent("far", [LATER])) == "host"
 
 
-def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(ear: Ear) -> None:
+def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(peers: BrokerWithPeers) -> None:
     """Its host holds it no more, and lists it as alive."""
     alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR]))
-    ear.hear(ear.far, alive)
-    assert isinstance(ear.hear(ear.far, worker(LATER)), ev.WorkerReported)
+    peers.receive(peers.far, alive)
+    assert isinstance(peers.receive(peers.far, worker(LATER)), ev.WorkerReported)

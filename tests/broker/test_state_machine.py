@@ -1,4 +1,4 @@
-"""Random lives of workers, brokers and the learner over one arena: the books hold whatever dies, and whenever."""
+"""Random lives of workers, brokers and the learner over one arena: the stream records are right whatever dies."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class BusMachine(RuleBasedStateMachine):
 
         return stored
 
-    def tell(self, event: Any, fuse: int | None = None) -> None:
+    def deliver(self, event: Any, fuse: int | None = None) -> None:
         """To the broker, which dies before its `fuse`-th store and comes back."""
         self.fuse = fuse
         try:
@@ -114,8 +114,8 @@ class BusMachine(RuleBasedStateMachine):
             worker.broker, worker.serial = self.state.incarnation, -1
         streams = {id.vector_env: id.incarnation for id in worker.sealed.values()}
         streams |= {v: incarnation for v, (incarnation, _) in worker.streams.items()}
-        said = ev.WorkerReported(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
-        self.tell(said, fuse)
+        report = ev.WorkerReported(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
+        self.deliver(report, fuse)
         if not lost and worker.broker == self.state.incarnation:
             self.hears(i)
 
@@ -185,7 +185,7 @@ class BusMachine(RuleBasedStateMachine):
             order.shuffle(refs)
         if not keep:
             worker.mail = []
-        self.tell(ev.Sealed(i, worker.spawn, tuple(refs)), fuse)
+        self.deliver(ev.Sealed(i, worker.spawn, tuple(refs)), fuse)
 
     @rule(i=st.integers(0, 1))
     def loses_its_mail(self, i: int) -> None:
@@ -208,13 +208,13 @@ class BusMachine(RuleBasedStateMachine):
         worker = self.workers[i]
         if worker.alive:
             self.dies(i)
-            self.tell(ev.WorkerExited(i, worker.spawn), fuse)
+            self.deliver(ev.WorkerExited(i, worker.spawn), fuse)
 
     # the agent
     @rule(fuse=FUSES)
     def agent_reports(self, fuse: int | None = None) -> None:
         alive = {i: w.spawn for i, w in enumerate(self.workers) if w.alive}
-        self.tell(ev.HostReported(alive, (), "local", self.held_here), fuse)
+        self.deliver(ev.HostReported(alive, (), "local", self.held_here), fuse)
 
     @rule(held=st.sampled_from(((0, 1), (0,), (1,))), fuse=FUSES)
     def workers_leave_or_come(self, held: tuple[int, ...], fuse: int | None = None) -> None:
@@ -237,8 +237,8 @@ class BusMachine(RuleBasedStateMachine):
             done = {id.index for id in self.counted() if id.vector_env == r.vector_env}
             if len(done) < r.next_index:
                 continue  # asked before the broker knew that the learner went back
-            assert done == set(range(r.next_index)), "asked before everything below was booked"
-            self.tell(ev.HandoverAnswered(Handover(r.vector_env, r.incarnation, r.next_index, ())), fuse)
+            assert done == set(range(r.next_index)), "requested before everything below was accepted"
+            self.deliver(ev.HandoverAnswered(Handover(r.vector_env, r.incarnation, r.next_index, ())), fuse)
             fuse = None
 
     @rule()
@@ -257,7 +257,7 @@ class BusMachine(RuleBasedStateMachine):
         for ref in self.held[:count]:
             self.arena.release(ref)
         self.held = self.held[count:]
-        self.tell(ev.LearnerReported(0))
+        self.deliver(ev.LearnerReported(0))
 
     @rule(fuse=FUSES)
     def learner_announces(self, fuse: int | None = None) -> None:
@@ -266,7 +266,7 @@ class BusMachine(RuleBasedStateMachine):
         here = {id.vector_env for id in self.counted() if id.index == self.version}
         if self.sync and len(here) == self.plan.config.env.vector_envs:
             self.version, self.back = self.version + 1, None
-        self.tell(ev.Announced(Notice(Version(self.learner, self.version), "k", 1, "s", 0), self.back), fuse)
+        self.deliver(ev.Announced(Notice(Version(self.learner, self.version), "k", 1, "s", 0), self.back), fuse)
 
     @rule(rounds=st.integers(0, 3), fuse=FUSES)
     def learner_goes_back(self, rounds: int, fuse: int | None = None) -> None:
@@ -326,7 +326,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(i=st.integers(0, 1), pick=st.integers(0, 7), rows=st.integers(1, ROWS), fuse=FUSES)
     def dies_in_a_segment(self, i: int, pick: int, rows: int, fuse: int | None) -> None:
-        """With one sealed that nobody has heard of, where a lease is left for it."""
+        """With one sealed that no process has received, where a lease is left for it."""
         self.agent_reports()
         self.says(i)
         self.seals(i, pick, rows)
@@ -389,7 +389,7 @@ class BusMachine(RuleBasedStateMachine):
 
 
 def test_a_slot_that_was_booked_and_released_is_no_lease_of_its_worker_any_more() -> None:
-    """Its worker has not heard so, and names it to the next broker."""
+    """Its worker has not received that, and names it to the next broker."""
     machine = BusMachine()
     machine.begin(mode="sync", vector_envs=2)
     machine.works(fuse=None, i=0, pick=0, rows=1)

@@ -1,4 +1,4 @@
-"""FETCH: who asked is answered once, when what was asked for is there."""
+"""FETCH: a request is answered once, when what was requested is there."""
 
 from __future__ import annotations
 

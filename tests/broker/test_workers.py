@@ -78,12 +78,12 @@ def test_a_worker_may_greet_before_its_host_says_anything() -> None:
     workers.receive("a", (), ())
     assert workers.has_left(3)
     workers.add(3, 0)
-    assert workers.has_left(3), "it was told to leave"
+    assert workers.has_left(3), "it had to leave"
 
 
 def test_given_up_is_for_good() -> None:
     workers = Workers(LIMIT)
     workers.receive("a", (0, 1), (1,))
     assert workers.members == {0}
-    assert not workers.receive("a", (0, 1), (1,)), "said again"
+    assert not workers.receive("a", (0, 1), (1,)), "reported again"
     assert workers.members == {0}
