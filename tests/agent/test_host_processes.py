@@ -71,9 +71,9 @@ class Host:
         self.processes.step(time.monotonic())
         self.processes.report()
         self._output.flush()
-        self._hear()
+        self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             self._unread += os.read(self._read, 1 << 20)
         except BlockingIOError:
@@ -84,9 +84,9 @@ class Host:
     def judge(self) -> None:
         """Have worker 0 speak for the broker, once both workers are there to be judged."""
         self.until(lambda: self.report.ready == [0, 1])
-        os.kill(next(event["pid"] for event in self.told("started") if event["index"] == 0), signal.SIGUSR1)
+        os.kill(next(event["pid"] for event in self.events_of("started") if event["index"] == 0), signal.SIGUSR1)
 
-    def told(self, name: str) -> list[dict[str, Any]]:
+    def events_of(self, name: str) -> list[dict[str, Any]]:
         """Fields of the events of this name, with role and index of those about a process."""
         flat = [{**event, **event["report"]} if "report" in event else event for event in self.events]
         return [event for event in flat if event["event"] == name]
@@ -123,18 +123,18 @@ def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
     assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5])
-    assert [event["index"] for event in host.told("started")] == [4, 5]
+    assert [event["index"] for event in host.events_of("started")] == [4, 5]
 
 
 def test_memory_is_measured_once_a_process_is_ready(host_of: MakeHost) -> None:
     """A process may end before the first of the regular samples, as in a short run."""
     host = host_of(0)
     host.until(lambda: host.report.ready == [0])
-    os.kill(next(event["pid"] for event in host.told("started")), signal.SIGKILL)
-    host.until(lambda: bool(host.told("exit")))
+    os.kill(next(event["pid"] for event in host.events_of("started")), signal.SIGKILL)
+    host.until(lambda: bool(host.events_of("exit")))
     host.processes.finish()
-    host.until(lambda: bool(host.told("finished")))
-    (finished,) = host.told("finished")
+    host.until(lambda: bool(host.events_of("finished")))
+    (finished,) = host.events_of("finished")
     assert finished["peak_pss_mb"]["worker"] > 1.0
 
 
@@ -142,51 +142,51 @@ def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: Make
     host = host_of(0, 1, says={"0": "judges", "judged": [(1, 0, "stalled"), (1, 0, "lost")]})
     host.judge()
     host.until(lambda: host.report.alive == {0: 0, 1: 1})
-    (exit_,) = host.told("exit")
+    (exit_,) = host.events_of("exit")
     assert (exit_["index"], exit_["code"], exit_["expected"]) == (1, None, False)
     assert exit_["cause"] == "stalled: no progress for limits.stalled_after_s (300 s), killed"
     stacks = (host.log_dir / "far-worker-1.log").read_text()
     assert stacks.count("most recent call first") == 1
     assert "worker_role.py" in stacks
     host.until(lambda: host.report.ready == [0, 1])
-    assert len(host.told("exit")) == 1
+    assert len(host.events_of("exit")) == 1
 
 
 def test_a_judgement_of_another_spawn_or_state_or_host_kills_nobody(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"0": "judges", "judged": [(1, 1, "stalled"), (1, 0, "slow"), (2, 0, "stalled")]})
     host.judge()
-    host.until(lambda: len(host.told("worker_state")) == 3)
+    host.until(lambda: len(host.events_of("worker_state")) == 3)
     over = time.monotonic() + 1.0  # longer than what faulthandler may take
     host.until(lambda: time.monotonic() > over)
     assert host.report.alive == {0: 0, 1: 0}
-    assert not host.told("exit")
+    assert not host.events_of("exit")
     assert not (host.log_dir / "far-worker-1.log").read_text(), "nobody asked for its stacks"
 
 
 def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "leaves"})
-    host.until(lambda: len(host.told("exit")) == 1 and host.report.ready == [0])
-    (exit_,) = host.told("exit")
+    host.until(lambda: len(host.events_of("exit")) == 1 and host.report.ready == [0])
+    (exit_,) = host.events_of("exit")
     assert (exit_["index"], exit_["expected"], exit_["code"]) == (1, True, 0)
     assert host.processes.next_due(0.0) is None, "no restart is planned"
-    assert not host.told("restart")
+    assert not host.events_of("restart")
     assert not host.processes.ending
 
 
 def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "quits"})
     host.until(lambda: host.report.failed == [1])
-    assert [event["index"] for event in host.told("restart")] == [1]
-    assert [event["spawn"] for event in host.told("started") if event["index"] == 1] == [0, 1]
+    assert [event["index"] for event in host.events_of("restart")] == [1]
+    assert [event["spawn"] for event in host.events_of("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"
-    assert [event["cause"] for event in host.told("restart_limit_reached")] == ["exit code 7"]
+    assert [event["cause"] for event in host.events_of("restart_limit_reached")] == ["exit code 7"]
     assert not host.processes.failed
 
 
 def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
     """One that was due would be due for ever, and the loop would not rest."""
     host = host_of(0, 1, says={"0": "deaf", "1": "quits"})
-    host.until(lambda: bool(host.told("restart")) and host.report.ready == [0])
+    host.until(lambda: bool(host.events_of("restart")) and host.report.ready == [0])
     host.processes.end(ShutdownMode.CLEAN)
     later = time.monotonic() + 60.0
     assert (host.processes.next_due(later) or 0.0) > later
@@ -195,7 +195,7 @@ def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
 def test_a_kill_is_not_put_off_by_a_drain(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"0": "judges", "1": "deaf", "judged": [(1, 0, "stalled")]}, grace_s=60.0)
     host.judge()
-    host.until(lambda: bool(host.told("worker_state")))
+    host.until(lambda: bool(host.events_of("worker_state")))
     host.processes.set_workers((0,))
     host.until(lambda: host.report.alive == {0: 0})
 
@@ -203,9 +203,9 @@ def test_a_kill_is_not_put_off_by_a_drain(host_of: MakeHost) -> None:
 def test_a_signal_without_a_name(host_of: MakeHost) -> None:
     host = host_of(0)
     host.until(lambda: host.report.ready == [0])
-    os.kill(host.told("started")[0]["pid"], signal.SIGRTMIN + 1)
-    host.until(lambda: bool(host.told("exit")))
-    assert host.told("exit")[0]["cause"] == f"signal {signal.SIGRTMIN + 1}"
+    os.kill(host.events_of("started")[0]["pid"], signal.SIGRTMIN + 1)
+    host.until(lambda: bool(host.events_of("exit")))
+    assert host.events_of("exit")[0]["cause"] == f"signal {signal.SIGRTMIN + 1}"
 
 
 def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -> None:
@@ -214,7 +214,7 @@ def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -
     host.processes.set_workers((0, 2))
     assert host.report.workers == [0, 2]
     host.until(lambda: host.report.alive == {0: 0, 2: 0})
-    (exit_,) = host.told("exit")
+    (exit_,) = host.events_of("exit")
     assert (exit_["index"], exit_["cause"], exit_["expected"]) == (1, "signal SIGKILL", True)
     host.processes.set_workers(())
     assert not host.processes.ending, "not before they are gone"
@@ -225,12 +225,12 @@ def test_what_is_held_no_longer_ends_and_what_is_new_starts(host_of: MakeHost) -
 def test_the_end_is_counted(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "deaf"}, grace_s=3.0)
     host.until(lambda: host.report.ready == [0, 1])
-    deaf = next(event["pid"] for event in host.told("started") if event["index"] == 1)
+    deaf = next(event["pid"] for event in host.events_of("started") if event["index"] == 1)
     host.processes.end(ShutdownMode.CLEAN)
     host.until(lambda: host.processes.is_over(time.monotonic()))
     host.processes.finish()
-    host.until(lambda: len(host.told("finished")) == 1)
-    (finished,) = host.told("finished")
+    host.until(lambda: len(host.events_of("finished")) == 1)
+    (finished,) = host.events_of("finished")
     assert (finished["ended"], finished["killed"], finished["left"]) == (1, [f"far/worker-1 (pid {deaf})"], [])
     assert finished["peak_pss_mb"]["worker"] > 0
     assert not list(host.processes.readable())

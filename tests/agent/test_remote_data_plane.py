@@ -60,7 +60,7 @@ class Broker:
             else:
                 self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1))])
 
-    def tell(self, notice: Notice) -> None:
+    def announce(self, notice: Notice) -> None:
         self.control.send_multipart([self.peer, pack(bus.CurrentNotice(notice))])
 
     def send_weights(self, notice: Notice, content: bytes) -> None:
@@ -136,7 +136,7 @@ def test_a_store_that_is_seen_is_read_and_nothing_is_asked_for(broker: Broker, j
     plane = joined(broker.store_path, write_token(broker.store_path, "r"))
     assert plane.sees_store
     notice = broker.save(3)
-    broker.tell(notice)
+    broker.announce(notice)
     assert taken(plane, broker, lambda: plane.current == notice) == notice
     assert held(plane) == (notice, broker.content(notice))
     assert broker.fetches == []
@@ -147,7 +147,7 @@ def test_a_version_that_is_missing_there_is_fetched(broker: Broker, joined: Join
     notice = broker.save(3)
     content = broker.content(notice)
     (broker.store_path / notice.key).unlink()
-    broker.tell(notice)
+    broker.announce(notice)
     taken(plane, broker, lambda: broker.fetches)
     broker.send_weights(notice, content)
     taken(plane, broker, lambda: plane.current == notice)
@@ -162,10 +162,10 @@ def test_another_store_is_not_read_and_the_broker_is_asked_once(
     plane = joined(tmp_path / "own", token)
     assert not plane.sees_store
     notice = broker.save(3)
-    broker.tell(notice)
+    broker.announce(notice)
     taken(plane, broker, lambda: broker.fetches)
     received = plane.received or 0
-    broker.tell(notice)
+    broker.announce(notice)
     taken(plane, broker, lambda: (plane.received or 0) > received)
     broker.turn()
     assert (broker.fetches, plane.current) == ([[0, 3]], None)
@@ -193,12 +193,12 @@ def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, join
     """Before the learner has announced to it again it would refuse, and be asked no more for a while."""
     plane = joined(tmp_path / "own", None)
     notice = broker.save(3)
-    broker.tell(notice)
+    broker.announce(notice)
     taken(plane, broker, lambda: broker.fetches)
     broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=2))])
     received = plane.received or 0
     taken(plane, broker, lambda: (plane.received or 0) > received)
     broker.turn()
     assert broker.fetches == [[0, 3]]
-    broker.tell(notice)
+    broker.announce(notice)
     taken(plane, broker, lambda: len(broker.fetches) == 2)

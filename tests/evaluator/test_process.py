@@ -62,9 +62,9 @@ class Process:
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[write], cwd=ROOT)
         os.close(write)
         self._events = os.fdopen(read)
-        self.say(to_json(boot))
+        self.send(to_json(boot))
 
-    def say(self, *messages: Any) -> None:
+    def send(self, *messages: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
         self.process.stdin.flush()
@@ -97,13 +97,13 @@ def task(notice: dict[str, Any], final: bool = False) -> dict[str, Any]:
 def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.event()["event"] == "ready"
-    process.say(task(publish(store, 1, 1.0)))
+    process.send(task(publish(store, 1, 1.0)))
     first = process.event()
     assert (first["event"], first["version"], first["env_steps"], first["best"]) == ("score", [0, 1], 10, True)
     assert (first["return_mean"], first["return_std"], first["episodes"]) == (500.0, 0.0, 3)
     gone = publish(store, 2, 1.0)
     (tmp_path / "store" / gone["key"]).unlink()
-    process.say(task(gone), task(publish(store, 3, -1.0), final=True))
+    process.send(task(gone), task(publish(store, 3, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [(e["version"], e["final"], e["best"]) for e in rest] == [([0, 3], True, False)]
@@ -115,9 +115,9 @@ def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> Non
 def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path, episodes=200)
     process.event()
-    process.say(task(publish(store, 1, 1.0)))
+    process.send(task(publish(store, 1, 1.0)))
     time.sleep(0.3)  # not synchronisation: the older score may or may not be under way
-    process.say(task(publish(store, 2, -1.0), final=True))
+    process.send(task(publish(store, 2, -1.0), final=True))
     code, rest = process.end()
     assert code == 0
     assert [e["version"] for e in rest] == [[0, 2]]
@@ -126,12 +126,12 @@ def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp
 def test_a_malformed_line_is_counted_and_the_next_one_is_scored(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.event()["event"] == "ready"
-    process.say({"notice": 3}, [], task({**publish(store, 1, 1.0), "nbytes": -1}))
+    process.send({"notice": 3}, [], task({**publish(store, 1, 1.0), "nbytes": -1}))
     counts: dict[str, int] = {}
     while sum(counts.values()) < 3:
         counts = process.event()["counts"]
     assert counts == {"unknown command": 1, "not JSON": 1, "value": 1}
-    process.say(task(publish(store, 2, 1.0), final=True))
+    process.send(task(publish(store, 2, 1.0), final=True))
     code, rest = process.end()
     assert (code, [e["version"] for e in rest]) == (0, [[0, 2]])
 

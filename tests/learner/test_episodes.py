@@ -54,29 +54,29 @@ def batch(parts: list[dict[str, np.ndarray]], ids: list[SegmentId]) -> SegmentBa
 def test_against_a_plain_walk(steps: int) -> None:
     rng = np.random.default_rng(steps)
     rows = [stream(rng, 56) for _ in range(V)]
-    book = EpisodeTracker(V, N)
+    tracker = EpisodeTracker(V, N)
     for index in range(56 // steps):
         cut = slice(index * steps, (index + 1) * steps)
         parts = [{name: column[cut] for name, column in rows[v].items()} for v in range(V)]
         for v in reversed(range(V)):
-            book.advance(meta(v, index), parts[v])
-        book.observe(batch(parts, [SegmentId(v, 0, index) for v in range(V)]))
+            tracker.advance(meta(v, index), parts[v])
+        tracker.observe(batch(parts, [SegmentId(v, 0, index) for v in range(V)]))
         if index == 4:  # a death in between
-            stored = {name: np.array(array) for name, array in book.arrays().items()}
-            book = EpisodeTracker(V, N)
-            book.load_arrays(stored)
+            stored = {name: np.array(array) for name, array in tracker.arrays().items()}
+            tracker = EpisodeTracker(V, N)
+            tracker.load_arrays(stored)
         for v in range(V):
-            assert book.record(v)[0] == index + 1
+            assert tracker.record(v)[0] == index + 1
             so_far = {name: column[: cut.stop] for name, column in rows[v].items()}
-            for env, state in enumerate(book.record(v)[1]):
+            for env, state in enumerate(tracker.record(v)[1]):
                 _, episode, actions, resetting = truth(so_far, env)
                 known = [] if state.actions is None else state.actions.tolist()
                 assert (state.episode, known, state.resetting) == (episode, actions, resetting)
     finished = [item for v in range(V) for env in range(N) for item in truth(rows[v], env)[0]]
-    assert book.total == len(finished) > 20
-    np.testing.assert_allclose(sorted(book.returns), sorted(total for total, _ in finished), atol=1e-5)
-    assert sorted(book.lengths) == sorted(length for _, length in finished)
-    assert book.mean_return == pytest.approx(np.mean([total for total, _ in finished]), abs=1e-5)
+    assert tracker.total == len(finished) > 20
+    np.testing.assert_allclose(sorted(tracker.returns), sorted(total for total, _ in finished), atol=1e-5)
+    assert sorted(tracker.lengths) == sorted(length for _, length in finished)
+    assert tracker.mean_return == pytest.approx(np.mean([total for total, _ in finished]), abs=1e-5)
 
 
 def test_async_begins_afresh_with_a_new_incarnation_and_keeps_no_actions() -> None:
@@ -85,12 +85,12 @@ def test_async_begins_afresh_with_a_new_incarnation_and_keeps_no_actions() -> No
     quiet.update(terminated=np.zeros((4, N), bool), truncated=np.zeros((4, N), bool), valid=np.ones((4, N), bool))
     quiet["reward"] = np.ones((4, N), np.float32)
     ending = {**quiet, "terminated": np.array([[False]] * 3 + [[True]]) & np.ones((4, N), bool)}
-    book = EpisodeTracker(1, N, replayable=False)
+    tracker = EpisodeTracker(1, N, replayable=False)
     for index, (part, incarnation) in enumerate([(quiet, 0), (ending, 1)]):
-        book.advance(meta(0, index, incarnation), part)
-        book.observe(batch([part], [SegmentId(0, incarnation, index)]))
-    assert list(book.returns) == [4.0] * N
-    assert all(state.actions is None and state.episode == 2 for state in book.record(0)[1])
+        tracker.advance(meta(0, index, incarnation), part)
+        tracker.observe(batch([part], [SegmentId(0, incarnation, index)]))
+    assert list(tracker.returns) == [4.0] * N
+    assert all(state.actions is None and state.episode == 2 for state in tracker.record(0)[1])
 
 
 def test_no_mean_before_the_first_episode() -> None:
@@ -104,11 +104,11 @@ def test_a_full_that_holds_actions_serves_an_env_that_saves_its_state_now() -> N
     before = EpisodeTracker(1, N)
     before.advance(meta(0, 0), part)
     stored = {name: np.array(array) for name, array in before.arrays().items()}
-    book = EpisodeTracker(1, N, saves_state=True)
-    book.load_arrays(stored)
-    for found, expected in zip(book.record(0)[1], before.record(0)[1], strict=True):
+    tracker = EpisodeTracker(1, N, saves_state=True)
+    tracker.load_arrays(stored)
+    for found, expected in zip(tracker.record(0)[1], before.record(0)[1], strict=True):
         assert found.actions is not None and expected.actions is not None
         assert found.actions.tolist() == expected.actions.tolist() and len(found.actions) == 4
     states = {STATE_COLUMN: np.ones((1, N, 2)), "obs": np.zeros((5, N, 1), np.float32)}
-    book.advance(meta(0, 1), {**part, **states})
-    assert all(state.actions is None and state.state is not None for state in book.record(0)[1])
+    tracker.advance(meta(0, 1), {**part, **states})
+    assert all(state.actions is None and state.state is not None for state in tracker.record(0)[1])

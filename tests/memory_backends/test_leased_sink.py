@@ -24,7 +24,7 @@ class HandSink(LeasedSink):
     def _push(self, refs: Sequence[SlotRef]) -> None:
         self.pushed.append(list(refs))
 
-    def hear(self, leases: Sequence[SlotRef], accepted: int) -> None:
+    def receive(self, leases: Sequence[SlotRef], accepted: int) -> None:
         self._apply(AssignmentSnapshot(0, leases, {0: (0, accepted)}, (ASSIGNMENT,), 1))
 
     def poll(self, timeout_s: float) -> Assignments:
@@ -43,17 +43,17 @@ class HandSink(LeasedSink):
 
 def test_a_segment_whose_lease_is_taken_before_it_was_pushed_goes_out_under_another_only() -> None:
     sink = HandSink()
-    sink.hear([SlotRef(0, 1), SlotRef(1, 1)], accepted=0)
+    sink.receive([SlotRef(0, 1), SlotRef(1, 1)], accepted=0)
     sink.write(0)
-    sink.hear([SlotRef(2, 1), SlotRef(3, 1)], accepted=0)
+    sink.receive([SlotRef(2, 1), SlotRef(3, 1)], accepted=0)
     sink.poll(0.0)
     assert sink.pushed == [[SlotRef(2, 1)]]
 
 
 def test_what_was_booked_before_it_was_pushed_is_not_pushed() -> None:
     sink = HandSink()
-    sink.hear([SlotRef(0, 1), SlotRef(1, 1)], accepted=0)
+    sink.receive([SlotRef(0, 1), SlotRef(1, 1)], accepted=0)
     sink.write(0)
-    sink.hear([SlotRef(1, 1)], accepted=1)
+    sink.receive([SlotRef(1, 1)], accepted=1)
     sink.poll(0.0)
     assert [ref for refs in sink.pushed for ref in refs] == []

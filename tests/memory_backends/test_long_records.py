@@ -133,7 +133,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
 def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> None:
     successor = bus.successor()
     source, channel = bus.ends
-    until(lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "asked")
+    until(lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "requested")
     channel.answer(Handover(0, 1, 1, STATES[0]))
     source.take(0.0)
     bus.ends.close()

@@ -97,7 +97,7 @@ def test_a_silent_worker_is_buried_and_its_late_words_are_not_stored(tmp_path: P
         until(lambda: bus.said_lost(), "the broker to say that it is lost")
         successor = bus.far_sink(spawn=1)
         (request,) = until(
-            lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "asked"
+            lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "requested"
         )
         channel.answer(Handover(0, request.incarnation, request.next_index, ()))
         ready(successor)

@@ -77,10 +77,10 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
 
     successor = bus.sink(spawn=1)
     (request,) = until(
-        lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.handover_requests())[1], "asked"
+        lambda: successor.poll(TURN_S) and (source.take(TURN_S), channel.handover_requests())[1], "requested"
     )
     assert (request.vector_env, request.incarnation, request.next_index) == (0, 1, 1)
-    assert channel.handover_requests() == [request], "asked again until answered"
+    assert channel.handover_requests() == [request], "requested again until answered"
     channel.answer(Handover(0, 1, 1, ()))
     (assignment,) = until(lambda: successor.poll(TURN_S).streams, "assignments")
     assert (assignment.incarnation, assignment.next_index, assignment.states) == (1, 1, ())

@@ -22,7 +22,7 @@ WAIT_S = 5.0
 
 
 class HandBroker:
-    """Books what the test wants, and says what the test wants."""
+    """Accepts and forwards the segments that the test names."""
 
     def __init__(self, folder: Path) -> None:
         plan = bus_plan("sync", workers=1, vector_envs=1)
@@ -39,7 +39,7 @@ class HandBroker:
         self.source = self.ends.source
         assert self.source.take(0.0) == []
 
-    def book(self, index: int) -> SlotRef:
+    def accept(self, index: int) -> SlotRef:
         ref = self.arena.lease(index)
         self.arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, index), Version(0, index), 8))
         self.arena.seal(ref)
@@ -47,7 +47,7 @@ class HandBroker:
         self.arena.accept(ref)
         return ref
 
-    def say(self, *refs: SlotRef) -> None:
+    def forward(self, *refs: SlotRef) -> None:
         assert self.descriptors.poll(1000 * WAIT_S, zmq.POLLOUT)
         self.descriptors.send(pack_descriptors(1, 0, refs))
 
@@ -65,19 +65,19 @@ def broker(tmp_path: Path) -> Iterator[HandBroker]:
 
 
 def test_a_descriptor_out_of_turn_brings_what_is_before_it(broker: HandBroker) -> None:
-    broker.book(0)
-    broker.say(broker.book(1))
+    broker.accept(0)
+    broker.forward(broker.accept(1))
     assert broker.taken() == [0, 1]
 
 
 def test_what_no_descriptor_told_of_is_found(broker: HandBroker) -> None:
-    broker.book(0)
-    broker.book(1)
+    broker.accept(0)
+    broker.accept(1)
     assert broker.taken() == [0, 1]
 
 
 def test_a_new_broker_means_a_look_at_everything(broker: HandBroker) -> None:
-    broker.book(0)
+    broker.accept(0)
     broker.arena.begin_broker()
     assert [segment.meta.id.index for segment in broker.source.take(0.0)] == [0]
 
@@ -86,10 +86,10 @@ def test_a_descriptor_of_what_is_not_held_is_nothing(broker: HandBroker) -> None
     sealed = broker.arena.lease(5)
     broker.arena.write_meta(5, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 8))
     broker.arena.seal(sealed)
-    broker.say(sealed, SlotRef(5, 9), SlotRef(-1, 1), SlotRef(1 << 40, 1))
+    broker.forward(sealed, SlotRef(5, 9), SlotRef(-1, 1), SlotRef(1 << 40, 1))
     assert broker.source.take(0.3) == []
-    ref = broker.book(0)
-    broker.say(ref, ref)
-    broker.say(ref)
+    ref = broker.accept(0)
+    broker.forward(ref, ref)
+    broker.forward(ref)
     assert broker.taken() == [0]
     assert broker.source.take(0.2) == []

@@ -109,10 +109,10 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
     """Its record goes through the wire and through FULL; with a saved state (in `form`) it is of one size."""
     saves_state = form is not None
     more = {"form": form} if saves_state else {}
-    predecessor, book = Collecting(env_id, steps=steps, **more), EpisodeTracker(2, N, saves_state=saves_state)
+    predecessor, tracker = Collecting(env_id, steps=steps, **more), EpisodeTracker(2, N, saves_state=saves_state)
     sizes = set()
     for index in range(64 // steps):
-        record = pack_record(book.record(1)[1])
+        record = pack_record(tracker.record(1)[1])
         sizes.add(len(record))
         successor = Collecting(env_id, states=unpack_record(record), steps=steps, **more)
         columns, rows = predecessor.collect(index)
@@ -120,13 +120,13 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
         assert rows == rows_again
         for name in columns:
             assert columns[name].tobytes() == again[name].tobytes(), (index, name)
-        book.advance(SegmentMeta(SegmentId(1, 0, index), Version(0, index), rows or 0), columns)
-        stored = {name: np.array(array) for name, array in book.arrays().items()}
-        book = EpisodeTracker(2, N, saves_state=saves_state)
-        book.load_arrays(stored)
+        tracker.advance(SegmentMeta(SegmentId(1, 0, index), Version(0, index), rows or 0), columns)
+        stored = {name: np.array(array) for name, array in tracker.arrays().items()}
+        tracker = EpisodeTracker(2, N, saves_state=saves_state)
+        tracker.load_arrays(stored)
     if saves_state:
         assert max(sizes) - min(sizes - {min(sizes)}) < 20, "small numbers are packed in fewer bytes"
-        assert all(state.actions is None for state in book.record(1)[1])
+        assert all(state.actions is None for state in tracker.record(1)[1])
 
 
 def test_the_limit_of_steps_goes_on_where_it_was() -> None:

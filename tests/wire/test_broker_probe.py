@@ -43,20 +43,20 @@ def port(tmp_path: Path) -> Iterator[int]:
     def serve() -> None:
         names = ("segments", "descriptors", "notices", "control")
         ends = Endpoints(**{name: f"ipc://{tmp_path}/{name}" for name in names})
-        doors = BrokerSockets(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
-        found.append(doors.ports[2])
+        sockets = BrokerSockets(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
+        found.append(sockets.ports[2])
         bound.set()
         poller = zmq.Poller()
-        for source in (*doors.guards, doors.control):
+        for source in (*sockets.guards, sockets.control):
             poller.register(source, zmq.POLLIN)
         while not end.is_set():
             poller.poll(20)
-            doors.guard()
-            while doors.control.poll(0):
-                peer, said = doors.control.recv_multipart()
+            sockets.guard()
+            while sockets.control.poll(0):
+                peer, said = sockets.control.recv_multipart()
                 assert unpack(said) == bus.HostReport("b", {}, [], [], [])
-                doors.control.send_multipart([peer, pack(bus.Welcome(broker=1))])
-        doors.close()
+                sockets.control.send_multipart([peer, pack(bus.Welcome(broker=1))])
+        sockets.close()
 
     thread = threading.Thread(target=serve)
     thread.start()

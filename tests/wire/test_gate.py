@@ -36,7 +36,7 @@ def endpoints(folder: Path) -> Endpoints:
 
 
 @pytest.fixture
-def doors(tmp_path: Path) -> Iterator[BrokerSockets]:
+def sockets(tmp_path: Path) -> Iterator[BrokerSockets]:
     held = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER, ALLOWED)
     yield held
     held.close()
@@ -59,37 +59,37 @@ def dial() -> Iterator[Dial]:
     context.destroy(linger=0)
 
 
-def turn(doors: BrokerSockets, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+def turn(sockets: BrokerSockets, until: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
     deadline = time.monotonic() + wait_s
     poller = zmq.Poller()
-    for source in (*doors.guards, doors.control):
+    for source in (*sockets.guards, sockets.control):
         poller.register(source, zmq.POLLIN)
     while not (found := until()):
-        assert time.monotonic() < deadline, f"not within {wait_s} s: {doors.guard()}"
+        assert time.monotonic() < deadline, f"not within {wait_s} s: {sockets.guard()}"
         poller.poll(20)
-        doors.guard()
+        sockets.guard()
     return found
 
 
-def heard(doors: BrokerSockets) -> tuple[str | None, bytes] | None:
-    if not doors.control.poll(0):
+def received(sockets: BrokerSockets) -> tuple[str | None, bytes] | None:
+    if not sockets.control.poll(0):
         return None
-    frames = doors.control.recv_multipart(copy=False)
-    return doors.host_of(frames[-1]), frames[-1].bytes
+    frames = sockets.control.recv_multipart(copy=False)
+    return sockets.host_of(frames[-1]), frames[-1].bytes
 
 
-def tcp(doors: BrokerSockets) -> str:
-    return f"tcp://127.0.0.1:{doors.ports[2]}"
+def tcp(sockets: BrokerSockets) -> str:
+    return f"tcp://127.0.0.1:{sockets.ports[2]}"
 
 
 def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(
-    doors: BrokerSockets, dial: Dial, tmp_path: Path
+    sockets: BrokerSockets, dial: Dial, tmp_path: Path
 ) -> None:
-    dial(tcp(doors), FAR).send(b"far")
-    assert turn(doors, lambda: heard(doors)) == ("b", b"far")
+    dial(tcp(sockets), FAR).send(b"far")
+    assert turn(sockets, lambda: received(sockets)) == ("b", b"far")
     dial(f"ipc://{tmp_path}/control").send(b"near")
-    assert turn(doors, lambda: heard(doors)) == (None, b"near")
-    assert not doors.guard()
+    assert turn(sockets, lambda: received(sockets)) == (None, b"near")
+    assert not sockets.guard()
 
 
 @pytest.mark.parametrize(("keys", "reason"), [
@@ -98,69 +98,69 @@ def test_an_allowed_key_gets_in_and_its_messages_carry_the_hosts_name(
     (None, "handshake"),
 ], ids=["a stranger's key", "another server's key", "no key"])  # fmt: skip
 def test_others_are_refused_and_counted(
-    doors: BrokerSockets, dial: Dial, tmp_path: Path, keys: Any, reason: str
+    sockets: BrokerSockets, dial: Dial, tmp_path: Path, keys: Any, reason: str
 ) -> None:
-    stranger = dial(tcp(doors), keys)
+    stranger = dial(tcp(sockets), keys)
     stranger.send(b"stranger")
-    turn(doors, lambda: any(reason in known for known in doors.guard()))
+    turn(sockets, lambda: any(reason in known for known in sockets.guard()))
     dial(f"ipc://{tmp_path}/control").send(b"near")
-    assert turn(doors, lambda: heard(doors)) == (None, b"near")
-    assert heard(doors) is None, "the stranger was never heard"
+    assert turn(sockets, lambda: received(sockets)) == (None, b"near")
+    assert received(sockets) is None, "the stranger was never heard"
 
 
-def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(doors: BrokerSockets, dial: Dial) -> None:
-    far = dial(tcp(doors), FAR)
+def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(sockets: BrokerSockets, dial: Dial) -> None:
+    far = dial(tcp(sockets), FAR)
     far.send(b"one")
-    assert turn(doors, lambda: heard(doors)) == ("b", b"one")
-    assert doors.admission.replace(WITHDRAWN)
+    assert turn(sockets, lambda: received(sockets)) == ("b", b"one")
+    assert sockets.admission.replace(WITHDRAWN)
     far.send(b"two")
     with pytest.raises(WireError, match="unknown key"):
-        turn(doors, lambda: heard(doors))
-    dial(tcp(doors), FAR).send(b"three")
-    turn(doors, lambda: doors.guard()["unknown key"])
-    assert heard(doors) is None, "and its key opens no further connection"
+        turn(sockets, lambda: received(sockets))
+    dial(tcp(sockets), FAR).send(b"three")
+    turn(sockets, lambda: sockets.guard()["unknown key"])
+    assert received(sockets) is None, "and its key opens no further connection"
 
 
 def test_a_key_that_is_allowed_later_gets_in_with_the_same_socket(tmp_path: Path, dial: Dial) -> None:
-    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER)
+    sockets = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER)
     try:
-        dial(tcp(doors), FAR).send(b"early")
-        turn(doors, lambda: doors.guard()["unknown key"])
-        assert doors.admission.replace(ALLOWED)
-        assert turn(doors, lambda: heard(doors), HANDSHAKE_MS / 1000 + WAIT_S) == ("b", b"early")
+        dial(tcp(sockets), FAR).send(b"early")
+        turn(sockets, lambda: sockets.guard()["unknown key"])
+        assert sockets.admission.replace(ALLOWED)
+        assert turn(sockets, lambda: received(sockets), HANDSHAKE_MS / 1000 + WAIT_S) == ("b", b"early")
     finally:
-        doors.close()
+        sockets.close()
 
 
 def test_with_tokens_unknown_keys_reach_control_alone_and_are_no_host(tmp_path: Path, dial: Dial) -> None:
-    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER, TOKENS)
+    sockets = BrokerSockets(endpoints(tmp_path), LOOPBACK, SERVER, TOKENS)
     try:
         keys = replace(STRANGER, server=SERVER.public)
-        dial(tcp(doors), keys).send(b"stranger")
+        dial(tcp(sockets), keys).send(b"stranger")
         with pytest.raises(WireError, match="unknown key"):
-            turn(doors, lambda: heard(doors))
-        assert not doors.guard()
-        segments, notices, _ = doors.ports
+            turn(sockets, lambda: received(sockets))
+        assert not sockets.guard()
+        segments, notices, _ = sockets.ports
         dial(f"tcp://127.0.0.1:{segments}", keys, zmq.PUSH)
-        assert turn(doors, lambda: doors.guard()) == {"unknown key": 1}
+        assert turn(sockets, lambda: sockets.guard()) == {"unknown key": 1}
         dial(f"tcp://127.0.0.1:{notices}", keys, zmq.SUB)
-        turn(doors, lambda: doors.guard()["unknown key"] == 2)
+        turn(sockets, lambda: sockets.guard()["unknown key"] == 2)
     finally:
-        doors.close()
+        sockets.close()
 
 
-def test_noise_is_closed_on_and_nothing_else_happens(doors: BrokerSockets, dial: Dial) -> None:
-    with plain.create_connection(("127.0.0.1", doors.ports[2]), WAIT_S) as noise:
+def test_noise_is_closed_on_and_nothing_else_happens(sockets: BrokerSockets, dial: Dial) -> None:
+    with plain.create_connection(("127.0.0.1", sockets.ports[2]), WAIT_S) as noise:
         noise.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
         noise.setblocking(False)
-        turn(doors, lambda: is_closed(noise))
-    dial(tcp(doors), FAR).send(b"far")
-    assert turn(doors, lambda: heard(doors)) == ("b", b"far")
+        turn(sockets, lambda: is_closed(noise))
+    dial(tcp(sockets), FAR).send(b"far")
+    assert turn(sockets, lambda: received(sockets)) == ("b", b"far")
 
 
-def test_who_says_nothing_and_goes_is_counted(doors: BrokerSockets) -> None:
-    plain.create_connection(("127.0.0.1", doors.ports[2]), WAIT_S).close()
-    assert turn(doors, lambda: doors.guard()) == {"no handshake": 1}
+def test_who_says_nothing_and_goes_is_counted(sockets: BrokerSockets) -> None:
+    plain.create_connection(("127.0.0.1", sockets.ports[2]), WAIT_S).close()
+    assert turn(sockets, lambda: sockets.guard()) == {"no handshake": 1}
 
 
 def is_closed(noise: plain.socket) -> bool:
@@ -192,9 +192,9 @@ def test_without_keys_nothing_that_others_reach_is_bound(tmp_path: Path) -> None
 
 
 def test_without_keys_loopback_is_bound(tmp_path: Path, dial: Dial) -> None:
-    doors = BrokerSockets(endpoints(tmp_path), LOOPBACK, None)
+    sockets = BrokerSockets(endpoints(tmp_path), LOOPBACK, None)
     try:
-        dial(tcp(doors)).send(b"here")
-        assert turn(doors, lambda: heard(doors)) == (UNNAMED, b"here")
+        dial(tcp(sockets)).send(b"here")
+        assert turn(sockets, lambda: received(sockets)) == (UNNAMED, b"here")
     finally:
-        doors.close()
+        sockets.close()
