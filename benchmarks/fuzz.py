@@ -171,7 +171,7 @@ class Fuzzer:
 
     def _segment(self) -> list[bytes]:
         """A whole segment of another host, and everything about it is wrong."""
-        words = bus.SegmentWords(self._dice.randrange(99), 0, 0, 0, 0, 8)
+        words = bus.SegmentHeader(self._dice.randrange(99), 0, 0, 0, 0, 8)
         index = self._dice.choice((0, 1, 1 << 30))
         header = pack(bus.Segment(self._dice.randrange(1 << 55), index, 0, SlotRef(0, 1), words))
         return [header, *(self._noise(300) for _ in range(self._dice.randrange(1, 12)))]

@@ -153,7 +153,7 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
 def test_segments_of_a_withdrawn_key_are_refused_on_their_live_connection(peers: BrokerWithPeers) -> None:
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)
     columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
-    words = bus.SegmentWords.of(meta)
+    words = bus.SegmentHeader.of(meta)
     segment = (pack(bus.Segment(peers.arena.layout.digest, 1, 2, SlotRef(3, 4), words)), *columns)
     assert isinstance(peers.receive(peers.far_pusher, *segment), ev.Delivered)
     peers.receive(peers.near, allow(2, {}))
@@ -265,13 +265,13 @@ def test_descriptors_and_whole_segments_come_by_the_same_door(peers: BrokerWithP
     columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
     digest = peers.arena.layout.digest
     event = peers.receive(
-        peers.pusher, pack(bus.Segment(digest, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns
+        peers.pusher, pack(bus.Segment(digest, 1, 2, SlotRef(3, 4), bus.SegmentHeader.of(meta))), *columns
     )
     assert isinstance(event, ev.Delivered)
     assert (event.index, event.spawn, event.ref, event.meta) == (1, 2, SlotRef(3, 4), meta)
     with pytest.raises(WireError, match="not a segment of this run's layout"):
         peers.receive(
-            peers.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentWords.of(meta))), *columns
+            peers.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentHeader.of(meta))), *columns
         )
 
 

@@ -48,7 +48,7 @@ def record_request(index: int) -> bytes:
 def segment(peers: BrokerWithPeers, index: int) -> tuple[bytes, ...]:
     meta = SegmentMeta(SegmentId(index, 0, 0), Version(0, 0), 8)
     columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
-    return pack(bus.Segment(peers.arena.layout.digest, index, 3, SlotRef(0, 1), bus.SegmentWords.of(meta))), *columns
+    return pack(bus.Segment(peers.arena.layout.digest, index, 3, SlotRef(0, 1), bus.SegmentHeader.of(meta))), *columns
 
 
 def refused(peers: BrokerWithPeers, peer: zmq.Socket[Any], *frames: bytes) -> str:

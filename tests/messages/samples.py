@@ -43,7 +43,7 @@ BUS: list[bus.Message] = [
     bus.BrokerStatus(1, [bus.HandoverPartRequest(0, 1, 2, 8)], Version(0, 3)),
     bus.Answer(bus.AnswerPart(0, 1, 2, 40, 8, b"12345678")),
     bus.CurrentNotice(NOTICE),
-    bus.Segment(5, 1, 0, SlotRef(3, 4), bus.SegmentWords(0, 0, 1, 0, 1, 8)),
+    bus.Segment(5, 1, 0, SlotRef(3, 4), bus.SegmentHeader(0, 0, 1, 0, 1, 8)),
 ]  # fmt: skip
 ENDED = agent.Ended(
     reason="stop", env_steps=5, env_steps_before=0, updates=6, updates_lost=0, episodes=1, train_return_mean_100=None,

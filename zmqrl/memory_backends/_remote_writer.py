@@ -14,7 +14,7 @@ from zmqrl.errors import TransportError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends._arena_ends import SegmentWriter
 from zmqrl.messages import agent
-from zmqrl.messages.bus import OpenRows, Segment, SegmentWords
+from zmqrl.messages.bus import OpenRows, Segment, SegmentHeader
 from zmqrl.messages.frames import pack
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.make import BUS, make_transport
@@ -108,6 +108,6 @@ class RemoteWriter(SegmentWriter):
 
     def frames(self, index: int, spawn: int, ref: SlotRef) -> list[Buffer]:
         """The message of a sealed segment: its header and its columns."""
-        header = pack(Segment(self._layout, index, spawn, ref, SegmentWords.of(self._metas[ref])))
+        header = pack(Segment(self._layout, index, spawn, ref, SegmentHeader.of(self._metas[ref])))
         columns: list[Any] = [self._columns[ref][c.name] for c in self._specs]
         return [header, *columns]

@@ -99,7 +99,7 @@ class AnswerPart(NamedTuple):
     content: bytes
 
 
-class SegmentWords(NamedTuple):
+class SegmentHeader(NamedTuple):
     """The header of a segment."""
 
     vector_env: Count
@@ -110,7 +110,7 @@ class SegmentWords(NamedTuple):
     rows: Count
 
     @classmethod
-    def of(cls, meta: SegmentMeta) -> SegmentWords:
+    def of(cls, meta: SegmentMeta) -> SegmentHeader:
         """As plain integers."""
         return cls(*meta.id, *meta.version, meta.rows)
 
@@ -393,7 +393,7 @@ class Segment(_BusMessage, frozen=True, tag="segment"):
     index: Count
     spawn: Count
     ref: SlotRef
-    meta: SegmentWords
+    meta: SegmentHeader
 
 
 Message: TypeAlias = (
