@@ -98,7 +98,7 @@ class Sink(LeasedSink):
 class Source(ArenaSource):
     def take(self, timeout_s: float = 0.0) -> list[TakenSegment]:
         self._scan()
-        return self._all_fresh()
+        return self._pop_new()
 
     def close(self) -> None:
         """Nothing is held."""

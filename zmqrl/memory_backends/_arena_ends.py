@@ -35,7 +35,7 @@ class ArenaSource(SegmentSource):
         self._arena = arena
         self._taken_generation = [0] * arena.layout.slots
         self._expected: dict[int, tuple[int, int]] = {}
-        self._fresh: deque[TakenSegment] = deque()
+        self._new: deque[TakenSegment] = deque()
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -125,7 +125,7 @@ class ArenaSource(SegmentSource):
     def _take(self, ref: SlotRef, meta: SegmentMeta) -> None:
         self._taken_generation[ref.slot] = ref.generation
         self._expected[meta.id.vector_env] = (meta.id.incarnation, meta.id.index + 1)
-        self._fresh.append(TakenSegment(ref, meta))
+        self._new.append(TakenSegment(ref, meta))
 
     def _scan(self) -> None:
         """Everything accepted and not released, whatever became of the messages.
@@ -138,9 +138,9 @@ class ArenaSource(SegmentSource):
             if meta.id <= newest.get(meta.id.vector_env, (-1,)) and self._is_new(ref):
                 self._take(ref, meta)
 
-    def _all_fresh(self) -> list[TakenSegment]:
-        taken = list(self._fresh)
-        self._fresh.clear()
+    def _pop_new(self) -> list[TakenSegment]:
+        taken = list(self._new)
+        self._new.clear()
         return taken
 
 

@@ -48,9 +48,9 @@ class InprocSource(ArenaSource):
         self._state = stream.state
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
-        if not self._fresh:
+        if not self._new:
             self._scan()
-        return self._all_fresh()
+        return self._pop_new()
 
     def close(self) -> None:
         self._arena.close()

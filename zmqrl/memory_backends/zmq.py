@@ -67,13 +67,13 @@ class ZmqSource(ArenaSource):
                 self._came = False
             self._drain()
             requested = channel.pop_requested()
-            if self._fresh or requested or now >= deadline:
-                return self._all_fresh()
+            if self._new or requested or now >= deadline:
+                return self._pop_new()
             self._poller.poll(math.ceil(max(0.0, min(deadline, channel.heartbeat_at) - now) * 1000))
 
     def close(self) -> None:
         self._descriptors.close()
-        self._fresh.clear()
+        self._new.clear()
         self._arena.close()
 
     def _released(self) -> None:
