@@ -17,6 +17,22 @@ from zmqrl.types import STATE_COLUMN, Array
 PURPOSE = "acting"
 
 
+class StopFlag:
+    """Whether collecting is to end. A signal handler may set `requested`."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        """Stays true."""
+        self.condition: Callable[[], bool] | None = None
+        """Checked between two env steps; once it is true, the end is requested."""
+
+    def check(self) -> bool:
+        """Whether the end is requested now."""
+        if not self.requested and self.condition is not None:
+            self.requested = self.condition()
+        return self.requested
+
+
 class Collector:
     """Holds a vector env between segments. One thread.
 

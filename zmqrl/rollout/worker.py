@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from zmqrl.acting.base import Policy
@@ -22,7 +23,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
-from zmqrl.rollout.collector import Collector
+from zmqrl.rollout.collector import Collector, StopFlag
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, SegmentId, Version
 
@@ -75,20 +76,19 @@ class RolloutWorker:
         self._sink, self._weights, self._events = sink, weights, events
         self._streams: dict[int, _Stream] = {}
         self._version: Version | None = None
-        self._stopping = False
-        self._interrupted: Callable[[], bool] = lambda: False
+        self._stop = StopFlag()
         self._stepped = False
         self._reports = _Reports(events)
 
     def stop(self) -> None:
         """End between two steps; safe in a signal handler."""
-        self._stopping = True
+        self._stop.requested = True
 
     def run(self) -> None:
         """Until `stop`, or until the assignments say `stop`."""
         self._events.send(agent.Ready())
         timeout_s = 0.0
-        while not self._stopping:
+        while not self._stop.requested:
             assignments = self._poll(timeout_s)
             if assignments.stop:
                 self._events.send(agent.Left())  # else its host would start it again
@@ -100,7 +100,7 @@ class RolloutWorker:
 
         Once `interrupted`, called between two env steps, is true the worker ends as after `stop`.
         """
-        self._interrupted = interrupted
+        self._stop.condition = interrupted
         while self._turn(self._sink.poll(0.0)):
             pass
 
@@ -162,7 +162,7 @@ class RolloutWorker:
     def _advance(self, stream: _Stream) -> bool:
         """Collect the stream's next segment if its version and a lease are there."""
         version = self._version
-        if version is None or self._stopping or (self._sync and version.n != stream.next_index):
+        if version is None or self._stop.requested or (self._sync and version.n != stream.next_index):
             return False
         if not self._sync:
             self._take_weights()
@@ -181,21 +181,11 @@ class RolloutWorker:
 
     def _collect(self, stream: _Stream, segment: OpenSegment) -> int | None:
         vector_env = stream.collector.vector_env
-        sink_progress = self._sink.progress
-        if not self._stepped:
-            sink_progress = self._first_step
-
-        def progress(rows: int) -> None:
-            sink_progress(vector_env, rows)
-
-        rows = stream.collector.collect(segment.columns, stream.next_index, progress, self._is_stopped)
+        progress = partial(self._sink.progress if self._stepped else self._first_step, vector_env)
+        rows = stream.collector.collect(segment.columns, stream.next_index, progress, self._stop.check)
         if rows is None:
             self._sink.abandon(segment)
         return rows
-
-    def _is_stopped(self) -> bool:
-        self._stopping = self._stopping or self._interrupted()
-        return self._stopping
 
     def _first_step(self, vector_env: int, rows: int) -> None:
         if not self._stepped:
