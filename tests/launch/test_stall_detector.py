@@ -9,6 +9,7 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.run_state import RunState
+from zmqrl.types import ArenaUsage
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) ->
     told = []
     for second in range(300):
         rows = min(second, 200) // 50 * 64
-        state.handle(host_event("local", "usage", processes={}, leases=2, stored=rows))
+        state.handle(host_event("local", "usage", processes={}, arena_usage=ArenaUsage(2, rows)))
         told += [second] if stillness.look(state, second) else []
     assert told == [260]
 

@@ -33,10 +33,6 @@ FIELDS = {field for table in TABLES for kind in kinds_in(table).values() for fie
 SHOWN = {"doctor/report.py"}
 """Tables of findings."""
 NO_MESSAGES = {
-    "agent/data_plane.py": {"arena"},  # a descriptor by name, as in the next three
-    "broker/process.py": {"arena"},
-    "memory_backends/_learner_channel.py": {"arena"},
-    "memory_backends/zmq.py": {"arena"},
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/run_state.py": {"leases"},  # figures by name
     "launch/url_mirror.py": {"path", "store"},  # of config.json

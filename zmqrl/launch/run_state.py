@@ -207,9 +207,9 @@ class RunState:
         for name, used in message.processes.items():
             role = name.rpartition("-")[0]
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), used.pss_mb)
-        if message.arena is not None:
-            self.metrics["leases"] = message.arena.leases
-            self.stored = message.arena.stored
+        if message.arena_usage is not None:
+            self.metrics["leases"] = message.arena_usage.leases
+            self.stored = message.arena_usage.stored
 
     @_take.register
     def _on_exit(self, message: agent.Exited, event: HostEvent) -> None:

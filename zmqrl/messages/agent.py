@@ -402,11 +402,11 @@ class Usage(_Event, frozen=True, tag="usage"):
 
     Agent to launcher: every 5 s; dropped while the launcher does not read.
 
-    It is shown; `arena.stored` also counts as progress of the run.
+    It is shown; `arena_usage.stored` also counts as progress of the run.
     """
 
     processes: dict[Name, ProcessUsage]
-    arena: ArenaUsage | None
+    arena_usage: ArenaUsage | None
     """Of the learner's host, unless the mode is single."""
 
 
