@@ -26,9 +26,9 @@ from tests.waiting import until
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.drill.drill import outside_check
-from zmqrl.drill.runs import WITNESS, Asked, learning_run, record_folder, witness_config
+from zmqrl.drill.run_under_test import RunUnderTest
+from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_config
 from zmqrl.drill.scenarios import SCENARIOS
-from zmqrl.drill.subject import Subject
 from zmqrl.errors import ConfigError, TransportError
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
@@ -163,7 +163,7 @@ def test_an_outage_is_waited_for_and_reported_once(server: RedisServer, tmp_path
 
 
 @dataclass
-class Launched(Subject):
+class Launched(RunUnderTest):
     """A run whose workers are on a host that joins by a file: here too, over tcp of this machine."""
 
     worker: subprocess.Popen[str] | None = None
@@ -181,7 +181,7 @@ class Launched(Subject):
                 stdout=output,
                 stderr=output,
             )
-        file = until(self._connection_file, lambda: self.last_words(), RUN_S)
+        file = until(self._connection_file, lambda: self.log_tail(), RUN_S)
         self.worker = subprocess.Popen(
             [sys.executable, "-m", "zmqrl", "worker", "--connect", file],
             cwd=ROOT,
@@ -192,8 +192,8 @@ class Launched(Subject):
         )
 
     def _connection_file(self) -> str | None:
-        assert self.exit_code is None, self.last_words()
-        found = re.search(r"(/\S+\.connect)", self.last_words())
+        assert self.exit_code is None, self.log_tail()
+        found = re.search(r"(/\S+\.connect)", self.log_tail())
         return found and found[1]
 
     def kill(self) -> None:
@@ -206,9 +206,9 @@ class Launched(Subject):
 
 
 def launched(folder: Path, server: RedisServer) -> Launched:
-    asked = Asked(SCENARIOS["ppo-sync"], 1, 60.0, folder, len(FAULTS))
+    request = DrillRequest(SCENARIOS["ppo-sync"], 1, 60.0, folder, len(FAULTS))
     config: dict[str, Any] = {
-        **witness_config(asked, learning_run(asked)[0].plan),
+        **witness_config(request, learning_run(request)[0].plan),
         "hosts": {"local": {"workers": 0}, "far": {"manual": True, "workers": 2}},
         "min_workers": 2,
         "segment_transport": {"kind": KIND, **to_json(server.config)},
@@ -225,10 +225,10 @@ def calls(server: RedisServer, command: str) -> int:
     return int(found[1]) if found else 0
 
 
-def struck(server: RedisServer, subject: Launched, fault: Sequence[str]) -> bool:
+def struck(server: RedisServer, run: Launched, fault: Sequence[str]) -> bool:
     """Do it while segments lie in Redis, which the broker has not read; False when no worker had a lease for them."""
     sent, end = calls(server, "xadd"), time.monotonic() + SENT_S
-    with stopped(subject.look().processes["broker-0"].pid):
+    with stopped(run.snapshot().processes["broker-0"].pid):
         while calls(server, "xadd") <= sent + 1:
             if time.monotonic() > end:
                 return False
@@ -238,32 +238,32 @@ def struck(server: RedisServer, subject: Launched, fault: Sequence[str]) -> bool
 
 @pytest.mark.whole
 def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path: Path) -> None:
-    subject = launched(tmp_path, server)
+    run = launched(tmp_path, server)
     try:
-        subject.start()
-        until(lambda: (version := subject.look().version) and version.n > 2, lambda: subject.last_words(), RUN_S)
+        run.start()
+        until(lambda: (version := run.snapshot().version) and version.n > 2, lambda: run.log_tail(), RUN_S)
         for fault in FAULTS:
-            until(lambda: struck(server, subject, fault), lambda: subject.last_words(), RUN_S)  # noqa: B023
-            before = subject.look().version
-            until(lambda: subject.look().version != before, lambda: subject.last_words(), RUN_S)  # noqa: B023
-        code = subject.stop()
-        assert code == 0, subject.last_words()
-        assert subject.worker is not None
-        said = subject.worker.communicate(timeout=RUN_S)[0]
-        assert subject.worker.returncode == 0, said
+            until(lambda: struck(server, run, fault), lambda: run.log_tail(), RUN_S)  # noqa: B023
+            before = run.snapshot().version
+            until(lambda: run.snapshot().version != before, lambda: run.log_tail(), RUN_S)  # noqa: B023
+        code = run.stop()
+        assert code == 0, run.log_tail()
+        assert run.worker is not None
+        said = run.worker.communicate(timeout=RUN_S)[0]
+        assert run.worker.returncode == 0, said
     finally:
-        subject.kill()
-    assert subject.left == []
-    outside = outside_check(subject, record_folder(tmp_path))
+        run.kill()
+    assert run.left == []
+    outside = outside_check(run, record_folder(tmp_path))
     assert (outside.lost, outside.doubled, outside.foreign) == (0, 0, 0), outside.findings
-    summary = subject.summary()
+    summary = run.summary()
     assert summary is not None and summary["ledger"]["balanced"], summary
-    segments = outside.rows // (subject.plan.config.env.num_envs * subject.plan.config.env.segment_steps)
+    segments = outside.rows // (run.plan.config.env.num_envs * run.plan.config.env.segment_steps)
     assert segments > len(FAULTS)
     assert calls(server, "xadd") >= segments + FAULTS.count(FLUSH), "every segment travelled through Redis"
     assert (calls(server, "flushall"), calls(server, r"client\|kill")) == (7, 5)
     assert server.command("keys", "*") == "", "the run left something in Redis"
-    written = [path for path in (*subject.run_dir.rglob("*"), subject.output) if path.is_file()]
+    written = [path for path in (*run.run_dir.rglob("*"), run.output) if path.is_file()]
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()], "a secret was written"
 
 

@@ -107,7 +107,7 @@ def test_rows_of_another_stream_are_foreign_and_missing_there() -> None:
     assert (found.foreign, found.lost) == (4, 4)
 
 
-def test_a_last_segment_that_is_gone_is_told_by_what_the_envs_stepped() -> None:
+def test_a_last_segment_that_is_gone_is_found_by_what_the_envs_stepped() -> None:
     rows = _run(ASYNC)
     cut = rows[rows["index"] < 10]  # of 12 and a half: 40 rows of each env are gone
     found = _judge(cut, ASYNC)

@@ -69,8 +69,8 @@ def test_a_disk_is_filled_only_where_it_is_small() -> None:
 
 def test_a_fault_of_several_roles_names_each_process() -> None:
     kind = Kind("worker+broker+learner", Action.KILL)
-    assert Fault(0, 1.0, "witness", kind, index=2).places == ("worker-2", "broker-0", "learner-0")
-    assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).places == ()
+    assert Fault(0, 1.0, "witness", kind, index=2).slots == ("worker-2", "broker-0", "learner-0")
+    assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).slots == ()
 
 
 @pytest.mark.parametrize(

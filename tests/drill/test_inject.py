@@ -14,8 +14,8 @@ import pytest
 
 from zmqrl.drill.faults import SHARES, Action, Fault, Kind
 from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, end_attempt, signalled
-from zmqrl.drill.recovery import Look
-from zmqrl.drill.subject import Subject
+from zmqrl.drill.recovery import Snapshot
+from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.supervision.process_table import ProcessId, identify
 
 SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
@@ -143,12 +143,15 @@ def test_a_broker_that_was_killed_in_the_end_is_noted(
     sleepers: list[subprocess.Popen[bytes]], role: str, broker_killed: bool
 ) -> None:
     victim, other = _ids(sleepers)
-    subject = create_autospec(Subject, instance=True, exit_code=None)
-    subject.look.side_effect = [Look({f"{role}-0": victim, "learner-0": other}), *[Look({f"{role}-0": victim})] * 2]
-    subject.await_end.return_value = 0
-    ended = end_attempt(Fault(0, 0.0, "witness", Kind(role, Action.KILL_END)), subject)
+    run = create_autospec(RunUnderTest, instance=True, exit_code=None)
+    run.snapshot.side_effect = [
+        Snapshot({f"{role}-0": victim, "learner-0": other}),
+        *[Snapshot({f"{role}-0": victim})] * 2,
+    ]
+    run.await_end.return_value = 0
+    ended = end_attempt(Fault(0, 0.0, "witness", Kind(role, Action.KILL_END)), run)
     assert ended.injected
-    assert subject.await_end.call_args.kwargs == {"broker_killed": broker_killed}
+    assert run.await_end.call_args.kwargs == {"broker_killed": broker_killed}
 
 
 def test_every_action_is_done_here_or_ends_the_attempt() -> None:

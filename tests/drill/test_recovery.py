@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zmqrl.drill.faults import Action, Fault, Kind
-from zmqrl.drill.recovery import Look, RecentDeaths, Recovery
+from zmqrl.drill.recovery import RecentDeaths, Recovery, Snapshot
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
 OLD, NEW = ProcessId(10, 1), ProcessId(20, 2)
 PLACES = ("worker-0", "worker-1", "broker-0", "learner-0", "evaluator-0", "agent-0", "launcher-0")
-BEFORE = Look(dict.fromkeys(PLACES, OLD), (100, 100), Version(0, 5))
+BEFORE = Snapshot(dict.fromkeys(PLACES, OLD), (100, 100), Version(0, 5))
 
 
 def _recovery(role: str, action: Action = Action.KILL, index: int = 0, own_stream: bool = False) -> Recovery:
     return Recovery(Fault(0, 0.0, "learning", Kind(role, action), index), BEFORE, 0.0, own_stream)
 
 
-def _without(place: str) -> Look:
-    return replace(BEFORE, processes={p: i for p, i in BEFORE.processes.items() if p != place})
+def _without(slot: str) -> Snapshot:
+    return replace(BEFORE, processes={p: i for p, i in BEFORE.processes.items() if p != slot})
 
 
-def _with(place: str, **changes: object) -> Look:
-    return replace(BEFORE, processes={**BEFORE.processes, place: NEW}, **changes)  # type: ignore[arg-type]
+def _with(slot: str, **changes: object) -> Snapshot:
+    return replace(BEFORE, processes={**BEFORE.processes, slot: NEW}, **changes)  # type: ignore[arg-type]
 
 
 def test_a_broker_is_back_when_rows_are_stored_again() -> None:
@@ -85,7 +85,7 @@ def test_an_evaluator_is_back_when_it_is_there() -> None:
 
 def test_a_run_whose_agent_died_is_back_with_a_version_of_the_resumed_one() -> None:
     clock = _recovery("agent")
-    assert not clock.is_over(Look())
+    assert not clock.is_over(Snapshot())
     assert not clock.is_over(_with("learner-0", version=None))
     assert not clock.is_over(_with("learner-0", version=Version(1, 5)))
     assert clock.is_over(_with("learner-0", version=Version(1, 6)))
@@ -94,10 +94,10 @@ def test_a_run_whose_agent_died_is_back_with_a_version_of_the_resumed_one() -> N
 def test_several_roles_are_back_when_each_of_them_is() -> None:
     clock = _recovery("broker+learner")
     both = {**BEFORE.processes, "broker-0": NEW, "learner-0": NEW}
-    assert not clock.is_over(Look(both, (100, 100), Version(0, 5)))
-    assert not clock.is_over(Look(both, (101, 101), Version(0, 5)))  # the broker alone
-    assert not clock.is_over(Look(both, (101, 101), Version(1, 5)))
-    assert clock.is_over(Look(both, (101, 101), Version(1, 6)))
+    assert not clock.is_over(Snapshot(both, (100, 100), Version(0, 5)))
+    assert not clock.is_over(Snapshot(both, (101, 101), Version(0, 5)))  # the broker alone
+    assert not clock.is_over(Snapshot(both, (101, 101), Version(1, 5)))
+    assert clock.is_over(Snapshot(both, (101, 101), Version(1, 6)))
 
 
 def test_a_run_that_was_frozen_is_back_with_its_next_version() -> None:

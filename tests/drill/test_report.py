@@ -34,7 +34,7 @@ GOOD = Report(
     outcomes=(_outcome(0, "broker", 1.0), _outcome(1, "broker", 3.0), _outcome(2, "agent", 5.0, 0.3)),
     runs=(RUN, replace(RUN, name="witness")),
     outside=OUTSIDE,
-    books_rows=(8, 8),
+    ledger_rows=(8, 8),
     threshold=Threshold(475.0, 100, 200, 1000),
 )
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -42,7 +42,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "lost": ({"outside": replace(OUTSIDE, lost=1)}, "1 rows lost"),
     "doubled": ({"outside": replace(OUTSIDE, doubled=1)}, "1 doubled"),
     "foreign": ({"outside": replace(OUTSIDE, foreign=1)}, "1 foreign"),
-    "books": ({"books_rows": (9, 9)}, "9 to 9 rows are recorded as stored"),
+    "ledger rows": ({"ledger_rows": (9, 9)}, "9 to 9 rows are recorded as stored"),
     "no check": ({"outside": None}, "the outside check is missing"),
     "left": ({"runs": (replace(RUN, left=("learning/worker-0 (pid 7)",)),)}, "left behind: learning/worker-0"),
     "ended": ({"runs": (replace(RUN, failures=("the run ended by itself",)),)}, "learning: the run ended by itself"),
@@ -105,7 +105,7 @@ def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() 
     assert "several processes at once: within 0.12 ms (p50), 0.12 ms (max)" in str(report)
 
 
-def test_overlapped_faults_are_told_apart_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:
+def test_overlapped_faults_are_separate_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:
     slow = replace(_outcome(3, "broker", 9.0), overlapped=True)
     ended = Outcome(Fault(4, 1.0, "witness", Kind("broker", Action.KILL_END)), 1.0, 30.0)
     report = replace(GOOD, outcomes=(*GOOD.outcomes, slow, ended))

@@ -11,7 +11,7 @@ from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.drill import outside_check, run_report
 from zmqrl.drill.faults import Action, Fault, Kind
 from zmqrl.drill.report import RunReport
-from zmqrl.drill.runs import WITNESS, Asked, learning_run, record_folder, witness_run
+from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_run
 from zmqrl.drill.scenarios import SCENARIOS, Scenario
 from zmqrl.drill.session import Clock, Outcome, Session
 
@@ -34,20 +34,20 @@ def drilled(
 ) -> Drilled:
     """`kinds` (role, action) `apart_s` after each other, the first `after_s` after the first version."""
     chosen = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
-    asked = Asked(chosen, 1, 60.0, folder, len(kinds), plant=plant)
-    learning, _ = learning_run(asked)
+    request = DrillRequest(chosen, 1, 60.0, folder, len(kinds), plant=plant)
+    learning, _ = learning_run(request)
     folder.mkdir(exist_ok=True)
-    subject = witness_run(asked, learning.plan)
+    run = witness_run(request, learning.plan)
     faults = [
         Fault(i, after_s + apart_s * i, WITNESS, Kind(role, Action(action)), hold_s=_hold_s(action))
         for i, (role, action) in enumerate(kinds)
     ]
-    session = Session(subject, faults, record_folder(folder))
+    session = Session(run, faults, record_folder(folder))
     try:
         session.run(Clock(0.1, threading.Barrier(1), threading.Event()))
-        return Drilled(run_report(session), tuple(session.outcomes), outside_check(subject, record_folder(folder)))
+        return Drilled(run_report(session), tuple(session.outcomes), outside_check(run, record_folder(folder)))
     finally:
-        subject.kill()
+        run.kill()
 
 
 def _hold_s(action: str) -> float:

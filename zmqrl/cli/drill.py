@@ -86,7 +86,7 @@ def drill_command(
     """Inject random faults (kill, stop, hang, damage) into two runs of PRESET and verify that no rows were lost."""
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named
-    from zmqrl.drill.runs import Asked
+    from zmqrl.drill.runs import DrillRequest
     from zmqrl.drill.scenarios import Scenario, listing, scenario_named
     from zmqrl.drill.series import drill_all
 
@@ -99,7 +99,7 @@ def drill_command(
     for_s = for_s or (LONG_S if is_long else SHORT_S)
     at_least = at_least or (LONG_AT_LEAST if is_long else ())
     folder = _folder(run_dir, json_file)
-    asked = Asked(
+    request = DrillRequest(
         chosen,
         seed,
         for_s,
@@ -110,7 +110,7 @@ def drill_command(
         plant,
         small_disk,
     )
-    report = drill_all(asked, click.echo) if is_long else drill(asked, click.echo)
+    report = drill_all(request, click.echo) if is_long else drill(request, click.echo)
     path = json_file or folder / "drill.json"
     write(report, path)
     click.echo(str(report))

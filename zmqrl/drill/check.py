@@ -18,7 +18,7 @@ from zmqrl.drill.witness import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import Array
 
-MOST_TOLD = 20
+MOST_FINDINGS = 20
 """Findings that are spelled out."""
 LOOK_AHEAD = 64
 """Episodes that may be missing one after the other before what follows counts as foreign."""
@@ -89,7 +89,7 @@ def check(given: Sequence[Given], stepped: Mapping[int, int], expected: Expected
     """
     judge = _Judge(expected, stepped)
     parts = [Given(judge.once(part.rows), part.left_over) for part in given]
-    rows = _union(parts) if expected.keyed_by_incarnation else _last_word(parts)
+    rows = _union(parts) if expected.keyed_by_incarnation else _last_received(parts)
     streams = _streams(rows, expected.keyed_by_incarnation)
     for stream in sorted({*streams, *_unseen(streams, expected)}):
         judge.stream(stream, streams.get(stream, _NO_ROWS))
@@ -105,7 +105,7 @@ def _union(parts: Sequence[Given]) -> Array:
     return rows
 
 
-def _last_word(parts: Sequence[Given]) -> Array:
+def _last_received(parts: Sequence[Given]) -> Array:
     """single, sync: a learner that begins at round n undoes what others were given from n on."""
     kept = _NO_ROWS
     for part in parts:
@@ -153,7 +153,7 @@ class _Judge:
         more = len(rows) - len(unique)
         if more:
             self._doubled += more
-            self._tell(f"one learner received {more} rows of the same segments twice")
+            self._find(f"one learner received {more} rows of the same segments twice")
         return unique
 
     def stream(self, stream: Stream, rows: Array) -> None:
@@ -164,13 +164,13 @@ class _Judge:
         first_of = {seed: k for k, seed in reversed(list(enumerate(episodes)))}
         k = np.array([first_of.get(seed, -1) for seed in rows["seed"].tolist()], np.int64)
         own = (k >= 0) & (rows["t"] < lengths[k]) if len(rows) else np.zeros(0, bool)
-        self._strangers(stream, rows[~own])
+        self._foreign_rows(stream, rows[~own])
         rows, k = rows[own], k[own]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         ordinals = starts[k] + rows["t"]
         end = int(ordinals.max(initial=-1)) + 1
         self._count(stream, rows, ordinals, end, episodes, starts)
-        self._follow(stream, rows, ordinals)
+        self._check_digests(stream, rows, ordinals)
         self._tail(stream, end, episodes, starts)
 
     def _episodes(self, stream: Stream, wanted: set[int]) -> list[int]:
@@ -205,11 +205,11 @@ class _Judge:
             if where.any():
                 at = int(np.flatnonzero(where)[0])
                 k = int(np.searchsorted(starts, at, "right")) - 1
-                self._tell(f"{stream}: {int(where.sum())} rows {what}, first episode {k} t {at - int(starts[k])}")
+                self._find(f"{stream}: {int(where.sum())} rows {what}, first episode {k} t {at - int(starts[k])}")
                 near = rows[np.abs(ordinals - at) <= 1]
-                self._tell(f"    adjacent rows: {near[:MOST_TOLD].tolist()}")
+                self._find(f"    adjacent rows: {near[:MOST_FINDINGS].tolist()}")
 
-    def _follow(self, stream: Stream, rows: Array, ordinals: Array) -> None:
+    def _check_digests(self, stream: Stream, rows: Array, ordinals: Array) -> None:
         """What the env reported of its actions is what was stored of them."""
         order = np.argsort(ordinals, kind="stable")
         rows, ordinals = rows[order], ordinals[order]
@@ -219,12 +219,12 @@ class _Judge:
         wrong += int(np.count_nonzero(after & (follows != rows["digest"][1:])))
         if wrong:
             self._foreign += wrong
-            self._tell(f"{stream}: {wrong} rows do not follow from the actions before them")
+            self._find(f"{stream}: {wrong} rows do not follow from the actions before them")
 
-    def _strangers(self, stream: Stream, rows: Array) -> None:
+    def _foreign_rows(self, stream: Stream, rows: Array) -> None:
         if len(rows):
             self._foreign += len(rows)
-            self._tell(f"{stream}: {len(rows)} rows are of no episode of it, first {rows[0].tolist()}")
+            self._find(f"{stream}: {len(rows)} rows are of no episode of it, first {rows[0].tolist()}")
 
     def _tail(self, stream: Stream, end: int, episodes: list[int], starts: Array) -> None:
         """What was stepped after the last stored row fits into one open segment."""
@@ -236,11 +236,11 @@ class _Judge:
                 break
             beyond += max(0, start + steps - max(start, end))
         self._unstored += beyond
-        room = self._expected.segment_steps
-        if beyond > room:
-            self._lost += beyond - room
-            self._tell(f"{stream}: {beyond} rows were stepped after its last stored one, and a segment has {room}")
+        size = self._expected.segment_steps
+        if beyond > size:
+            self._lost += beyond - size
+            self._find(f"{stream}: {beyond} rows were stepped after its last stored one, and a segment has {size}")
 
-    def _tell(self, text: str) -> None:
-        if len(self._findings) < MOST_TOLD:
+    def _find(self, text: str) -> None:
+        if len(self._findings) < MOST_FINDINGS:
             self._findings.append(text)

@@ -18,53 +18,50 @@ from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.faults import Target, plan_faults
 from zmqrl.drill.journal import journals
 from zmqrl.drill.report import Report, RunReport, Threshold
-from zmqrl.drill.runs import LEARNING, WITNESS, Asked, learning_run, record_folder, witness_run
+from zmqrl.drill.run_under_test import RunUnderTest
+from zmqrl.drill.runs import LEARNING, WITNESS, DrillRequest, learning_run, record_folder, witness_run
 from zmqrl.drill.session import Clock, Session
 from zmqrl.drill.small_disk import small_disk
-from zmqrl.drill.subject import Subject
 from zmqrl.drill.witness import ROW
 from zmqrl.errors import Interrupted
 
 JOIN_S = 0.2
 
 
-def drill(asked: Asked, tell: Callable[[str], None]) -> Report:
-    """Run the whole drill in `asked.folder`.
+def drill(request: DrillRequest, notify: Callable[[str], None]) -> Report:
+    """Run the whole drill in `request.folder`.
 
     Raises:
         ConfigError: The preset cannot be run as requested, or `--small-disk` failed; nothing was started.
         Interrupted: Ctrl-C or SIGTERM; both runs were ended.
     """
-    learning, budget = learning_run(asked)
-    plan = plan_faults(asked.seed, asked.faults, asked.for_s, _targets(learning.plan, asked), asked.at_least)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    other = witness_run(asked, learning.plan)
-    record = record_folder(asked.folder)
-    judged = asked.scenario.learns and asked.plant is None
+    learning, budget = learning_run(request)
+    plan = plan_faults(request.seed, request.faults, request.for_s, _targets(learning.plan, request), request.at_least)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    other = witness_run(request, learning.plan)
+    record = record_folder(request.folder)
+    judged = request.scenario.learns and request.plant is None
     threshold = learning.plan.env.reward_threshold if judged else None
-    sessions = [
-        Session(subject, [fault for fault in plan if fault.run == subject.name], record)
-        for subject in (learning, other)
-    ]
+    sessions = [Session(run, [fault for fault in plan if fault.run == run.name], record) for run in (learning, other)]
     sessions[0].threshold, sessions[0].budget_env_steps = threshold, budget
-    tell(f"{len(plan)} faults over {asked.for_s:g} s, seed {asked.seed}, in {asked.folder}")
-    with small_disk(other.run_dir) if asked.small_disk else contextlib.nullcontext():
-        _run(sessions, asked.for_s)
+    notify(f"{len(plan)} faults over {request.for_s:g} s, seed {request.seed}, in {request.folder}")
+    with small_disk(other.run_dir) if request.small_disk else contextlib.nullcontext():
+        _run(sessions, request.for_s)
     summary = learning.summary() or {}
     report = Report(
-        scenario=asked.scenario.name,
-        preset=asked.scenario.preset,
+        scenario=request.scenario.name,
+        preset=request.scenario.preset,
         mode=learning.plan.config.run.mode,
-        seed=asked.seed,
-        for_s=asked.for_s,
+        seed=request.seed,
+        for_s=request.for_s,
         faults_s=max(session.faults_s for session in sessions),
         outcomes=tuple(sorted((o for s in sessions for o in s.outcomes), key=lambda o: o.fault.number)),
         runs=tuple(run_report(session) for session in sessions),
         outside=outside_check(other, record),
-        books_rows=_books_rows(other),
+        ledger_rows=_ledger_rows(other),
         threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
-        plant=asked.plant,
-        at_least=asked.at_least,
+        plant=request.plant,
+        at_least=request.at_least,
     )
     if not report.faults:
         shutil.rmtree(record)  # the evidence is large, and speaks for itself no longer
@@ -84,13 +81,13 @@ def write(report: HasData, path: Path) -> None:
     path.write_text(json.dumps(report.data(), indent=2) + "\n")
 
 
-def _targets(plan: RunPlan, asked: Asked) -> list[Target]:
+def _targets(plan: RunPlan, request: DrillRequest) -> list[Target]:
     single = plan.config.mode.in_process
     roles = frozenset({"learner"} if single else {"learner", "broker", "worker"})
     evaluator = frozenset({"evaluator"} if plan.config.evaluator.episodes else ())
     return [
-        Target(LEARNING, roles | evaluator, plan.total_workers, only=asked.only),
-        Target(WITNESS, roles, plan.total_workers, stalls=not single, small_disk=asked.small_disk, only=asked.only),
+        Target(LEARNING, roles | evaluator, plan.total_workers, only=request.only),
+        Target(WITNESS, roles, plan.total_workers, stalls=not single, small_disk=request.small_disk, only=request.only),
     ]
 
 
@@ -102,12 +99,12 @@ def _run(sessions: list[Session], for_s: float) -> None:
     def run(session: Session) -> None:
         try:
             session.run(clock)
-        except BaseException as error:  # noqa: BLE001 - the top of a thread: told to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: reported to the thread that waits
             errors.append(error)
             clock.begin.abort()
             clock.stop.set()
 
-    threads = [threading.Thread(target=run, args=(session,), name=session.subject.name) for session in sessions]
+    threads = [threading.Thread(target=run, args=(session,), name=session.under_test.name) for session in sessions]
     try:
         for thread in threads:
             thread.start()
@@ -122,56 +119,56 @@ def _run(sessions: list[Session], for_s: float) -> None:
         for thread in threads:
             thread.join()
         for session in sessions:
-            session.subject.kill()
+            session.under_test.kill()
     if errors:
         raise errors[0]
 
 
-def outside_check(subject: Subject, record: Path) -> OutsideCheck:
+def outside_check(run: RunUnderTest, record: Path) -> OutsideCheck:
     """Read what the witness wrote, and judge it."""
-    plan = subject.plan
-    env, sync = plan.config.env, subject.sync
+    plan = run.plan
+    env, sync = plan.config.env, run.sync
     vector_envs = env.vector_envs if sync else plan.total_workers
     expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps)
-    return check(_given(subject, record), witness.stepped_episodes(record), expected)
+    return check(_given(run, record), witness.stepped_episodes(record), expected)
 
 
-def _given(subject: Subject, record: Path) -> list[Given]:
+def _given(run: RunUnderTest, record: Path) -> list[Given]:
     """Learner by learner and what each arena left over after its last one."""
     given = [
         (written.began_ns, Given(np.frombuffer(written.content, ROW)))
         for written in journals(record, witness_algorithm.SUFFIX)
     ]
-    for leg in subject.legs:
-        if leg.left_over is not None and leg.in_flight is not None:
-            rows = np.concatenate([leg.left_over, leg.in_flight]) if leg.may_hold_sealed else leg.left_over
-            given.append((leg.ended_ns, Given(rows, left_over=True)))
+    for attempt in run.attempts:
+        if attempt.left_over is not None and attempt.in_flight is not None:
+            parts = [attempt.left_over, *([attempt.in_flight] if attempt.may_hold_sealed else [])]
+            given.append((attempt.ended_ns, Given(np.concatenate(parts), left_over=True)))
     return [part for _, part in sorted(given, key=lambda item: item[0])]
 
 
-def _books_rows(subject: Subject) -> tuple[int, int] | None:
+def _ledger_rows(run: RunUnderTest) -> tuple[int, int] | None:
     """How many rows are stored by the stream records; one that was killed may have been between two stores."""
-    if subject.sync:
-        env_steps = (subject.summary() or {}).get("env_steps")
+    if run.sync:
+        env_steps = (run.summary() or {}).get("env_steps")
         return None if env_steps is None else (env_steps, env_steps)
-    ledgers = [(leg.ledger, leg.may_hold_sealed) for leg in subject.legs if leg.ledger is not None]
+    ledgers = [(attempt.ledger, attempt.may_hold_sealed) for attempt in run.attempts if attempt.ledger is not None]
     least = sum(ledger.stored for ledger, _ in ledgers)
     return least, least + sum(ledger.in_flight for ledger, may_hold_sealed in ledgers if may_hold_sealed)
 
 
 def run_report(session: Session) -> RunReport:
     """What is left of a run whose session has ended."""
-    subject = session.subject
-    summary = subject.summary() or {}
+    run = session.under_test
+    summary = run.summary() or {}
     return RunReport(
-        name=subject.name,
-        mode=subject.plan.config.run.mode,
+        name=run.name,
+        mode=run.plan.config.run.mode,
         exit_code=session.exit_code,
         env_steps=summary.get("env_steps"),
         restarts=summary.get("restarts"),
-        legs=len(subject.legs),
+        attempts=len(run.attempts),
         ledger=summary.get("ledger"),
         failures=tuple(session.failures),
-        left=tuple(subject.left),
-        ledgers=tuple(leg.ledger for leg in subject.legs if leg.ledger is not None and not leg.killed),
+        left=tuple(run.left),
+        ledgers=tuple(attempt.ledger for attempt in run.attempts if attempt.ledger is not None and not attempt.killed),
     )

@@ -66,7 +66,7 @@ class Kind:
         return self.action in (Action.KILL_RESUME, Action.KILL_END) or bool(WHOLE_RUN & {*self.roles})
 
     @property
-    def stands_alone(self) -> bool:
+    def exclusive(self) -> bool:
         """Whether no other fault of the run may be open: it ends the attempt, or is done to every process."""
         return self.ends_run or (self.role == EVERY_PROCESS and self.action not in STORE_ACTIONS)
 
@@ -89,18 +89,18 @@ class Fault:
     """How long it lasts, or how late the kill of a start or a resume comes."""
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def slots(self) -> tuple[str, ...]:
         """`role-index` of each process that is meant, as the process table names it; none for the whole run."""
         roles = [] if self.kind.role == EVERY_PROCESS else self.kind.roles
         return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
     def may_overlap(self, other: Fault) -> bool:
         """Whether both may be open at once: a process has one fault at a time, and so has the store."""
-        if self.kind.stands_alone or other.kind.stands_alone:
+        if self.kind.exclusive or other.kind.exclusive:
             return False
         if {self.kind.action, other.kind.action} <= STORE_ACTIONS:
             return False
-        return not {*self.places} & {*other.places}
+        return not {*self.slots} & {*other.slots}
 
 
 HOLD_S: Mapping[Action, tuple[float, float]] = {
@@ -151,17 +151,17 @@ SHARES: Mapping[tuple[str, str], int] = {
 """How often each kind lies in a deck; decks are dealt one after the other, so that every kind occurs."""
 
 
-def kinds_named(words: Sequence[str]) -> frozenset[Kind]:
+def kinds_named(values: Sequence[str]) -> frozenset[Kind]:
     """From `role` or `role:fault` to kinds; ConfigError names those that there are."""
-    return frozenset(kind for word in words for kind in _kinds(word, "--only"))
+    return frozenset(kind for value in values for kind in _kinds(value, "--only"))
 
 
-def _kinds(word: str, option: str) -> list[Kind]:
-    role, _, action = word.partition(":")
+def _kinds(value: str, option: str) -> list[Kind]:
+    role, _, action = value.partition(":")
     meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-        raise ConfigError(f"{option} {word}: unknown fault; known: {known}, or a role for all faults of it")
+        raise ConfigError(f"{option} {value}: unknown fault; known: {known}, or a role for all faults of it")
     return meant
 
 
@@ -177,13 +177,13 @@ class Minimum:
         return kind.action is self.kind.action and {*self.kind.roles} <= {*kind.roles}
 
 
-def minimums_named(words: Sequence[str]) -> tuple[Minimum, ...]:
+def minimums_named(values: Sequence[str]) -> tuple[Minimum, ...]:
     """From `role:fault=N` to minimums; ConfigError states what is wrong."""
     found = []
-    for word in words:
-        name, _, count = word.partition("=")
+    for value in values:
+        name, _, count = value.partition("=")
         if not count.isdecimal() or int(count) < 1 or ":" not in name:
-            raise ConfigError(f"--at-least {word}: write ROLE:FAULT=N, for example worker:kill=6")
+            raise ConfigError(f"--at-least {value}: write ROLE:FAULT=N, for example worker:kill=6")
         found.append(Minimum(_kinds(name, "--at-least")[0], int(count)))
     return tuple(found)
 

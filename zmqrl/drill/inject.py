@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from zmqrl.drill import witness
 from zmqrl.drill.faults import WHOLE_RUN, Action, Fault
+from zmqrl.drill.run_under_test import LAUNCHER, RunUnderTest
 from zmqrl.drill.small_disk import fill, release
-from zmqrl.drill.subject import LAUNCHER, Subject
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 LOOK_EVERY_S = 0.002
@@ -35,73 +35,73 @@ class Ended:
     failure: str | None = None
 
 
-def end_attempt(fault: Fault, subject: Subject) -> Ended:
+def end_attempt(fault: Fault, run: RunUnderTest) -> Ended:
     """Do it, wait until nothing is left, and resume."""
     if fault.kind.action is Action.KILL_END:
-        ended = _kill_in_end(fault, subject)
-        subject.start(resume=True)
+        ended = _kill_in_end(fault, run)
+        run.start(resume=True)
         return ended
     if fault.kind.action is Action.KILL_RESUME:
-        return _kill_in_resume(fault, subject)
-    before = subject.look().processes
-    injected = signalled([before[p] for p in fault.places if p in before], signal.SIGKILL) is not None
-    return Ended(_resume(subject, before), injected)
+        return _kill_in_resume(fault, run)
+    before = run.snapshot().processes
+    injected = signalled([before[p] for p in fault.slots if p in before], signal.SIGKILL) is not None
+    return Ended(_resume(run, before), injected)
 
 
-def _resume(subject: Subject, before: Mapping[str, ProcessId]) -> float:
-    gone_s = subject.await_gone(before)
-    subject.start(resume=True)
+def _resume(run: RunUnderTest, before: Mapping[str, ProcessId]) -> float:
+    gone_s = run.await_gone(before)
+    run.start(resume=True)
     return gone_s
 
 
-def _kill_in_resume(fault: Fault, subject: Subject) -> Ended:
-    before = subject.look().processes
+def _kill_in_resume(fault: Fault, run: RunUnderTest) -> Ended:
+    before = run.snapshot().processes
     signalled([before[LAUNCHER]], signal.SIGKILL)
-    gone_s = _resume(subject, before)
-    process = _appeared(subject, fault.places[0])
+    gone_s = _resume(run, before)
+    process = _appeared(run, fault.slots[0])
     if process is None:
         return Ended(gone_s, injected=False)
     time.sleep(fault.hold_s)
-    before = subject.look().processes
+    before = run.snapshot().processes
     injected = signalled([process], signal.SIGKILL) is not None
     if fault.kind.role in WHOLE_RUN:
-        gone_s = max(gone_s, _resume(subject, before))
+        gone_s = max(gone_s, _resume(run, before))
     return Ended(gone_s, injected)
 
 
-def _appeared(subject: Subject, place: str) -> ProcessId | None:
+def _appeared(run: RunUnderTest, slot: str) -> ProcessId | None:
     until = time.monotonic() + APPEAR_S
-    while time.monotonic() < until and subject.exit_code is None:
-        process = subject.look().processes.get(place)
+    while time.monotonic() < until and run.exit_code is None:
+        process = run.snapshot().processes.get(slot)
         if process is not None:
             return process
         time.sleep(LOOK_EVERY_S)
     return None
 
 
-def _kill_in_end(fault: Fault, subject: Subject) -> Ended:
+def _kill_in_end(fault: Fault, run: RunUnderTest) -> Ended:
     """The learner while it comes to its last version; another once the first process of the run has ended."""
-    before = subject.look().processes
-    subject.ask_to_stop()
+    before = run.snapshot().processes
+    run.ask_to_stop()
     if fault.kind.role == "learner":
         time.sleep(fault.hold_s)
     else:
-        _await_first_end(subject, before)
-    victims = [p for place, p in subject.look().processes.items() if place.startswith(f"{fault.kind.role}-")]
+        _await_first_end(run, before)
+    victims = [p for slot, p in run.snapshot().processes.items() if slot.startswith(f"{fault.kind.role}-")]
     injected = bool(victims) and signalled(victims[:1], signal.SIGKILL) is not None
     if injected and fault.kind.role in WHOLE_RUN:
-        return Ended(subject.await_gone(before), injected)
-    code = subject.await_end(before, broker_killed=injected and fault.kind.role == "broker")
+        return Ended(run.await_gone(before), injected)
+    code = run.await_end(before, broker_killed=injected and fault.kind.role == "broker")
     if code == 0:
         return Ended(None, injected)
-    return Ended(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{subject.last_words()}")
+    return Ended(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{run.log_tail()}")
 
 
-def _await_first_end(subject: Subject, before: Mapping[str, ProcessId]) -> None:
+def _await_first_end(run: RunUnderTest, before: Mapping[str, ProcessId]) -> None:
     """Training is over, and its processes are being ended."""
     until = time.monotonic() + APPEAR_S
-    while time.monotonic() < until and subject.exit_code is None:
-        if before.items() - subject.look().processes.items():
+    while time.monotonic() < until and run.exit_code is None:
+        if before.items() - run.snapshot().processes.items():
             return
         time.sleep(LOOK_EVERY_S)
 
@@ -134,7 +134,7 @@ class Deed(NamedTuple):
     end: Callable[[Scene], object] | None = None
     """`hold_s` later."""
     again: Callable[[Scene], object] | None = None
-    """At every look until then."""
+    """At every snapshot until then."""
 
 
 def signalled(victims: Iterable[ProcessId], number: signal.Signals) -> float | None:

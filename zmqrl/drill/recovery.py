@@ -1,4 +1,4 @@
-"""When a fault is over: the clock of one recovery, over looks at the run from outside. Pure."""
+"""When a fault is over: the clock of one recovery, over snapshots of the run from outside. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SURVIVED = LASTING - {Action.KILL_AWAY}
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """A run as it was seen at one moment."""
 
     processes: Mapping[str, ProcessId] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class RecentDeaths:
         if fault.kind.ends_run:
             self._died.clear()
         if fault.kind.action not in SURVIVED:
-            self._died.update(dict.fromkeys(fault.places, now))
+            self._died.update(dict.fromkeys(fault.slots, now))
 
     def delay(self, fault: Fault, now: float) -> bool:
         """Whether one of the processes that `fault` is done to is among them."""
-        return any(now - self._died.get(place, -math.inf) < self._window_s for place in fault.places)
+        return any(now - self._died.get(slot, -math.inf) < self._window_s for slot in fault.slots)
 
 
 class Recovery:
@@ -58,48 +58,48 @@ class Recovery:
     the learner, after the resume where there was one. A fault that lasts is counted from its end.
     """
 
-    def __init__(self, fault: Fault, before: Look, began: float, own_stream: bool) -> None:
-        """`before`: the last look before the fault, or at its end where it lasts. `own_stream`: async."""
+    def __init__(self, fault: Fault, before: Snapshot, began: float, own_stream: bool) -> None:
+        """`before`: the last snapshot before the fault, or at its end where it lasts. `own_stream`: async."""
         self.fault = fault
         self.began = began
         whole = fault.kind.ends_run or fault.kind.role == EVERY_PROCESS
-        places = ("learner-0",) if whole else fault.places
-        self._parts = [_Part(fault, place, before, own_stream) for place in places]
+        slots = ("learner-0",) if whole else fault.slots
+        self._parts = [_Part(fault, slot, before, own_stream) for slot in slots]
 
-    def is_over(self, look: Look) -> bool:
-        """Take a look in; True once all of them do their work again."""
-        self._parts = [part for part in self._parts if not part.is_over(look)]
+    def is_over(self, snapshot: Snapshot) -> bool:
+        """Whether, as of `snapshot`, each process has recovered."""
+        self._parts = [part for part in self._parts if not part.is_over(snapshot)]
         return not self._parts
 
 
 class _Part:
     """Of one process."""
 
-    def __init__(self, fault: Fault, place: str, before: Look, own_stream: bool) -> None:
-        self._place, self._role = place, place.partition("-")[0]
+    def __init__(self, fault: Fault, slot: str, before: Snapshot, own_stream: bool) -> None:
+        self._slot, self._role = slot, slot.partition("-")[0]
         self._index, self._own_stream = fault.index, own_stream
         self._before = before
-        self._victim = before.processes.get(place)
+        self._victim = before.processes.get(slot)
         self._back = before if fault.kind.action in LASTING else None
         self._base = before.version
         self._ends_run = fault.kind.ends_run
         self._replaced = False
 
-    def is_over(self, look: Look) -> bool:
-        process = look.processes.get(self._place)
+    def is_over(self, snapshot: Snapshot) -> bool:
+        process = snapshot.processes.get(self._slot)
         self._replaced = self._replaced or (process is not None and process != self._victim)
         if self._back is None:
             if process is None or process == self._victim:
                 return False
-            self._back = look
+            self._back = snapshot
         if self._role == "evaluator":
             return True
         if self._role in ("worker", "broker"):
-            return self._has_stored(self._back, look)
-        return self._has_improved(look.version)
+            return self._has_stored(self._back, snapshot)
+        return self._has_improved(snapshot.version)
 
-    def _has_stored(self, back: Look, look: Look) -> bool:
-        grown = [now > then for now, then in zip(look.stored, back.stored, strict=False)]
+    def _has_stored(self, back: Snapshot, snapshot: Snapshot) -> bool:
+        grown = [now > then for now, then in zip(snapshot.stored, back.stored, strict=False)]
         if self._role == "broker":
             return any(grown)
         if self._own_stream:
@@ -116,5 +116,5 @@ class _Part:
                 self._base = version
             return False
         died = self._replaced or self._ends_run
-        started_anew = self._before.version is None or version.incarnation > self._before.version.incarnation
-        return version.n > base.n and (started_anew or not died)
+        restarted = self._before.version is None or version.incarnation > self._before.version.incarnation
+        return version.n > base.n and (restarted or not died)

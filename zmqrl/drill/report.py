@@ -69,8 +69,8 @@ class RunReport:
     exit_code: int | None
     env_steps: int | None
     restarts: int | None
-    legs: int
-    """Lives of its launcher."""
+    attempts: int
+    """Lifetimes of its launcher."""
     ledger: dict[str, Any] | None
     """Of the last attempt, from `summary.json`."""
     failures: tuple[str, ...]
@@ -141,7 +141,7 @@ class Report:
     outcomes: tuple[Outcome, ...]
     runs: tuple[RunReport, ...]
     outside: OutsideCheck | None
-    books_rows: tuple[int, int] | None
+    ledger_rows: tuple[int, int] | None
     """Least and most rows that are stored by the stream records, alongside `outside.rows`."""
     threshold: Threshold
     scenario: str | None = None
@@ -162,14 +162,14 @@ class Report:
         return (*found, *self._outside_faults(), *(["the threshold was not reached"] if self.threshold.failed else []))
 
     def _at_once(self) -> str:
-        spreads = [o.spread_s for o in self.outcomes if len(o.fault.places) > 1]
+        spreads = [o.spread_s for o in self.outcomes if len(o.fault.slots) > 1]
         if not spreads:
             return ""
         p50_ms, max_ms = 1000 * statistics.median(spreads), 1000 * max(spreads)
         return f"; several processes at once: within {p50_ms:.2f} ms (p50), {max_ms:.2f} ms (max)"
 
     def _outside_faults(self) -> list[str]:
-        outside, books = self.outside, self.books_rows
+        outside, stored = self.outside, self.ledger_rows
         if outside is None:
             return ["the outside check is missing"]
         found = []
@@ -177,9 +177,9 @@ class Report:
             found.append(
                 f"outside check: {outside.lost} rows lost, {outside.doubled} doubled, {outside.foreign} foreign"
             )
-        if books is not None and not books[0] <= outside.rows <= books[1]:
+        if stored is not None and not stored[0] <= outside.rows <= stored[1]:
             found.append(
-                f"outside check: {books[0]} to {books[1]} rows are recorded as stored, {outside.rows} were found"
+                f"outside check: {stored[0]} to {stored[1]} rows are recorded as stored, {outside.rows} were found"
             )
         return found
 
@@ -232,7 +232,7 @@ class Report:
         for run in self.runs:
             rows.append(
                 f"{run.name}: {run.mode}, {run.env_steps} env steps, {run.restarts} restarts in the last of "
-                f"{run.legs} attempts, ledger {_ledger(run.ledger)}"
+                f"{run.attempts} attempts, ledger {_ledger(run.ledger)}"
             )
         if (outside := self.outside) is not None:
             rows.append(
@@ -273,11 +273,18 @@ def to_json_fields(report: Report) -> dict[str, Any]:
         "faults_s": round(report.faults_s, 3),
         "outcomes": flat,
         "at_least": [asdict(reached) for reached in report.reached()],
-        "runs": [to_json(run) for run in report.runs],
+        "runs": [_run_data(run) for run in report.runs],
         "outside": None if report.outside is None else {**to_json(report.outside), "holds": report.outside.holds},
-        "books_rows": report.books_rows,
+        "books_rows": report.ledger_rows,
         "threshold": threshold,
     }
+
+
+def _run_data(run: RunReport) -> dict[str, Any]:
+    """Its fields; the attempts are the key `legs` of drill.json."""
+    data: dict[str, Any] = to_json(run)
+    data["legs"] = data.pop("attempts")
+    return data
 
 
 def _line(role: str, kind: str | None, outcomes: Sequence[Outcome]) -> Line:
@@ -303,7 +310,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _named(fault: Fault) -> str:
-    return f"{fault.kind}{f' of {fault.places[0]}' if len(fault.places) == 1 else ''}"
+    return f"{fault.kind}{f' of {fault.slots[0]}' if len(fault.slots) == 1 else ''}"
 
 
 def _ledger(ledger: dict[str, Any] | None) -> str:

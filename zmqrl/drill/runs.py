@@ -14,8 +14,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.drill.faults import Kind, Minimum
 from zmqrl.drill.planted import DEFECTS
+from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.scenarios import Scenario
-from zmqrl.drill.subject import Subject
 from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
@@ -42,7 +42,7 @@ MOST_ENVS, MOST_STEPS = 4, 32
 
 
 @dataclass(frozen=True)
-class Asked:
+class DrillRequest:
     """What the command was given."""
 
     scenario: Scenario
@@ -60,51 +60,51 @@ class Asked:
     """Whether the witness run's directory lies on a separate small disk."""
 
 
-def learning_run(asked: Asked) -> tuple[Subject, int]:
+def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
     """The preset under faults, and the env steps that it has for its threshold. ConfigError as `train` raises it."""
-    scenario = asked.scenario
+    scenario = request.scenario
     preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
     run = load(preset, None, scenario.overrides, mode, workers, None).config.run
-    if asked.plant is not None and MODES[run.mode].in_process:
+    if request.plant is not None and MODES[run.mode].in_process:
         raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
     settings = {
         "run.name": LEARNING,
         "run.stop_at_return": None,
         "run.total_env_steps": ENDLESS,
         "run.schedule_env_steps": run.schedule_env_steps or run.total_env_steps,
-        "run.max_wall_s": _max_wall_s(asked.for_s),
+        "run.max_wall_s": _max_wall_s(request.for_s),
         **{f"restart.{key}": value for key, value in RESTART.items()},
         **{f"limits.{key}": value for key, value in LIMITS.items()},
     }
     flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(scenario.overrides)
     config = load(preset, None, flags, mode, workers, None).config
-    arguments = [preset, *_command_flags(config, asked), *(part for flag in flags for part in ("--set", flag))]
-    return Subject(LEARNING, _plan(config, asked.folder / LEARNING), arguments), run.total_env_steps
+    arguments = [preset, *_command_flags(config, request), *(part for flag in flags for part in ("--set", flag))]
+    return RunUnderTest(LEARNING, _plan(config, request.folder / LEARNING), arguments), run.total_env_steps
 
 
-def witness_run(asked: Asked, learning: RunPlan) -> Subject:
+def witness_run(request: DrillRequest, learning: RunPlan) -> RunUnderTest:
     """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
-    preset = asked.folder / f"{WITNESS}.yaml"
-    preset.write_text(json.dumps(witness_config(asked, learning), indent=2) + "\n")
-    config = load(str(preset), None, (), None, asked.scenario.workers, None).config
-    arguments = [str(preset), *_command_flags(config, asked)]
-    return Subject(WITNESS, _plan(config, asked.folder / WITNESS), arguments, witness=True)
+    preset = request.folder / f"{WITNESS}.yaml"
+    preset.write_text(json.dumps(witness_config(request, learning), indent=2) + "\n")
+    config = load(str(preset), None, (), None, request.scenario.workers, None).config
+    arguments = [str(preset), *_command_flags(config, request)]
+    return RunUnderTest(WITNESS, _plan(config, request.folder / WITNESS), arguments, witness=True)
 
 
-def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
+def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
     """Its preset, as JSON data."""
     env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
     off_policy = not MODES[mode].deterministic or not learning.on_policy
     prioritised = not learning.on_policy and make_algorithm(learning.config, learning.env).prioritised is not None
-    record = str(record_folder(asked.folder))
+    record = str(record_folder(request.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
-    rows = num_envs * steps * max(env.vector_envs, asked.scenario.workers)
+    rows = num_envs * steps * max(env.vector_envs, request.scenario.workers)
     return {
         "run": {
             "name": WITNESS,
             "mode": mode,
             "total_env_steps": ENDLESS,
-            "max_wall_s": _max_wall_s(asked.for_s),
+            "max_wall_s": _max_wall_s(request.for_s),
             "checkpoint_every_s": 3.0,
         },
         "env": {
@@ -126,7 +126,7 @@ def witness_config(asked: Asked, learning: RunPlan) -> dict[str, Any]:
             "learning_starts": 0,
             "ratio": OWN_RATIO if learning.on_policy else replay.ratio,
         },
-        "memory_backend": {"kind": _backend(asked.plant)},
+        "memory_backend": {"kind": _backend(request.plant)},
         "evaluator": {"episodes": 0},
         "restart": dict(RESTART),
         "limits": dict(LIMITS),
@@ -142,9 +142,9 @@ def _max_wall_s(for_s: float) -> float:
     return 2 * for_s + WALL_SLACK_S
 
 
-def _command_flags(config: Config, asked: Asked) -> list[str]:
+def _command_flags(config: Config, request: DrillRequest) -> list[str]:
     flags = ["--mode", config.run.mode]
-    return flags if config.mode.in_process else [*flags, "--workers", str(asked.scenario.workers)]
+    return flags if config.mode.in_process else [*flags, "--workers", str(request.scenario.workers)]
 
 
 def _backend(plant: str | None) -> str:

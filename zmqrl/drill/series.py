@@ -9,7 +9,7 @@ from typing import Any
 from zmqrl.drill.drill import drill, write
 from zmqrl.drill.faults import Action, Kind
 from zmqrl.drill.report import Report
-from zmqrl.drill.runs import Asked
+from zmqrl.drill.runs import DrillRequest
 from zmqrl.drill.scenarios import SCENARIOS
 
 ROLES = ("worker", "broker", "learner", "agent")
@@ -42,7 +42,7 @@ class Series:
     def __str__(self) -> str:
         kills = " ".join(f"{role:>14}" for role in ROLES)
         rows = [f"{'':16} {'faults':>6} {kills} {'rows':>8} {'lost':>5} {'doubled':>7} {'unknown':>7}  verdict"]
-        rows.append(f"{'':23} {' '.join(f'{word:>14}' for word in ['kills p50/max s'] * len(ROLES))}  of those alone")
+        rows.append(f"{'':23} {' '.join(f'{head:>14}' for head in ['kills p50/max s'] * len(ROLES))}  of those alone")
         for name, report in self.reports.items():
             rows.append(_row(name, report))
         rows += [f"FAULT: {name}: {fault}" for name, report in self.reports.items() for fault in report.faults]
@@ -54,8 +54,8 @@ class Series:
         return "\n".join(rows)
 
 
-def drill_all(asked: Asked, tell: Callable[[str], None]) -> Series:
-    """Every scenario for its share of `asked.for_s` and `asked.faults`, each in a separate folder.
+def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
+    """Every scenario for its share of `request.for_s` and `request.faults`, each in a separate folder.
 
     Raises:
         ConfigError, Interrupted: As `drill`; the scenarios before have their reports.
@@ -64,15 +64,15 @@ def drill_all(asked: Asked, tell: Callable[[str], None]) -> Series:
     reports = {}
     for scenario in SCENARIOS.values():
         assert scenario.name is not None
-        tell(f"{scenario.name}: {scenario.purpose}")
+        notify(f"{scenario.name}: {scenario.purpose}")
         one = replace(
-            asked,
+            request,
             scenario=scenario,
-            folder=asked.folder / scenario.name,
-            for_s=asked.for_s / share,
-            faults=max(1, asked.faults // share),
+            folder=request.folder / scenario.name,
+            for_s=request.for_s / share,
+            faults=max(1, request.faults // share),
         )
-        reports[scenario.name] = drill(one, tell)
+        reports[scenario.name] = drill(one, notify)
         write(reports[scenario.name], one.folder / "drill.json")
     return Series(reports)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene, end_attempt
-from zmqrl.drill.recovery import LASTING, Look, RecentDeaths, Recovery
-from zmqrl.drill.subject import Subject
+from zmqrl.drill.recovery import LASTING, RecentDeaths, Recovery, Snapshot
+from zmqrl.drill.run_under_test import RunUnderTest
 
 LOOK_EVERY_S = 0.03
 START_S = 60.0
@@ -74,7 +74,7 @@ class _Active:
 class Session:
     """Used by its own thread until that has ended, then read."""
 
-    subject: Subject
+    under_test: RunUnderTest
     faults: Sequence[Fault]
     record: Path
     """Folder of the witness env's files."""
@@ -94,44 +94,44 @@ class Session:
 
     def run(self, clock: Clock) -> None:
         """Start, drill, finish, stop. Errors of the run are noted, never raised."""
-        self.subject.start()
+        self.under_test.start()
         ready = self._await_progress(clock)
         clock.begin.wait()
         if not ready:
-            self.failures.append(f"no version was published within {START_S:g} s: {self.subject.last_words()}")
+            self.failures.append(f"no version was published within {START_S:g} s: {self.under_test.log_tail()}")
         else:
             self._drill(clock)
             self._reach_threshold(clock)
             self._catch_up(clock)
         if not clock.stop.is_set():
-            self.exit_code = self.subject.stop()
+            self.exit_code = self.under_test.stop()
 
     def _await_progress(self, clock: Clock) -> bool:
         until = time.monotonic() + START_S
         while time.monotonic() < until and not clock.stop.wait(LOOK_EVERY_S):
-            version = self.subject.look().version
+            version = self.under_test.snapshot().version
             if version is not None and version.n > 0:
                 return True
-            if self.subject.exit_code is not None:
+            if self.under_test.exit_code is not None:
                 return False
         return False
 
     def _drill(self, clock: Clock) -> None:
         pending = deque(self.faults)
-        self._deaths = RecentDeaths(self.subject.plan.config.restart.window_s)
+        self._deaths = RecentDeaths(self.under_test.plan.config.restart.window_s)
         self._begun = time.monotonic()
         until = self._begun + 2 * clock.for_s + RECOVERY_S
         while not clock.stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < until:
             if not (pending or self._active) and now >= self._begun + clock.for_s:
                 break  # a run without faults trains as long: it is checked too
-            look = self.subject.look()
-            if self.subject.exit_code is not None:
+            snapshot = self.under_test.snapshot()
+            if self.under_test.exit_code is not None:
                 self._ended_by_itself()
                 if self._ends >= MOST_ENDS:
                     return
                 continue
-            self._watch(look)
-            if pending and self._may_come(pending[0], look) and self._inject(pending[0], look):
+            self._watch(snapshot)
+            if pending and self._may_come(pending[0], snapshot) and self._inject(pending[0], snapshot):
                 pending.popleft()
         self.faults_s = time.monotonic() - self._begun
         self._end_deeds()
@@ -140,25 +140,25 @@ class Session:
         if pending and not clock.stop.is_set():
             self.failures.append(f"{len(pending)} faults were not injected before the end")
 
-    def _may_come(self, fault: Fault, look: Look) -> bool:
+    def _may_come(self, fault: Fault, snapshot: Snapshot) -> bool:
         """Once it is time, its processes are there, and it may overlap with each fault that is open."""
-        if time.monotonic() < self._begun + fault.at_s or not {*fault.places} <= {*look.processes}:
+        if time.monotonic() < self._begun + fault.at_s or not {*fault.slots} <= {*snapshot.processes}:
             return False
-        if fault.kind.ends_run and look.version is None:
+        if fault.kind.ends_run and snapshot.version is None:
             return False
-        if fault.kind.stands_alone and not fault.kind.ends_run and "learner-0" not in look.processes:
+        if fault.kind.exclusive and not fault.kind.ends_run and "learner-0" not in snapshot.processes:
             return False
         return all(fault.may_overlap(active.fault) for active in self._active)
 
-    def _inject(self, fault: Fault, look: Look) -> bool:
+    def _inject(self, fault: Fault, snapshot: Snapshot) -> bool:
         now = time.monotonic()
-        places = fault.places or tuple(look.processes)
-        victims = [look.processes[place] for place in places]
-        scene = Scene(victims, self.subject.checkpoints, self.record, self.subject.run_dir, fault.number)
-        recovery = Recovery(fault, look, now, own_stream=not self.subject.sync)
+        slots = fault.slots or tuple(snapshot.processes)
+        victims = [snapshot.processes[slot] for slot in slots]
+        scene = Scene(victims, self.under_test.checkpoints, self.record, self.under_test.run_dir, fault.number)
+        recovery = Recovery(fault, snapshot, now, own_stream=not self.under_test.sync)
         active = _Active(fault, scene, now, recovery, 0.0, None)
         if fault.kind.ends_run:
-            ended = end_attempt(fault, self.subject)
+            ended = end_attempt(fault, self.under_test)
             active.gone_s, active.injected = ended.gone_s, ended.injected
             self.failures += [ended.failure] if ended.failure else []
         else:
@@ -174,16 +174,16 @@ class Session:
         self._active.append(active)
         return True
 
-    def _watch(self, look: Look) -> None:
+    def _watch(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
         for active in list(self._active):
             if active.end_at is not None and now >= active.end_at:
-                self._end_deed(active, look, now)
+                self._end_deed(active, snapshot, now)
             elif active.end_at == math.inf:
-                self._await_successor(active, look, now)
+                self._await_successor(active, snapshot, now)
             elif active.end_at is not None:
                 self._hold(active)
-            elif active.recovery.is_over(look):
+            elif active.recovery.is_over(snapshot):
                 self._note(active, now - active.recovery.began)
             if active in self._active and now - active.recovery.began > RECOVERY_S:
                 self._note(active, None)
@@ -193,21 +193,21 @@ class Session:
         if again is not None:
             again(active.scene)
 
-    def _end_deed(self, active: _Active, look: Look, now: float) -> None:
+    def _end_deed(self, active: _Active, snapshot: Snapshot, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
         assert end is not None
         end(active.scene)
         if active.fault.kind.role == EVERY_PROCESS:
             # Processes that were started meanwhile inherited the limit; once their parents are free no more do.
             for _ in range(2):
-                end(replace(active.scene, victims=list(self.subject.processes().values())))
+                end(replace(active.scene, victims=list(self.under_test.processes().values())))
         active.end_at = None
-        active.recovery = Recovery(active.fault, look, now, own_stream=not self.subject.sync)
+        active.recovery = Recovery(active.fault, snapshot, now, own_stream=not self.under_test.sync)
 
-    def _await_successor(self, active: _Active, look: Look, now: float) -> None:
-        processes = [look.processes.get(place) for place in active.fault.places]
+    def _await_successor(self, active: _Active, snapshot: Snapshot, now: float) -> None:
+        processes = [snapshot.processes.get(slot) for slot in active.fault.slots]
         successors = [process for process in processes if process and process not in active.scene.victims]
-        if len(successors) == len(active.fault.places):
+        if len(successors) == len(active.fault.slots):
             active.scene = replace(active.scene, victims=successors)
             active.end_at = now + active.fault.hold_s
 
@@ -231,18 +231,18 @@ class Session:
         self._ends += 1
         self._end_deeds()
         during = ", ".join(str(a.fault.kind) for a in self._active) or "none"
-        code, words = self.subject.exit_code, self.subject.last_words()
-        self.failures.append(f"the run ended unexpectedly with exit code {code}, faults in progress: {during}\n{words}")
+        code, tail = self.under_test.exit_code, self.under_test.log_tail()
+        self.failures.append(f"the run ended unexpectedly with exit code {code}, faults in progress: {during}\n{tail}")
         for active in list(self._active):
             self._note(active, None)
-        self.subject.await_gone({})
+        self.under_test.await_gone({})
         if self._ends < MOST_ENDS:
-            self.subject.start(resume=True)
+            self.under_test.start(resume=True)
 
     def _reach_threshold(self, clock: Clock) -> None:
         """A short drill may end before the run could have learnt: it gets as long again, within its budget."""
         until = time.monotonic() + max(clock.for_s, START_S)
-        while self.threshold is not None and time.monotonic() < until and self.subject.exit_code is None:
+        while self.threshold is not None and time.monotonic() < until and self.under_test.exit_code is None:
             status = self._status()
             mean = status.get("metrics", {}).get("train_return_mean_100")
             if (mean is not None and mean >= self.threshold) or status.get("env_steps", 0) >= self.budget_env_steps:
@@ -252,20 +252,21 @@ class Session:
 
     def _catch_up(self, clock: Clock) -> None:
         """In sync a learner that rolled back to a FULL repeats rounds: the check needs all rows that were stepped."""
-        if not (self.subject.witness and self.subject.sync):
+        if not (self.under_test.witness and self.under_test.sync):
             return
         until = time.monotonic() + RECOVERY_S
-        while self.subject.exit_code is None and not clock.stop.wait(LOOK_EVERY_S):
-            version = self.subject.look().version
-            if version is not None and version.n >= self.subject.furthest_n:
+        while self.under_test.exit_code is None and not clock.stop.wait(LOOK_EVERY_S):
+            version = self.under_test.snapshot().version
+            if version is not None and version.n >= self.under_test.furthest_n:
                 return
             if time.monotonic() > until:
-                self.failures.append(f"version {version} after {RECOVERY_S:g} s, and n was {self.subject.furthest_n}")
+                furthest_n = self.under_test.furthest_n
+                self.failures.append(f"version {version} after {RECOVERY_S:g} s, and n was {furthest_n}")
                 return
 
     def _status(self) -> dict[str, Any]:
         try:
-            loaded: dict[str, Any] = json.loads((self.subject.run_dir / "status.json").read_text())
+            loaded: dict[str, Any] = json.loads((self.under_test.run_dir / "status.json").read_text())
             return loaded
         except (OSError, ValueError):
             return {}

@@ -108,7 +108,7 @@ class WitnessEnv(gymnasium.Env[Array, np.int64]):
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Count; reward 1."""
         assert self._steps is not None, "reset precedes step"
-        self._steps.stall_if_told()
+        self._steps.stall_if_set()
         if self._step_s:
             time.sleep(self._step_s)
         self._t += 1
@@ -143,7 +143,7 @@ class _Steps:
     def stepped(self, t: int) -> None:
         self._words[self._at + 1] = t
 
-    def stall_if_told(self) -> None:
+    def stall_if_set(self) -> None:
         while self._words[STALLED]:
             time.sleep(STALL_LOOK_S)
 

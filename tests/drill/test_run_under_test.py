@@ -11,26 +11,26 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.held_process import held_process
-from zmqrl.drill import drill, subject
-from zmqrl.drill.subject import Leg, Subject
+from zmqrl.drill import drill, run_under_test
+from zmqrl.drill.run_under_test import Attempt, RunUnderTest
 from zmqrl.drill.witness import ROW
 from zmqrl.supervision.process_table import kill
 from zmqrl.types import Ledger
 
 
 def test_a_process_that_the_kernel_holds_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "GONE_S", 0.1)
+    monkeypatch.setattr(run_under_test, "GONE_S", 0.1)
     with held_process() as held:
         threading.Timer(0.5, kill, [held]).start()
-        assert subject._await_gone([held], time.monotonic()) == []
+        assert run_under_test._await_gone([held], time.monotonic()) == []
 
 
 def test_not_longer_than_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "GONE_S", 0.1)
-    monkeypatch.setattr(subject, "END_S", 0.3)
+    monkeypatch.setattr(run_under_test, "GONE_S", 0.1)
+    monkeypatch.setattr(run_under_test, "END_S", 0.3)
     with held_process() as held:
-        assert subject._await_gone([held], time.monotonic()) == [held]
-        assert subject._what_it_does(held).startswith("D (disk sleep) in ")
+        assert run_under_test._await_gone([held], time.monotonic()) == [held]
+        assert run_under_test._what_it_does(held).startswith("D (disk sleep) in ")
 
 
 ROWS = np.zeros(3, ROW)
@@ -43,19 +43,19 @@ def test_what_no_broker_accepted_counts_as_in_flight_where_the_broker_was_killed
     tmp_path: Path, killed: bool, broker_killed: bool
 ) -> None:
     """The stream records show such rows in flight: the outside check reports no loss, and no row too many."""
-    subject = ended_with(Leg(1, LEDGER, np.zeros(0, ROW), ROWS, killed, broker_killed))
-    (given,) = drill._given(subject, tmp_path)
+    run = ended_with(Attempt(1, LEDGER, np.zeros(0, ROW), ROWS, killed, broker_killed))
+    (given,) = drill._given(run, tmp_path)
     assert given.left_over and len(given.rows) == 3
-    assert drill._books_rows(subject) == (4, 7)
+    assert drill._ledger_rows(run) == (4, 7)
 
 
 def test_an_attempt_that_ended_with_its_broker_has_nothing_in_flight(tmp_path: Path) -> None:
-    subject = ended_with(Leg(1, LEDGER, np.zeros(0, ROW), ROWS))
-    (given,) = drill._given(subject, tmp_path)
+    run = ended_with(Attempt(1, LEDGER, np.zeros(0, ROW), ROWS))
+    (given,) = drill._given(run, tmp_path)
     assert len(given.rows) == 0
-    assert drill._books_rows(subject) == (4, 4)
+    assert drill._ledger_rows(run) == (4, 4)
 
 
-def ended_with(leg: Leg) -> Subject:
+def ended_with(attempt: Attempt) -> RunUnderTest:
     plan = stand_in_plan(Path(), mode="async")
-    return Subject("witness", plan, (), witness=True, legs=[leg])
+    return RunUnderTest("witness", plan, (), witness=True, attempts=[attempt])

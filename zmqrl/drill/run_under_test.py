@@ -16,7 +16,7 @@ from typing import Any
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
-from zmqrl.drill.recovery import Look
+from zmqrl.drill.recovery import Snapshot
 from zmqrl.drill.shared_view import SharedView
 from zmqrl.launch.run_directory import read_info, stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
@@ -31,8 +31,8 @@ _VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
 
 
 @dataclass(frozen=True)
-class Leg:
-    """One life of the launcher, and the stream records at the end of its arena (None: no arena)."""
+class Attempt:
+    """One lifetime of the launcher, and the stream records at the end of its arena (None: no arena)."""
 
     ended_ns: int
     """Unix time."""
@@ -51,7 +51,7 @@ class Leg:
 
 
 @dataclass
-class Subject:
+class RunUnderTest:
     """One run; `start` first."""
 
     name: str
@@ -60,7 +60,7 @@ class Subject:
     arguments: Sequence[str]
     """Arguments after `zmqrl train`."""
     witness: bool = False
-    legs: list[Leg] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     """What outlived its launcher or agent by `GONE_S`."""
     furthest_n: int = 0
@@ -105,14 +105,14 @@ class Subject:
                 start_new_session=True,  # Ctrl-C is the drill's, which ends the runs
             )
 
-    def look(self) -> Look:
+    def snapshot(self) -> Snapshot:
         """What is there now."""
         processes = self.processes()
         agent = processes.get("agent-0")
         if self._view is None and agent is not None and not self.plan.config.mode.in_process:
             self._view = SharedView.open(self.plan, agent.pid)
         stored = () if self._view is None else self._view.stored()
-        return Look(processes, stored, self._newest_version())
+        return Snapshot(processes, stored, self._newest_version())
 
     def processes(self) -> dict[str, ProcessId]:
         """`role-index` to process, as `/proc` shows them below the launcher."""
@@ -148,12 +148,12 @@ class Subject:
         took_s = time.monotonic() - begun
         self._note_left(before, left)
         self._process.wait(GONE_S)
-        self._end_leg(killed=True)
+        self._end_attempt(killed=True)
         return took_s
 
     def stop(self) -> int:
         """`zmqrl stop`, and wait for the end. Returns the exit code."""
-        before = self.look().processes
+        before = self.snapshot().processes
         self.ask_to_stop()
         return self.await_end(before)
 
@@ -173,7 +173,7 @@ class Subject:
             self.kill()
             return -signal.SIGKILL
         self._note_left(before, _await_gone(before.values(), time.monotonic()))
-        self._end_leg(killed=False, broker_killed=broker_killed)
+        self._end_attempt(killed=False, broker_killed=broker_killed)
         return code
 
     def kill(self) -> None:
@@ -202,21 +202,21 @@ class Subject:
         """Env steps at which the run reached its env's threshold, as its summary states."""
         return (self.summary() or {}).get("solved_at_env_steps")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what it reported."""
         try:
             return self.output.read_bytes()[-2000:].decode(errors="replace")
         except OSError:
             return ""
 
-    def _end_leg(self, killed: bool, broker_killed: bool = False) -> None:
+    def _end_attempt(self, killed: bool, broker_killed: bool = False) -> None:
         self._newest_version()
-        view, leg = self._view, Leg(time.time_ns(), None, killed=killed, broker_killed=broker_killed)
+        view, attempt = self._view, Attempt(time.time_ns(), None, killed=killed, broker_killed=broker_killed)
         if view is not None:
-            leg = replace(leg, ledger=view.ledger())
+            attempt = replace(attempt, ledger=view.ledger())
             if self.witness:
-                leg = replace(leg, left_over=view.left_over(), in_flight=view.in_flight())
-        self.legs.append(leg)
+                attempt = replace(attempt, left_over=view.left_over(), in_flight=view.in_flight())
+        self.attempts.append(attempt)
         self._drop_view()
 
     def _drop_view(self) -> None:
@@ -225,9 +225,9 @@ class Subject:
             self._view = None
 
     def _note_left(self, before: Mapping[str, ProcessId], left: Sequence[ProcessId]) -> None:
-        for place, process in before.items():
+        for slot, process in before.items():
             if process in left:
-                self.left.append(f"{self.name}/{place} (pid {process.pid}, {_what_it_does(process)})")
+                self.left.append(f"{self.name}/{slot} (pid {process.pid}, {_what_it_does(process)})")
                 kill(process)
         info = read_info(self.run_dir)
         if info is not None and private_folder(info.run_id).exists():
