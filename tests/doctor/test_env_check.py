@@ -32,7 +32,7 @@ def test_a_walk_on_a_loaded_machine_finds_what_it_finds_on_a_quiet_one(clocks: C
     """Each look at the clock is a second after the one before, as for a process that seldom has the processor."""
     seconds = itertools.count()
     clocks(lambda: float(next(seconds)), lambda: 0.0)
-    *_, facts = env_check.look_at_env(EnvSection(id="BipedalWalker-v3", num_envs=2), "sync", 1, 1e6)
+    *_, facts = env_check.examine_env(EnvSection(id="BipedalWalker-v3", num_envs=2), "sync", 1, 1e6)
     assert (facts.stage, facts.error, facts.repeats) == ("done", None, False)
 
 
@@ -50,6 +50,6 @@ def test_a_walk_of_an_env_that_waits_in_its_steps_ends(monkeypatch: pytest.Monke
     monkeypatch.setattr(env_check, "_steps_per_s", lambda *_: 1.0)
     clocks(lambda: STEP_S * walked, lambda: 0.0)
     section = EnvSection(id="tests.doctor.odd_env:Env", max_episode_steps=100)
-    *_, facts = env_check.look_at_env(section, "sync", 1, LIMIT_S)
+    *_, facts = env_check.examine_env(section, "sync", 1, LIMIT_S)
     assert facts.repeats
     assert 145 <= walked <= 155

@@ -1,11 +1,11 @@
-"""Who is asked what, and when, without processes."""
+"""Which host receives which request, and when, without processes."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace as edited
 
-from zmqrl.doctor.examination import ECHOES, Examination, Orders, Question
+from zmqrl.doctor.examination import ECHOES, Examination, HostRequests, Requests
 from zmqrl.doctor.measurement import Failure
 from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.doctor import (
@@ -19,9 +19,9 @@ from zmqrl.messages.doctor import (
     Folders,
     Forget,
     Listening,
-    Order,
     Reach,
     Reached,
+    Request,
     Seen,
     Watch,
     Watching,
@@ -34,31 +34,31 @@ REACH = Reach((), (), "")
 HELLO = Handshake({"examination": str(EXAMINATION)}, 7, 1.0, node="n", user="rl", python="py")
 STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
 LISTENING = Listening((1, 2, 3), ("10.0.0.5",), "server")
-LEARNER = Question(ASKED, None, False)
-WORKER = Question(ASKED, REACH, True)
+LEARNER = HostRequests(ASKED, None, False)
+WORKER = HostRequests(ASKED, REACH, True)
 NOW = 1000.0
 
 
-def begin(exam: Examination, host: str, skew_s: float = 0.0) -> Orders:
-    """Up to the order that follows the last echo."""
-    orders = exam.handle(host, HELLO, NOW)
+def begin(exam: Examination, host: str, skew_s: float = 0.0) -> Requests:
+    """Up to the request that follows the last echo."""
+    requests = exam.handle(host, HELLO, NOW)
     for number in range(ECHOES):
-        assert orders == [(host, Echo())]
+        assert requests == [(host, Echo())]
         sent = NOW + number
         exam._echoed_at[host] = sent
-        orders = exam.handle(host, Clock(sent + 0.05 + skew_s), sent + 0.1)
-    return orders
+        requests = exam.handle(host, Clock(sent + 0.05 + skew_s), sent + 0.1)
+    return requests
 
 
 def two() -> Examination:
     return Examination({"gpu1": LEARNER, "node07": WORKER}, "gpu1")
 
 
-def kinds(orders: Orders) -> list[tuple[str, type[Order]]]:
-    return [(host, type(order)) for host, order in orders]
+def kinds(requests: Requests) -> list[tuple[str, type[Request]]]:
+    return [(host, type(request)) for host, request in requests]
 
 
-def with_learner(exam: Examination) -> Orders:
+def with_learner(exam: Examination) -> Requests:
     begin(exam, "gpu1", skew_s=5.0)
     exam.handle("gpu1", STORE, NOW)
     exam.handle("gpu1", LISTENING, NOW)
@@ -78,8 +78,8 @@ def test_a_host_waits_until_the_learners_host_listens() -> None:
     begin(exam, "node07")
     assert exam.handle("node07", Examined(), NOW) == []
     assert exam.is_idle("node07")
-    ((host, order),) = with_learner(exam)
-    assert host == "node07" and order == edited(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3), server="server")
+    ((host, request),) = with_learner(exam)
+    assert host == "node07" and request == edited(REACH, addresses=("10.0.0.5",), ports=(1, 2, 3), server="server")
     assert not exam.is_idle("node07") and exam.is_idle("gpu1")
 
 
@@ -93,15 +93,15 @@ def test_the_token_is_written_once_it_is_watched_for_and_taken_away_when_seen() 
     ((host, write),) = exam.handle("node07", Watching(None), NOW)
     assert host == "gpu1" and write == Write("/nfs/rl", watch.name, watch.token)
     exam.handle("gpu1", Written(watch.name, NOW + 5.0, None), NOW)
-    orders = exam.handle("node07", Seen(watch.name, NOW - 10.0 + 0.25), NOW)
-    assert orders == [("gpu1", Forget("/nfs/rl", watch.name)), ("node07", Finish())]
+    requests = exam.handle("node07", Seen(watch.name, NOW - 10.0 + 0.25), NOW)
+    assert requests == [("gpu1", Forget("/nfs/rl", watch.name)), ("node07", Finish())]
     store = exam.measurements["node07"].store
     assert store is not None and store.seen
     assert store.visible_s is not None and abs(store.visible_s - 0.25) < 1e-6
 
 
 def watched(exam: Examination) -> Write:
-    """Up to the order to write."""
+    """Up to the request to write."""
     begin(exam, "node07")
     with_learner(exam)
     exam.handle("node07", Examined(), NOW)
@@ -116,8 +116,8 @@ def test_what_is_seen_before_it_is_said_to_be_written_waits_for_that() -> None:
     write = watched(exam)
     assert exam.handle("node07", Seen(write.name, NOW + 0.25), NOW) == []
     assert exam.is_idle("node07") and not exam.is_idle("gpu1")
-    orders = exam.handle("gpu1", Written(write.name, NOW + 5.0, None), NOW)
-    assert kinds(orders) == [("gpu1", Forget), ("node07", Finish)]
+    requests = exam.handle("gpu1", Written(write.name, NOW + 5.0, None), NOW)
+    assert kinds(requests) == [("gpu1", Forget), ("node07", Finish)]
     assert not exam.is_idle("node07") and exam.is_idle("gpu1")
     store = exam.measurements["node07"].store
     assert store is not None and store.visible_s is not None and abs(store.visible_s - 0.25) < 1e-6
@@ -137,8 +137,8 @@ def test_who_dies_while_it_waits_for_that_leaves_nothing_in_the_store() -> None:
     exam = two()
     write = watched(exam)
     exam.handle("node07", Seen(write.name, NOW), NOW)
-    orders = exam.fail("node07", Failure("probe", "it ended"))
-    assert orders == [("gpu1", Forget("/nfs/rl", write.name)), ("gpu1", Finish())]
+    requests = exam.fail("node07", Failure("probe", "it ended"))
+    assert requests == [("gpu1", Forget("/nfs/rl", write.name)), ("gpu1", Finish())]
     assert exam.handle("gpu1", Written(write.name, NOW, None), NOW) == []
 
 

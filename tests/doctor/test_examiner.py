@@ -21,9 +21,9 @@ from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import agents
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection, HostSection
-from zmqrl.doctor.examination import Examination, Question
+from zmqrl.doctor.examination import Examination, HostRequests
 from zmqrl.doctor.links import HostLink, link_here
-from zmqrl.doctor.machine import look_at_folder
+from zmqrl.doctor.machine import examine_folder
 from zmqrl.doctor.measurement import Hello, Measurement
 from zmqrl.doctor.runner import Runner
 from zmqrl.errors import ConfigError
@@ -37,9 +37,9 @@ from zmqrl.messages.doctor import (
     Examined,
     Finish,
     Folders,
-    order_line,
-    read_word,
-    word_line,
+    read_reply,
+    reply_line,
+    request_line,
 )
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
@@ -64,10 +64,10 @@ LOADED_S = 60.0
 """Limit of an env check that is held to what it finds and not to its duration."""
 
 
-def examined(asked: Examine, env: Mapping[str, str]) -> Measurement:
+def examined(request: Examine, env: Mapping[str, str]) -> Measurement:
     """What is found on this machine, as `zmqrl doctor` finds it."""
-    examination = Examination({"local": Question(asked, None, False)}, "local")
-    runner = Runner(examination, print, answer_s=asked.env_limit_s + WAIT_S)
+    examination = Examination({"local": HostRequests(request, None, False)}, "local")
+    runner = Runner(examination, print, answer_s=request.env_limit_s + WAIT_S)
     return runner.run([("local", lambda: link_here(HostSection(env=env)))])["local"]
 
 
@@ -77,8 +77,8 @@ def packed(path: Path) -> str:
     return base64.b64encode(modules.content).decode()
 
 
-def env_of(how: str, asked: Examine = ASKED) -> EnvFacts:
-    facts = examined(asked, {"PYTHONPATH": str(HERE), "ODD_ENV": how}).env
+def env_of(how: str, request: Examine = ASKED) -> EnvFacts:
+    facts = examined(request, {"PYTHONPATH": str(HERE), "ODD_ENV": how}).env
     assert facts is not None
     return facts
 
@@ -132,22 +132,22 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    asked = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=LOADED_S)
-    facts = env_of("", asked)
+    request = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=LOADED_S)
+    facts = env_of("", request)
     assert (facts.error, facts.repeats) == (None, repeats)
 
 
 def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((HERE / "odd_env.py").read_text())
-    asked = structs.replace(ASKED, env=env_text(id="mine:Env"))
-    assert "module 'mine' was not found" in (env_of("", asked).error or "")
-    assert env_of("", structs.replace(asked, code=packed(tmp_path / "mine"))).stage == "done"
+    request = structs.replace(ASKED, env=env_text(id="mine:Env"))
+    assert "module 'mine' was not found" in (env_of("", request).error or "")
+    assert env_of("", structs.replace(request, code=packed(tmp_path / "mine"))).stage == "done"
 
 
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
-    examination = Examination({"local": Question(ASKED, None, False)}, "local")
+    examination = Examination({"local": HostRequests(ASKED, None, False)}, "local")
     links = [("local", lambda: link_here(HostSection(env={"PYTHONPATH": str(tmp_path)})))]
     failure = Runner(examination, print, answer_s=0.3).run(links)["local"].failure
     assert failure is not None and failure.check == "answer"
@@ -159,7 +159,7 @@ def test_an_error_while_hosts_are_reached_ends_the_command() -> None:
         raise ConfigError("the allocation is too small")
         yield
 
-    examination = Examination({"local": Question(ASKED, None, False)}, "local")
+    examination = Examination({"local": HostRequests(ASKED, None, False)}, "local")
     with pytest.raises(ConfigError, match="too small"):
         Runner(examination, print).run(opening())
 
@@ -177,8 +177,8 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
     asleep = tmp_path / "asleep"
     (tmp_path / "napping.py").write_text(f"import time\nopen({str(asleep)!r}, 'w').close()\ntime.sleep(600)\n")
     code = packed(tmp_path / "napping.py")
-    asked = structs.replace(ASKED, env=env_text(id="napping:Env"), code=code, env_limit_s=60.0)
-    probe.stdin.write(EXAMINE + order_line(asked))
+    request = structs.replace(ASKED, env=env_text(id="napping:Env"), code=code, env_limit_s=60.0)
+    probe.stdin.write(EXAMINE + request_line(request))
     probe.stdin.flush()
     until(asleep.exists)
     (child,) = (identify(pid) for pid in children(probe.pid))
@@ -191,10 +191,10 @@ def test_it_ends_with_its_stdin_also_in_the_middle_of_a_check(probe: subprocess.
 def test_it_belongs_to_no_run_and_holds_nothing_of_one(probe: subprocess.Popen[bytes]) -> None:
     assert probe.stdin is not None and probe.stdout is not None
     probe.stdout.readline()
-    probe.stdin.write(EXAMINE + order_line(structs.replace(ASKED, env=None)))
+    probe.stdin.write(EXAMINE + request_line(structs.replace(ASKED, env=None)))
     probe.stdin.flush()
-    words = (read_word(line.decode().rstrip()) for line in probe.stdout)
-    assert any(isinstance(word, Examined) for word in words)
+    replies = (read_reply(line.decode().rstrip()) for line in probe.stdout)
+    assert any(isinstance(reply, Examined) for reply in replies)
     assert probe.pid not in {pid for pid, _ in agents()}, "`down --all` ends the runs of these"
     assert probe.pid not in {entry.pid for entry in HostLock().entries()}
     assert not [fd for fd in Path(f"/proc/{probe.pid}/fd").iterdir() if "memfd" in os.readlink(fd)]
@@ -209,7 +209,7 @@ def children(pid: int) -> list[int]:
     "line", ["", "Welcome to node07!", '{"word": "Broken", "cause": "c"}', "ZMQRL-PROBER {}", "ZMQRL ZMQRL-PROBE {}"]
 )
 def test_a_shells_greeting_is_no_word(line: str) -> None:
-    assert read_word(line) is None
+    assert read_reply(line) is None
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -223,10 +223,10 @@ def test_a_shells_greeting_is_no_word(line: str) -> None:
 def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
     link = link_here(HostSection())
     try:
-        words = list(link.words_in(["Welcome!", f"ZMQRL-PROBE {text}", word_line(Broken("c"))]))
+        replies = list(link.replies_in(["Welcome!", f"ZMQRL-PROBE {text}", reply_line(Broken("c"))]))
     finally:
         link.release()
-    assert (words, link.refused) == ([Broken("c")], {reason: 1})
+    assert (replies, link.refused) == ([Broken("c")], {reason: 1})
 
 
 def agent_of(tmp_path: Path, handshake: Handshake) -> HostSection:
@@ -247,7 +247,7 @@ def test_an_agent_of_another_version_is_examined_if_it_takes_the_same_orders(
     tmp_path: Path, versions: dict[str, str | None], received: bytes
 ) -> None:
     section = agent_of(tmp_path, Handshake(versions, 7, 1.0, node="n", user="u", python="/p"))
-    examination = Examination({"far": Question(ASKED, None, False)}, "far")
+    examination = Examination({"far": HostRequests(ASKED, None, False)}, "far")
     found = Runner(examination, print).run([("far", lambda: HostLink(PipedShell("far"), section))])["far"]
     assert found.hello == Hello("n", "u", "/p", versions)
     assert (tmp_path / "received").read_bytes() == received
@@ -260,7 +260,7 @@ def test_a_host_without_zmqrl_or_without_python_is_described_by_a_shell(tmp_path
     (tmp_path / "zmqrl" / "__init__.py").touch()
     nothing = HostSection(python="/opt/none/python", workdir=str(tmp_path))
     opening = {name: partial(HostLink, PipedShell(name), section) for name, section in (("a", bare), ("b", nothing))}
-    examination = Examination(dict.fromkeys("ab", Question(ASKED, None, False)), "a")
+    examination = Examination(dict.fromkeys("ab", HostRequests(ASKED, None, False)), "a")
     found = Runner(examination, print).run(opening.items())
     without_zmqrl, without_python = found["a"], found["b"]
     assert without_zmqrl.failure is not None and without_zmqrl.failure.check == "zmqrl"
@@ -272,20 +272,20 @@ def test_a_host_without_zmqrl_or_without_python_is_described_by_a_shell(tmp_path
 
 
 def test_where_a_directory_is_to_be_made_is_tried_for_real(tmp_path: Path) -> None:
-    found = look_at_folder(str(tmp_path / "a" / "b"))
+    found = examine_folder(str(tmp_path / "a" / "b"))
     assert (found.there, found.error) == (str(tmp_path), None) and found.free_bytes > 0
     assert list(tmp_path.iterdir()) == []
-    assert look_at_folder("/proc/none").error == "/proc: No such file or directory"
+    assert examine_folder("/proc/none").error == "/proc: No such file or directory"
     (tmp_path / "file").write_text("")
-    assert "is not a directory" in (look_at_folder(str(tmp_path / "file" / "x")).error or "")
+    assert "is not a directory" in (examine_folder(str(tmp_path / "file" / "x")).error or "")
 
 
 def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) -> None:
     assert probe.stdin is not None and probe.stdout is not None
     probe.stdin.write(EXAMINE + b'{"order": "Examine", "workdir": 3}\n')
     probe.stdin.flush()
-    words = [read_word(line.decode().rstrip()) for line in probe.stdout]
-    assert isinstance(words[1], Broken) and words[1].cause.startswith("WireError: fields: Examine: ")
+    replies = [read_reply(line.decode().rstrip()) for line in probe.stdout]
+    assert isinstance(replies[1], Broken) and replies[1].cause.startswith("WireError: fields: Examine: ")
     assert probe.wait(WAIT_S) == 1
 
 
@@ -297,8 +297,8 @@ def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
 
 
 def test_words_are_read_whatever_they_name() -> None:
-    word = Broken("no such file: caf\u00e9 \udce4")
-    assert read_word(word_line(word)) == Broken("no such file: caf\u00e9 ?")
+    reply = Broken("no such file: caf\u00e9 \udce4")
+    assert read_reply(reply_line(reply)) == Broken("no such file: caf\u00e9 ?")
 
 
 def test_a_probe_in_another_locale_reads_and_writes_utf_8(tmp_path: Path) -> None:
@@ -307,15 +307,15 @@ def test_a_probe_in_another_locale_reads_and_writes_utf_8(tmp_path: Path) -> Non
     env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as probe:
         assert probe.stdin is not None and probe.stdout is not None
-        probe.stdin.write(EXAMINE + order_line(structs.replace(ASKED, workdir=str(folder), env=None)))
-        probe.stdin.write(order_line(Finish()))
+        probe.stdin.write(EXAMINE + request_line(structs.replace(ASKED, workdir=str(folder), env=None)))
+        probe.stdin.write(request_line(Finish()))
         probe.stdin.flush()
-        words = [read_word(line.decode().rstrip()) for line in probe.stdout]
-    (folders,) = (word for word in words if isinstance(word, Folders))
+        replies = [read_reply(line.decode().rstrip()) for line in probe.stdout]
+    (folders,) = (reply for reply in replies if isinstance(reply, Folders))
     assert (folders.workdir.path, folders.workdir.error) == (str(folder), None)
 
 
 def test_large_integers_of_an_env_reach_it() -> None:
-    asked = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
-    facts = env_of("", asked)
+    request = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
+    facts = env_of("", request)
     assert "more" in (facts.error or "")

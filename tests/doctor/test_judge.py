@@ -106,7 +106,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "zmqrl 0.0.9 there, 0.1.0 here",
         "zmqrl setup hosts.yaml --limit node07",
     ),
-    "other orders of the doctor": (hello(examination="9"), "versions", "examination 9 there, 1 here", "zmqrl setup"),
+    "other requests of the doctor": (hello(examination="9"), "versions", "examination 9 there, 1 here", "zmqrl setup"),
     "another protocol": (hello(protocol="2"), "versions", "protocol 2 there, 1 here", "zmqrl setup"),
     "a processor that may reorder stores": (
         hello(machine="aarch64"),
@@ -169,7 +169,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
 def test_what_stands_in_the_way(name: str) -> None:
     changed, check, cause, fix = GRAVE[name]
     fault = only(judge(replace(SOUND, **changed), NEEDS))
-    assert fault.grave and fault.host == "node07" and fault.check == check
+    assert fault.severity == "error" and fault.host == "node07" and fault.check == check
     assert cause in fault.cause and fix in fault.fix
 
 
@@ -177,7 +177,7 @@ def test_another_users_run_is_a_warning_on_a_host_that_is_shared() -> None:
     shared = replace(NEEDS.hosts["node07"], neighbours="warned")
     needs = replace(NEEDS, hosts={**NEEDS.hosts, "node07": shared})
     fault = only(judge(replace(SOUND, **GRAVE["another's run"][0]), needs))
-    assert fault.check == "lock" and not fault.grave
+    assert fault.check == "lock" and fault.severity == "warning"
 
 
 def test_a_host_of_another_kind_than_ssh_is_not_called_unreachable_over_ssh() -> None:
@@ -224,13 +224,13 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
 def test_what_is_worth_knowing(name: str) -> None:
     changed, check, cause = MILD[name]
     warning = only(judge(replace(SOUND, **changed), NEEDS))
-    assert not warning.grave and warning.check == check and warning.fix
+    assert warning.severity == "warning" and warning.check == check and warning.fix
     assert cause in warning.cause
 
 
 def test_the_clock_of_the_learners_host_counts_max_wall_s() -> None:
     fault = only(judge(replace(LEARNER, clock=ClockFacts(3600.0, 0.01)), NEEDS))
-    assert fault.grave and "run.max_wall_s" in fault.cause
+    assert fault.severity == "error" and "run.max_wall_s" in fault.cause
 
 
 def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch() -> None:
@@ -241,7 +241,9 @@ def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch
         listening=Listening((), (), "", "port 47100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),
     )
-    found = {fault.check: fault for fault in judge(changed, replace(NEEDS, device="cuda:0")) if fault.grave}
+    found = {
+        fault.check: fault for fault in judge(changed, replace(NEEDS, device="cuda:0")) if fault.severity == "error"
+    }
     assert set(found) == {"memory", "store", "ports", "device", "packages"}
     assert "(arena 600 MB)" in found["memory"].cause and "replay.capacity" in found["memory"].fix
     assert "by pid 5 (redis) of anna" in found["ports"].cause and "learner.port" in found["ports"].fix
@@ -258,9 +260,9 @@ def test_envs_are_held_against_that_of_the_learners_host() -> None:
     env = SOUND.env or EnvFacts()
     wider = replace(SOUND, env=edited(env, spaces="float32 [5] -> discrete 2"))
     fault = only(judge_all({"gpu1": LEARNER, "node07": wider}, NEEDS))
-    assert fault.grave and "on gpu1 float32 [4]" in fault.cause
+    assert fault.severity == "error" and "on gpu1 float32 [4]" in fault.cause
     other_bits = replace(SOUND, env=edited(env, digest="d2"))
-    assert not only(judge_all({"gpu1": LEARNER, "node07": other_bits}, NEEDS)).grave
+    assert only(judge_all({"gpu1": LEARNER, "node07": other_bits}, NEEDS)).severity == "warning"
     assert judge_all({"gpu1": LEARNER, "node07": other_bits}, replace(NEEDS, mode="async")) == []
 
 
@@ -268,7 +270,7 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
     late = replace(SOUND, clock=ClockFacts(90.0, 0.01))
     refused = replace(NEEDS, refusal="replay.capacity: too little")
     first, second = judge_all({"gpu1": LEARNER, "node07": late}, refused)
-    assert first.grave and "replay.capacity" in first.cause and not second.grave
+    assert first.severity == "error" and "replay.capacity" in first.cause and second.severity == "warning"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ports are tried with real sockets: a door with a lock, and who gets in."""
+"""Ports are tried with real sockets: an echo server with a key, and who gets an answer."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ LISTEN = Listen((0, 0, 0))
 
 
 @pytest.fixture
-def door() -> Iterator[EchoServer]:
-    door = EchoServer(LISTEN)
-    yield door
-    door.close()
+def echo() -> Iterator[EchoServer]:
+    echo = EchoServer(LISTEN)
+    yield echo
+    echo.close()
 
 
-def order(door: EchoServer, limit_s: float = 5.0, **changed: object) -> Reach:
-    listening = door.listening()
-    asked = Reach(("127.0.0.1",), listening.ports, listening.server, limit_s)
-    return structs.replace(asked, **changed)
+def request(echo: EchoServer, limit_s: float = 5.0, **changed: object) -> Reach:
+    listening = echo.listening()
+    sent = Reach(("127.0.0.1",), listening.ports, listening.server, limit_s)
+    return structs.replace(sent, **changed)
 
 
-def test_all_ports_answer_who_knows_their_key(door: EchoServer) -> None:
-    (answer,) = reach(order(door)).answers
+def test_all_ports_answer_who_knows_their_key(echo: EchoServer) -> None:
+    (answer,) = reach(request(echo)).answers
     assert set(answer.ports.values()) == {None} and len(answer.ports) == 3
     assert answer.round_trip_ms is not None and 0 < answer.round_trip_ms < 500
-    assert all(not address.startswith("127.") for address in door.listening().addresses)
+    assert all(not address.startswith("127.") for address in echo.listening().addresses)
 
 
-def test_who_does_not_know_the_key_of_the_door_gets_no_answer(door: EchoServer) -> None:
-    (answer,) = reach(order(door, 1.0, server=make_keys().public)).answers
+def test_who_does_not_know_the_key_of_the_door_gets_no_answer(echo: EchoServer) -> None:
+    (answer,) = reach(request(echo, 1.0, server=make_keys().public)).answers
     assert set(answer.ports.values()) == {"connected, but another program answers on this port"}
     assert answer.round_trip_ms is None
 
 
-def test_each_port_of_each_address_is_told_apart(door: EchoServer) -> None:
+def test_each_port_of_each_address_is_reported_separately(echo: EchoServer) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, not listening: refused
         free = closed.getsockname()[1]
-        ports = (*door.listening().ports[:2], free)
-        asked = order(door, 2.0, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
-        here, nowhere = reach(asked).answers
+        ports = (*echo.listening().ports[:2], free)
+        sent = request(echo, 2.0, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
+        here, nowhere = reach(sent).answers
     assert here.ports == {str(ports[0]): None, str(ports[1]): None, str(free): "connection refused"}
     assert None not in nowhere.ports.values() and nowhere.round_trip_ms is None
 
 
-def test_a_port_that_is_taken_is_said_with_its_owner(door: EchoServer) -> None:
-    taken = door.listening().ports[0]
+def test_a_port_that_is_taken_is_reported_with_its_owner(echo: EchoServer) -> None:
+    taken = echo.listening().ports[0]
     second = EchoServer(structs.replace(LISTEN, ports=(taken, 0, 0)))
     try:
         error = second.listening().error

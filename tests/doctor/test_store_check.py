@@ -12,17 +12,17 @@ from zmqrl.doctor.machine import forget, prepare, watch, write
 from zmqrl.messages.doctor import Forget, Watch, Write
 
 
-def order(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:
+def request(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:
     return Watch(str(path), up, ".token", "right", limit_s)
 
 
 @pytest.mark.timed
 def test_it_is_seen_when_it_is_written_and_then_gone(tmp_path: Path) -> None:
-    assert prepare(order(tmp_path)).error is None
+    assert prepare(request(tmp_path)).error is None
     writer = threading.Timer(0.1, lambda: write(Write(str(tmp_path), ".token", "right")))
     writer.start()
     begun = time.time()
-    seen = watch(order(tmp_path))
+    seen = watch(request(tmp_path))
     writer.join()
     assert seen.time_s is not None and 0.05 < seen.time_s - begun < 2.0
     forget(Forget(str(tmp_path), ".token"))
@@ -32,14 +32,14 @@ def test_it_is_seen_when_it_is_written_and_then_gone(tmp_path: Path) -> None:
 
 def test_the_same_name_with_another_content_is_another_directory(tmp_path: Path) -> None:
     (tmp_path / ".token").write_text("wrong")
-    assert watch(order(tmp_path, limit_s=0.05)).time_s is None
+    assert watch(request(tmp_path, limit_s=0.05)).time_s is None
 
 
 def test_what_exists_of_a_path_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     write(Write(str(tmp_path), ".token", "right"))
-    assert watch(order("~/new/run", up=2)).time_s is not None
-    assert prepare(order("~/new/run", up=1)).error == f"{tmp_path}/new: No such file or directory"
+    assert watch(request("~/new/run", up=2)).time_s is not None
+    assert prepare(request("~/new/run", up=1)).error == f"{tmp_path}/new: No such file or directory"
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ FILES: list[Struct] = [
 ]
 
 LISTEN = doctor.Listen((0, 0, 0))
-ORDERS: list[doctor.Order] = [
+REQUESTS: list[doctor.Request] = [
     doctor.Echo(),
     doctor.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
     doctor.Reach(("a",), (1, 2, 3), "server"),
@@ -127,7 +127,7 @@ ORDERS: list[doctor.Order] = [
     doctor.Forget("p", "n"),
     doctor.Finish(),
 ]
-WORDS: list[doctor.Word] = [
+REPLIES: list[doctor.Reply] = [
     doctor.Broken("c"),
     doctor.Clock(1.5),
     doctor.Machine(4, 0.5, 1 << 34, False),

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agent.plans import stand_in_plan
-from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, ORDERS, REAPED, WORDS
+from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, REAPED, REPLIES, REQUESTS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
@@ -60,11 +60,11 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
     "agent": (lines.agent_event, as_line, [as_data(m) for m in AGENT]),
     "command": (lines.command, as_line, [as_data(m) for m in COMMANDS]),
     "evaluate": (lines.evaluate, as_line, [as_data(EVALUATE)]),
-    "order": (doctor.read_order, as_line, [as_data(m) for m in ORDERS]),
-    "word": (
-        lambda content: doctor.read_word(f"{doctor.MARK} {content.decode(errors='surrogateescape')}"),
+    "request": (doctor.read_request, as_line, [as_data(m) for m in REQUESTS]),
+    "reply": (
+        lambda content: doctor.read_reply(f"{doctor.MARK} {content.decode(errors='surrogateescape')}"),
         as_line,
-        [as_data(m) for m in WORDS],
+        [as_data(m) for m in REPLIES],
     ),
     "reaped": (lines.reaped, as_line, [as_data(REAPED)]),
     "handshake": (lines.handshake, as_line, [as_data(LAUNCHER[0])]),

@@ -14,7 +14,7 @@ from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 
 FORMATS = {1: "5d7a58a350b1593c"}
-"""Number to digest of the types of orders and words: a change takes the next number."""
+"""Number to digest of the types of requests and replies: a change takes the next number."""
 
 
 def without_prose(schema: Any) -> Any:
@@ -23,8 +23,8 @@ def without_prose(schema: Any) -> Any:
     return [without_prose(inner) for inner in schema] if isinstance(schema, list) else schema
 
 
-def test_orders_and_words_change_with_their_number() -> None:
-    _, schema = msgspec.json.schema_components((doctor.Order, doctor.Word))
+def test_requests_and_replies_change_with_their_number() -> None:
+    _, schema = msgspec.json.schema_components((doctor.Request, doctor.Reply))
     text = json.dumps([doctor.MARK, without_prose(schema)], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == FORMATS[EXAMINATION]
     assert versions()["examination"] == str(EXAMINATION) == str(max(FORMATS))

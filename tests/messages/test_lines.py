@@ -22,9 +22,9 @@ from tests.messages.samples import (
     FILES,
     LAUNCHER,
     OF_PROCESSES,
-    ORDERS,
     REAPED,
-    WORDS,
+    REPLIES,
+    REQUESTS,
     tag_of,
 )
 from zmqrl.errors import WireError
@@ -38,12 +38,12 @@ LISTS: list[tuple[Any, Any]] = [
     (OF_PROCESSES, agent.Report),
     (COMMANDS, agent.Command),
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
-    (ORDERS, doctor.Order),
-    (WORDS, doctor.Word),
+    (REQUESTS, doctor.Request),
+    (REPLIES, doctor.Reply),
 ]
 
 
-@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "order", "word"])
+@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply"])
 def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]
     assert set(kinds) == set(get_args(union))
@@ -75,7 +75,7 @@ def made_in(tree: ast.Module) -> set[str]:
 def test_every_message_is_made_somewhere() -> None:
     trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if path.parent.name != "messages"]
     made = set().union(*map(made_in, trees))
-    samples = (*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *ORDERS, *WORDS, EVALUATE, REAPED)
+    samples = (*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *REQUESTS, *REPLIES, EVALUATE, REAPED)
     kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
     assert kinds - made == set()
 
@@ -118,14 +118,14 @@ def test_what_the_evaluator_is_sent_passes() -> None:
     assert lines.evaluate(lines.line_of(EVALUATE)) == EVALUATE
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=tag_of)
-def test_what_the_doctor_asks_passes(order: Any) -> None:
-    assert doctor.read_order(doctor.order_line(order)) == order
+@pytest.mark.parametrize("message", REQUESTS, ids=tag_of)
+def test_requests_of_the_doctor_pass(message: Any) -> None:
+    assert doctor.read_request(doctor.request_line(message)) == message
 
 
-@pytest.mark.parametrize("word", WORDS, ids=tag_of)
-def test_what_a_probe_says_passes(word: Any) -> None:
-    assert doctor.read_word(doctor.word_line(word)) == word
+@pytest.mark.parametrize("reply", REPLIES, ids=tag_of)
+def test_replies_to_the_doctor_pass(reply: Any) -> None:
+    assert doctor.read_reply(doctor.reply_line(reply)) == reply
 
 
 @pytest.mark.parametrize("message", FILES, ids=lambda m: type(m).__name__)

@@ -51,7 +51,7 @@ class _Walk:
     half: int
 
 
-def look_at_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) -> Iterator[EnvFacts]:
+def examine_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) -> Iterator[EnvFacts]:
     """What is known after each stage, so that an env which hangs or dies in one does not take the others along.
 
     Args:
@@ -77,10 +77,10 @@ def look_at_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) 
 
 
 def _spaces(spec: EnvSpec) -> str:
-    def words(space: SpaceSpec) -> str:
+    def text(space: SpaceSpec) -> str:
         return f"discrete {space.n}" if space.kind == "discrete" else f"{space.dtype} {list(space.shape)}"
 
-    return f"{words(spec.observation)} -> {words(spec.action)}"
+    return f"{text(spec.observation)} -> {text(spec.action)}"
 
 
 def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: ModeName, seed: int) -> float:

@@ -16,16 +16,16 @@ from msgspec import structs
 from zmqrl.entry import PARENT_VARIABLE, die_with_parent
 from zmqrl.errors import WireError
 from zmqrl.loading import THREAD_VARIABLES
-from zmqrl.messages.doctor import EnvFacts, Examine, order_line, read_order, read_word, word_line
+from zmqrl.messages.doctor import EnvFacts, Examine, read_reply, read_request, reply_line, request_line
 from zmqrl.supervision.process_table import cause_of
 
 
 class EnvProcess:
     """Started alongside everything else; `result` takes what it found by its limit."""
 
-    def __init__(self, order: Examine, code: Path | None) -> None:
+    def __init__(self, request: Examine, code: Path | None) -> None:
         """Start it, where a worker would be started. `code`: where the user's modules lie."""
-        self._until = time.monotonic() + order.env_limit_s
+        self._until = time.monotonic() + request.env_limit_s
         self._facts = EnvFacts()
         here = {PARENT_VARIABLE: str(os.getpid()), **dict.fromkeys(THREAD_VARIABLES, "1")}
         self._process = subprocess.Popen(
@@ -40,9 +40,9 @@ class EnvProcess:
         self._reader = threading.Thread(target=self._read, name="env", daemon=True)
         self._reader.start()
         assert self._process.stdin is not None
-        asked = structs.replace(order, listen=None, code=None if code is None else str(code))
+        sent = structs.replace(request, listen=None, code=None if code is None else str(code))
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(order_line(asked).decode())
+            self._process.stdin.write(request_line(sent).decode())
             self._process.stdin.close()
 
     def result(self) -> EnvFacts:
@@ -65,26 +65,26 @@ class EnvProcess:
         with self._process.stdout as lines:
             for line in lines:
                 with contextlib.suppress(WireError):  # the env may print what it likes
-                    word = read_word(line)
-                    self._facts = word if isinstance(word, EnvFacts) else self._facts
+                    reply = read_reply(line)
+                    self._facts = reply if isinstance(reply, EnvFacts) else self._facts
 
 
 def main() -> None:
-    """The child: facts on what stdout was; the env's own prints go nowhere. `code` of its order is a folder here."""
+    """The child: facts on what stdout was; the env's own prints go nowhere. `code` of its request is a folder here."""
     die_with_parent()
-    asked = read_order(sys.stdin.buffer.readline())
-    assert isinstance(asked, Examine) and asked.env is not None
+    request = read_request(sys.stdin.buffer.readline())
+    assert isinstance(request, Examine) and request.env is not None
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if asked.code is not None:
-        sys.path.insert(0, asked.code)
+    if request.code is not None:
+        sys.path.insert(0, request.code)
     from zmqrl.config.codec import from_json
     from zmqrl.config.sections import EnvSection
-    from zmqrl.doctor.env_check import look_at_env
+    from zmqrl.doctor.env_check import examine_env
 
-    env = from_json(EnvSection, json.loads(asked.env))
-    for facts in look_at_env(env, asked.mode, int(asked.seed), asked.env_limit_s):
-        print(word_line(facts), file=out, flush=True)
+    env = from_json(EnvSection, json.loads(request.env))
+    for facts in examine_env(env, request.mode, int(request.seed), request.env_limit_s):
+        print(reply_line(facts), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sequence of checks: messages of the examining agents in, orders out. Without clock and sockets."""
+"""The sequence of checks: messages of the examining agents in, requests out. Without clock and sockets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from zmqrl.messages.doctor import (
     Listening,
     Locks,
     Machine,
-    Order,
     Reach,
     Reached,
+    Reply,
+    Request,
     Seen,
     Watch,
     Watching,
-    Word,
     Write,
     Written,
 )
@@ -40,11 +40,11 @@ ECHOES = 5
 WATCH_S = 3.0
 NAME = ".zmqrl-doctor-"
 
-Orders: TypeAlias = list[tuple[str, Order]]
+Requests: TypeAlias = list[tuple[str, Request]]
 
 
 @dataclass(frozen=True)
-class Question:
+class HostRequests:
     """The checks of one host."""
 
     examine: Examine
@@ -57,15 +57,15 @@ class Question:
 class Examination:
     """The learner's host is checked first: the others need its addresses and its store."""
 
-    def __init__(self, questions: Mapping[str, Question], learner: str) -> None:
-        self.measurements = {host: Measurement(host) for host in questions}
-        self._questions, self._learner = questions, learner
-        self._clocks: dict[str, list[tuple[float, float, float]]] = {host: [] for host in questions}
+    def __init__(self, requests: Mapping[str, HostRequests], learner: str) -> None:
+        self.measurements = {host: Measurement(host) for host in requests}
+        self._requests, self._learner = requests, learner
+        self._clocks: dict[str, list[tuple[float, float, float]]] = {host: [] for host in requests}
         self._echoed_at: dict[str, float] = {}
         self._waiting: list[str] = []
-        self._learner_examined = learner not in questions
-        self._tokens = {host: secrets.token_hex(16) for host in questions}
-        self._asked_for: set[str] = set()
+        self._learner_examined = learner not in requests
+        self._tokens = {host: secrets.token_hex(16) for host in requests}
+        self._token_hosts: set[str] = set()
         """Hosts whose token lies, or will soon, in the store."""
         self._written: dict[str, Written] = {}
         self._seen: dict[str, Seen] = {}
@@ -75,32 +75,32 @@ class Examination:
     @property
     def done(self) -> bool:
         """Nothing is to be waited for any more."""
-        return self.over == set(self._questions)
+        return self.over == set(self._requests)
 
-    def handle(self, host: str, word: Handshake | Word, now: float) -> Orders:
+    def handle(self, host: str, reply: Handshake | Reply, now: float) -> Requests:
         """`now`: unix time here when the message arrived."""
         if host in self.over:
             return []
-        match word:
+        match reply:
             case Handshake():
-                return self._begin(host, word, now)
+                return self._begin(host, reply, now)
             case Clock():
-                return self._clock(host, word, now)
+                return self._clock(host, reply, now)
             case Broken():
-                return self.fail(host, Failure("probe", word.cause, ""))
+                return self.fail(host, Failure("probe", reply.cause, ""))
             case Examined():
                 return self._examined(host)
             case Watching() | Written() | Seen():
-                return self._store(host, word)
-        self._note(host, word)
-        match word:
+                return self._store(host, reply)
+        self._note(host, reply)
+        match reply:
             case Reached():
                 return self._watch(host)
             case EnvFacts():
                 return self._end(host)
         return []
 
-    def fail(self, host: str, failure: Failure, found: Handshake | None = None) -> Orders:
+    def fail(self, host: str, failure: Failure, found: Handshake | None = None) -> Requests:
         """No further message of this host counts. `found`: by a shell, in the place of the agent's handshake."""
         if host in self.over:
             return []
@@ -116,26 +116,26 @@ class Examination:
 
     # one host after the other
 
-    def _begin(self, host: str, handshake: Handshake, now: float) -> Orders:
+    def _begin(self, host: str, handshake: Handshake, now: float) -> Requests:
         self.measurements[host] = replace(self.measurements[host], hello=Hello.of(handshake))
         if handshake.versions.get("examination") != str(EXAMINATION):
             return self._end(host)  # its versions are the finding
         self._echoed_at[host] = now
         return [(host, Echo())]
 
-    def _clock(self, host: str, clock: Clock, now: float) -> Orders:
+    def _clock(self, host: str, clock: Clock, now: float) -> Requests:
         sent = self._echoed_at.get(host)
         if sent is None:
-            return []  # nobody asked
+            return []  # unrequested
         self._clocks[host].append((now - sent, clock.time_s - (sent + now) / 2, now))
         if len(self._clocks[host]) < ECHOES:
             self._echoed_at[host] = now
             return [(host, Echo())]
         round_trip_s, skew_s, _ = min(self._clocks[host])
         self.measurements[host] = replace(self.measurements[host], clock=ClockFacts(skew_s, round_trip_s))
-        return [(host, self._questions[host].examine)]
+        return [(host, self._requests[host].examine)]
 
-    def _note(self, host: str, word: Word) -> None:
+    def _note(self, host: str, reply: Reply) -> None:
         fields = {
             Machine: "machine",
             Locks: "locks",
@@ -145,9 +145,9 @@ class Examination:
             Reached: "reached",
             EnvFacts: "env",
         }
-        self.measurements[host] = replace(self.measurements[host], **{fields[type(word)]: word})  # type: ignore[arg-type]
+        self.measurements[host] = replace(self.measurements[host], **{fields[type(reply)]: reply})  # type: ignore[arg-type]
 
-    def _examined(self, host: str) -> Orders:
+    def _examined(self, host: str) -> Requests:
         if host == self._learner:
             return self._learner_is_known()
         if not self._learner_examined:
@@ -155,44 +155,44 @@ class Examination:
             return []
         return self._reach(host)
 
-    def _learner_is_known(self) -> Orders:
+    def _learner_is_known(self) -> Requests:
         self._learner_examined = True
         waiting, self._waiting = self._waiting, []
-        orders = [order for host in waiting for order in self._reach(host)]
-        orders += [order for host in list(self._seen) for order in self._compare(host)]
-        return orders + self._finish_learner()
+        requests = [request for host in waiting for request in self._reach(host)]
+        requests += [request for host in list(self._seen) for request in self._compare(host)]
+        return requests + self._finish_learner()
 
-    def _reach(self, host: str) -> Orders:
-        asked, listening = self._questions[host].reach, self._of_learner().listening
-        if asked is None or listening is None or listening.error is not None or self._is_over_learner():
+    def _reach(self, host: str) -> Requests:
+        requested, listening = self._requests[host].reach, self._of_learner().listening
+        if requested is None or listening is None or listening.error is not None or self._is_over_learner():
             return self._watch(host)
-        addresses, ports = asked.addresses or listening.addresses, asked.ports or listening.ports
-        return [(host, structs.replace(asked, addresses=addresses, ports=ports, server=listening.server))]
+        addresses, ports = requested.addresses or listening.addresses, requested.ports or listening.ports
+        return [(host, structs.replace(requested, addresses=addresses, ports=ports, server=listening.server))]
 
     def _of_learner(self) -> Measurement:
         return self.measurements.get(self._learner, Measurement(self._learner))
 
-    def _watch(self, host: str) -> Orders:
+    def _watch(self, host: str) -> Requests:
         folders = self._of_learner().folders
         store = folders.store if folders is not None else None
-        if not self._questions[host].watches or store is None or store.error is not None or self._is_over_learner():
+        if not self._requests[host].watches or store is None or store.error is not None or self._is_over_learner():
             return self._finish(host)
-        asked = self._questions[host].examine.store
-        if asked is None or store.there == "/":  # nothing of it exists: no directory to be compared
+        requested = self._requests[host].examine.store
+        if requested is None or store.there == "/":  # nothing of it exists: no directory to be compared
             return self._finish(host)
         up = _levels(store.path, store.there)
-        return [(host, Watch(asked, up, self._name(host), self._tokens[host], WATCH_S))]
+        return [(host, Watch(requested, up, self._name(host), self._tokens[host], WATCH_S))]
 
-    def _store(self, host: str, word: Watching | Written | Seen) -> Orders:
-        if isinstance(word, Watching):
-            return self._watching(host, word)
-        if isinstance(word, Seen):
-            self._seen[host] = word
+    def _store(self, host: str, reply: Watching | Written | Seen) -> Requests:
+        if isinstance(reply, Watching):
+            return self._watching(host, reply)
+        if isinstance(reply, Seen):
+            self._seen[host] = reply
             return self._compare(host)
-        self._written[word.name] = word
-        return [order for watcher in list(self._seen) for order in self._compare(watcher)]
+        self._written[reply.name] = reply
+        return [request for watcher in list(self._seen) for request in self._compare(watcher)]
 
-    def _compare(self, host: str) -> Orders:
+    def _compare(self, host: str) -> Requests:
         """Needs the messages of two hosts, which come in any order."""
         seen = self._seen[host]
         written = self._written.get(seen.name)
@@ -204,21 +204,21 @@ class Examination:
             self.measurements[host] = replace(self.measurements[host], store=facts)
         return self._forget(host) + self._finish(host)
 
-    def _watching(self, host: str, word: Watching) -> Orders:
-        if word.error is not None:
-            facts = StoreFacts(False, None, word.error)
+    def _watching(self, host: str, reply: Watching) -> Requests:
+        if reply.error is not None:
+            facts = StoreFacts(False, None, reply.error)
             self.measurements[host] = replace(self.measurements[host], store=facts)
             return self._finish(host)
         if self._is_over_learner():
             return self._finish(host)
-        self._asked_for.add(host)
+        self._token_hosts.add(host)
         return [(self._learner, Write(self._store_there(), self._name(host), self._tokens[host]))]
 
-    def _forget(self, host: str) -> Orders:
+    def _forget(self, host: str) -> Requests:
         """Nothing is left in the store, also when who watched for it died."""
-        if host not in self._asked_for or self._is_over_learner():
+        if host not in self._token_hosts or self._is_over_learner():
             return []
-        self._asked_for.remove(host)
+        self._token_hosts.remove(host)
         return [(self._learner, Forget(self._store_there(), self._name(host)))]
 
     def _name(self, host: str) -> str:
@@ -242,22 +242,22 @@ class Examination:
     # the end
 
     def _is_over_learner(self) -> bool:
-        return self._learner in self.over or self._learner not in self._questions
+        return self._learner in self.over or self._learner not in self._requests
 
-    def _finish(self, host: str) -> Orders:
+    def _finish(self, host: str) -> Requests:
         if host in self._finishing:
             return []
         self._finishing.add(host)
         return [(host, Finish())]
 
-    def _finish_learner(self) -> Orders:
+    def _finish_learner(self) -> Requests:
         """It listens and writes for the others: it is the last."""
-        others = set(self._questions) - {self._learner}
+        others = set(self._requests) - {self._learner}
         if self._is_over_learner() or not self._learner_examined or not others <= self.over:
             return []
         return self._finish(self._learner)
 
-    def _end(self, host: str) -> Orders:
+    def _end(self, host: str) -> Requests:
         self.over.add(host)
         self._seen.pop(host, None)
         if host in self._waiting:

@@ -1,4 +1,4 @@
-"""The command `examine` of a host agent: orders of `zmqrl doctor` on stdin, messages on stdout, nothing of a run.
+"""The command `examine` of a host agent: requests of `zmqrl doctor` on stdin, messages on stdout, nothing of a run.
 
 It ends with its stdin, at most after `MOST_S`.
 """
@@ -24,59 +24,59 @@ from zmqrl.doctor.env_process import EnvProcess
 from zmqrl.doctor.reach import EchoServer, measure_curve, reach
 from zmqrl.errors import WireError
 from zmqrl.messages import doctor
-from zmqrl.messages.doctor import Order, Word, read_order, word_line
+from zmqrl.messages.doctor import Reply, Request, read_request, reply_line
 
 MOST_S = 150
 
 
 class Examiner:
-    """Answers one order after the other; the main thread's."""
+    """Answers one request after the other; the main thread's."""
 
     def __init__(self, out: io.TextIOBase, scratch: Path) -> None:
         self._out, self._scratch = out, scratch
         self._env: EnvProcess | None = None
         self._server: EchoServer | None = None
 
-    def send(self, word: Word) -> None:
+    def send(self, reply: Reply) -> None:
         """One line on what stdout was."""
-        self._out.write(word_line(word) + "\n")
+        self._out.write(reply_line(reply) + "\n")
         self._out.flush()
 
-    def answer(self, order: Order | WireError) -> bool:
+    def answer(self, request: Request | WireError) -> bool:
         """Whether there is more to come. The error of an invalid line is raised."""
-        match order:
+        match request:
             case WireError():
-                raise order
+                raise request
             case doctor.Echo():
                 self.send(doctor.Clock(time.time()))
             case doctor.Examine():
-                self._examine(order)
+                self._examine(request)
             case doctor.Reach():
-                self.send(reach(order))
+                self.send(reach(request))
             case doctor.Watch():
-                watching = machine.prepare(order)
+                watching = machine.prepare(request)
                 self.send(watching)
                 if watching.error is None:
-                    self.send(machine.watch(order))
+                    self.send(machine.watch(request))
             case doctor.Write():
-                self.send(machine.write(order))
+                self.send(machine.write(request))
             case doctor.Forget():
-                machine.forget(order)
+                machine.forget(request)
             case doctor.Finish():
                 self._finish()
-        return not isinstance(order, doctor.Finish)
+        return not isinstance(request, doctor.Finish)
 
-    def _examine(self, order: doctor.Examine) -> None:
-        if order.env is not None:
-            code = self._unpack(order.code) if order.code is not None else None
-            self._env = EnvProcess(order, code)
-        self.send(machine.look_at_machine())
+    def _examine(self, request: doctor.Examine) -> None:
+        if request.env is not None:
+            code = self._unpack(request.code) if request.code is not None else None
+            self._env = EnvProcess(request, code)
+        self.send(machine.examine_machine())
         self.send(doctor.Locks(machine.held_locks(HostLock())))
-        store = machine.look_at_folder(order.store) if order.store is not None else None
-        self.send(doctor.Folders(machine.look_at_folder(order.workdir), store))
+        store = machine.examine_folder(request.store) if request.store is not None else None
+        self.send(doctor.Folders(machine.examine_folder(request.workdir), store))
         self.send(measure_curve())
-        if order.listen is not None:
-            self._server = EchoServer(order.listen)
+        if request.listen is not None:
+            self._server = EchoServer(request.listen)
             self.send(self._server.listening())
         self.send(doctor.Examined())
 
@@ -94,28 +94,28 @@ class Examiner:
             self.send(self._env.result())
 
 
-def _read_orders(orders: queue.Queue[Order | WireError], scratch: str) -> None:
+def _read_requests(requests: queue.Queue[Request | WireError], scratch: str) -> None:
     # UTF-8 in every locale. A file of its own: a thread in `sys.stdin.buffer` makes the interpreter end with an error.
     for line in os.fdopen(os.dup(0), encoding="utf-8", errors="replace"):
         try:
-            orders.put(read_order(line))
+            requests.put(read_request(line))
         except WireError as error:
-            orders.put(error)
+            requests.put(error)
     shutil.rmtree(scratch, ignore_errors=True)
-    os._exit(1)  # nobody listens any more; the env process dies with us
+    os._exit(1)  # the doctor has gone; the env process dies with us
 
 
 def main() -> int:
-    """Answer until `Finish`. Exit code 1 when the doctor has gone, or an order cannot be carried out."""
+    """Answer until `Finish`. Exit code 1 when the doctor has gone, or a request cannot be carried out."""
     signal.alarm(MOST_S)  # the kernel ends us, whatever hangs
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # a library's print is no word
-    orders: queue.Queue[Order | WireError] = queue.Queue()
+    os.dup2(2, 1)  # a library's print is not a reply
+    requests: queue.Queue[Request | WireError] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:
         examiner = Examiner(out, Path(scratch))
-        threading.Thread(target=_read_orders, args=(orders, scratch), name="stdin", daemon=True).start()
+        threading.Thread(target=_read_requests, args=(requests, scratch), name="stdin", daemon=True).start()
         try:
-            while examiner.answer(orders.get()):
+            while examiner.answer(requests.get()):
                 pass
         except Exception as error:  # noqa: BLE001 - the top loop of a process
             with contextlib.suppress(BrokenPipeError):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import HostNeed, Needs
+
+Severity: TypeAlias = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,13 @@ class Fault:
     """What is wrong, with the value found."""
     fix: str
     """A command, or a setting."""
-    grave: bool = True
-    """It prevents a launch; else it is a warning."""
+    severity: Severity = "error"
+    """An error prevents a launch."""
+
+    def data(self) -> dict[str, Any]:
+        """As JSON data; the severity is the key `grave` there."""
+        shown = {"host": self.host, "check": self.check, "cause": self.cause, "fix": self.fix}
+        return {**shown, "grave": self.severity == "error"}
 
     def __str__(self) -> str:
         return f"{self.host}: {self.check}: {self.cause}\n   {self.fix}"
@@ -39,7 +47,7 @@ class Findings:
 
     def warning(self, check: str, cause: str, fix: str) -> None:
         """Something is worth knowing."""
-        self.found.append(Fault(self._host, check, cause, fix, grave=False))
+        self.found.append(Fault(self._host, check, cause, fix, severity="warning"))
 
 
 @dataclass(frozen=True)

@@ -228,4 +228,4 @@ def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fau
     if needs.refusal is not None:
         fix = "`zmqrl launch` reports the same error; fix it on this machine"
         found.append(Fault("launcher", "configuration", needs.refusal, fix))
-    return sorted(found, key=lambda fault: not fault.grave)
+    return sorted(found, key=lambda fault: fault.severity == "warning")

@@ -87,7 +87,7 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
         elif env.repeats and model.repeats and env.digest != model.digest and MODES[needs.mode].deterministic:
             cause = f"results differ from {needs.learner} with the same seed and actions"
             fix = f"use the same CPU type and the same versions: {_setup(host, needs)}"
-            found.append(Fault(host, "env", cause, fix, grave=False))
+            found.append(Fault(host, "env", cause, fix, severity="warning"))
     return found
 
 

@@ -20,7 +20,7 @@ from zmqrl.doctor.measurement import Failure
 from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages import agent
 from zmqrl.messages.agent import Handshake
-from zmqrl.messages.doctor import Order, Word, order_line, read_word
+from zmqrl.messages.doctor import Reply, Request, read_reply, request_line
 from zmqrl.messages.lines import handshake, line_of
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import examiner_command, shell_handshake_command
@@ -37,7 +37,7 @@ _MISSING = re.compile(r"No module named '?([\w.]+)'?")
 
 
 class HostLink:
-    """One agent. Its reader calls `words`, then `ending` and `release`; another thread calls the rest. Owns the shell.
+    """One agent. Its reader calls `replies`, then `failure` and `release`; another thread the rest. Owns the shell.
 
     Attributes:
         accepted: What to report to the user: host keys that were new and are now known.
@@ -65,31 +65,31 @@ class HostLink:
             self._stderr.unlink()
             raise
 
-    def send(self, order: Order) -> None:
-        """Never blocks; no error when the agent is gone: `words` ends then. HostFailed when it reads nothing."""
+    def send(self, request: Request) -> None:
+        """Never blocks; no error when the agent is gone: `replies` ends then. HostFailed when it reads nothing."""
         if not self._is_examining:
             self._is_examining = True
             self._pipe.write(line_of(agent.Examine()))
-        self._pipe.write(order_line(order))
+        self._pipe.write(request_line(request))
 
-    def words(self) -> Iterator[Handshake | Word]:
+    def replies(self) -> Iterator[Handshake | Reply]:
         """Its handshake and messages, until it ends or the connection is lost."""
-        yield from self.words_in(self._pipe.lines())
+        yield from self.replies_in(self._pipe.lines())
 
-    def words_in(self, lines: Iterable[str]) -> Iterator[Handshake | Word]:
+    def replies_in(self, lines: Iterable[str]) -> Iterator[Handshake | Reply]:
         """The messages in `lines`; a malformed one is counted, other output is ignored."""
         for line in lines:
             try:
-                word = handshake(line.removeprefix(SENTINEL)) if line.startswith(SENTINEL) else read_word(line)
+                reply = handshake(line.removeprefix(SENTINEL)) if line.startswith(SENTINEL) else read_reply(line)
             except WireError as error:
                 self.refused[error.reason] += 1
                 continue
-            if word is not None:
-                self._has_handshake |= isinstance(word, Handshake)
-                yield word
+            if reply is not None:
+                self._has_handshake |= isinstance(reply, Handshake)
+                yield reply
 
-    def ending(self) -> Failure:
-        """Why it ended, if it was before its time. After `words` has ended."""
+    def failure(self) -> Failure:
+        """Why it ended, if it was before its time. After `replies` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
         stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
@@ -98,15 +98,15 @@ class HostLink:
         return failure
 
     def shell_handshake(self) -> Handshake | None:
-        """What a shell finds where the agent cannot start because of what is installed. After `ending`."""
+        """What a shell finds where the agent cannot start because of what is installed. After `failure`."""
         if not self._cannot_start:
             return None
         try:
             done = self._shell.run(shell_handshake_command(self._section), SHELL_S)
         except HostFailed:
             return None  # the end of the agent is reported as it is
-        words = self.words_in(done.stdout.decode(errors="replace").splitlines())
-        found = next((word for word in words if isinstance(word, Handshake)), None)
+        replies = self.replies_in(done.stdout.decode(errors="replace").splitlines())
+        found = next((reply for reply in replies if isinstance(reply, Handshake)), None)
         return None if found is None else structs.replace(found, python=self._section.python or "")
 
     def forwarded(self, addresses: Sequence[str], ports: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -117,7 +117,7 @@ class HostLink:
         return (LOOPBACK,), tuple(self._shell.forward_back((to, port)) for port in ports)
 
     def hang_up(self) -> None:
-        """End the agent, and so `words`; bounded. Safe when it has ended."""
+        """End the agent, and so `replies`; bounded. Safe when it has ended."""
         with contextlib.suppress(EOFError, OSError):  # the reader may be releasing it in this moment
             self._pipe.close()
 

@@ -17,13 +17,13 @@ TRIAL_BYTES = 1 << 20
 PAUSE_S = 0.005
 
 
-def look_at_machine() -> Machine:
+def examine_machine() -> Machine:
     """This host as it is now."""
     cores = physical_cores(Path("/sys/devices/system/cpu"))
     return Machine(cores, os.getloadavg()[0], available_bytes(), Path("/dev/nvidia0").exists())
 
 
-def look_at_folder(path: str) -> Folder:
+def examine_folder(path: str) -> Folder:
     """Free space, and whether a file can be written there; nothing is left behind and no directory is made."""
     whole = Path(path).expanduser().absolute()
     there = whole
@@ -59,51 +59,51 @@ def held_locks(register: HostLock) -> tuple[Lock, ...]:
     )
 
 
-def prepare(order: Watch) -> Watching:
+def prepare(request: Watch) -> Watching:
     """Whether there is a directory to look into."""
     try:
-        os.listdir(_watched(order))
+        os.listdir(_watched(request))
     except OSError as error:
-        return Watching(f"{_watched(order)}: {error.strerror}")
+        return Watching(f"{_watched(request)}: {error.strerror}")
     return Watching(None)
 
 
-def watch(order: Watch) -> Seen:
+def watch(request: Watch) -> Seen:
     """List until it is there. A name is never polled: NFS remembers for 30 s that it was absent."""
-    until = time.monotonic() + order.limit_s
-    folder = _watched(order)
+    until = time.monotonic() + request.limit_s
+    folder = _watched(request)
     while True:
         try:
-            if order.name in os.listdir(folder) and (folder / order.name).read_text() == order.token:
-                return Seen(order.name, time.time())
+            if request.name in os.listdir(folder) and (folder / request.name).read_text() == request.token:
+                return Seen(request.name, time.time())
         except OSError:
             pass  # replaced or stale in this moment: the next listing says
         if time.monotonic() >= until:
-            return Seen(order.name, None)
+            return Seen(request.name, None)
         time.sleep(PAUSE_S)
 
 
-def write(order: Write) -> Written:
+def write(request: Write) -> Written:
     """As the store writes: a temporary file, then its name."""
-    folder = Path(order.path)
-    temporary = folder / f"{order.name}.tmp"
+    folder = Path(request.path)
+    temporary = folder / f"{request.name}.tmp"
     try:
-        temporary.write_text(order.token)
-        temporary.rename(folder / order.name)
+        temporary.write_text(request.token)
+        temporary.rename(folder / request.name)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        return Written(order.name, time.time(), f"{folder}: {error.strerror}")
-    return Written(order.name, time.time(), None)
+        return Written(request.name, time.time(), f"{folder}: {error.strerror}")
+    return Written(request.name, time.time(), None)
 
 
-def forget(order: Forget) -> None:
+def forget(request: Forget) -> None:
     """Safe when it is not there."""
     try:
-        Path(order.path, order.name).unlink(missing_ok=True)
+        Path(request.path, request.name).unlink(missing_ok=True)
     except OSError:
         return
 
 
-def _watched(order: Watch) -> Path:
-    whole = Path(order.path).expanduser().absolute()
-    return whole if order.up == 0 else whole.parents[order.up - 1]
+def _watched(request: Watch) -> Path:
+    whole = Path(request.path).expanduser().absolute()
+    return whole if request.up == 0 else whole.parents[request.up - 1]

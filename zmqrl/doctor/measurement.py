@@ -76,7 +76,7 @@ class Measurement:
     @property
     def waited_for(self) -> str:
         """What comes next: named when a host does not answer in time."""
-        order = (
+        stages = (
             ("the handshake", self.hello),
             ("the time", self.clock),
             ("processors and memory", self.machine),
@@ -84,4 +84,4 @@ class Measurement:
             ("directories", self.folders),
             ("CURVE", self.curve),
         )
-        return next((what for what, known in order if known is None), "ports, store and env")
+        return next((what for what, known in stages if known is None), "ports, store and env")

@@ -12,7 +12,7 @@ from zmqrl.config.load import Loaded
 from zmqrl.config.plan import Neighbours, RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import shared_directory
-from zmqrl.doctor.questions import examined_hosts
+from zmqrl.doctor.host_requests import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.orchestrators.handshake import versions

@@ -50,8 +50,8 @@ class EchoServer:
     Owns a thread; the sockets are made, used and closed in it.
     """
 
-    def __init__(self, order: Listen) -> None:
-        self._order, self._keys = order, make_keys()
+    def __init__(self, request: Listen) -> None:
+        self._request, self._keys = request, make_keys()
         self._stop = threading.Event()
         self._listening: Future[Listening] = Future()
         self._thread = threading.Thread(target=self._serve, name="echo", daemon=True)
@@ -69,7 +69,7 @@ class EchoServer:
     def _serve(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
         gate = Gate(context, self._keys, _AnyKey())
-        sockets = [make_socket(context, zmq.ROUTER) for _ in self._order.ports]
+        sockets = [make_socket(context, zmq.ROUTER) for _ in self._request.ports]
         try:
             self._listening.set_result(self._open(gate, sockets))
             self._answer(gate, sockets)
@@ -79,7 +79,7 @@ class EchoServer:
 
     def _open(self, gate: Gate, sockets: Sequence[zmq.Socket[Any]]) -> Listening:
         bound = []
-        for socket, port in zip(sockets, self._order.ports, strict=True):
+        for socket, port in zip(sockets, self._request.ports, strict=True):
             try:
                 bound.append(gate.open_tcp(socket, plan.Listen(), port))
             except zmq.ZMQError as error:
@@ -112,14 +112,14 @@ def _user_of(port: int) -> str:
     return ""
 
 
-def reach(order: Reach) -> Reached:
+def reach(request: Reach) -> Reached:
     """Every port at every address, all at once; never longer than the limit and `TCP_S`."""
-    endpoints = [(address, port) for address in order.addresses for port in order.ports]
+    endpoints = [(address, port) for address in request.addresses for port in request.ports]
     with ThreadPoolExecutor(max_workers=max(1, len(endpoints)), thread_name_prefix="tcp") as pool:
         plain = {endpoint: pool.submit(plain_connection, *endpoint, NO_ECHO) for endpoint in endpoints}
-        round_trips = _probe(order, endpoints)
+        round_trips = _probe(request, endpoints)
         tried = {endpoint: future.result() for endpoint, future in plain.items()}
-    return Reached(tuple(_answer(address, order.ports, round_trips, tried) for address in order.addresses))
+    return Reached(tuple(_answer(address, request.ports, round_trips, tried) for address in request.addresses))
 
 
 def _answer(
@@ -130,27 +130,27 @@ def _answer(
     return Answer(address, wrong, min(times) * 1000 if times else None)
 
 
-def _probe(order: Reach, endpoints: Sequence[Endpoint]) -> dict[Endpoint, float]:
+def _probe(request: Reach, endpoints: Sequence[Endpoint]) -> dict[Endpoint, float]:
     """Seconds of the least round trip by endpoint, for those that answer."""
     context: zmq.Context[Any] = zmq.Context()
     poller, endpoint_of = zmq.Poller(), {}
-    keys = replace(make_keys(), server=order.server)
+    keys = replace(make_keys(), server=request.server)
     try:
         for address, port in endpoints:
             dealer = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)
             dealer.send(b"0")
             poller.register(dealer, zmq.POLLIN)
             endpoint_of[dealer] = (address, port)
-        answered = _first_answers(poller, endpoint_of, order)
+        answered = _first_answers(poller, endpoint_of, request)
         return {endpoint_of[dealer]: _round_trip(dealer) for dealer in answered}
     finally:
         context.destroy(linger=0)
 
 
 def _first_answers(
-    poller: zmq.Poller, endpoint_of: Mapping[zmq.Socket[Any], Endpoint], order: Reach
+    poller: zmq.Poller, endpoint_of: Mapping[zmq.Socket[Any], Endpoint], request: Reach
 ) -> list[zmq.Socket[Any]]:
-    until = time.monotonic() + order.limit_s
+    until = time.monotonic() + request.limit_s
     answered: list[zmq.Socket[Any]] = []
     while len(answered) < len(endpoint_of) and (left_s := until - time.monotonic()) > 0:
         for dealer, _ in poller.poll(int(left_s * 1000) + 1):
@@ -158,7 +158,7 @@ def _first_answers(
             poller.unregister(dealer)
             answered.append(dealer)
         at = [endpoint_of[dealer][0] for dealer in answered]
-        if any(at.count(address) == len(order.ports) for address in order.addresses):
+        if any(at.count(address) == len(request.ports) for address in request.addresses):
             until = min(until, time.monotonic() + OTHERS_S)
     return answered
 

@@ -20,8 +20,8 @@ def as_json(measurements: Mapping[str, Measurement], faults: Sequence[Fault], ma
     data = {
         "hosts": hosts,
         "manual": list(manual),
-        "faults": [to_json(fault) for fault in faults if fault.grave],
-        "warnings": [to_json(fault) for fault in faults if not fault.grave],
+        "faults": [fault.data() for fault in faults if fault.severity == "error"],
+        "warnings": [fault.data() for fault in faults if fault.severity == "warning"],
     }
     return json.dumps(data, indent=1)
 
@@ -45,15 +45,15 @@ def print_report(
         wide(heads, rows)
     else:
         _print_plain(heads, rows, out)
-    grave = [fault for fault in faults if fault.grave]
-    for fault in grave:
+    errors = [fault for fault in faults if fault.severity == "error"]
+    for fault in errors:
         print(fault, file=out)
-    mild = [fault for fault in faults if not fault.grave]
-    if mild:
+    warnings = [fault for fault in faults if fault.severity == "warning"]
+    if warnings:
         print("warnings:", file=out)
-    for fault in mild:
+    for fault in warnings:
         print(fault, file=out)
-    print(_verdict(len(measurements), grave, mild), file=out)
+    print(_verdict(len(measurements), errors, warnings), file=out)
 
 
 def _without_empty(heads: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -62,12 +62,12 @@ def _without_empty(heads: list[str], rows: list[list[str]]) -> tuple[list[str], 
     return [heads[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
-def _verdict(hosts: int, grave: Sequence[Fault], mild: Sequence[Fault]) -> str:
+def _verdict(hosts: int, errors: Sequence[Fault], warnings: Sequence[Fault]) -> str:
     many = f"{hosts} host{'s' * (hosts != 1)} examined"
-    warned = f", {len(mild)} warning{'s' * (len(mild) != 1)}"
-    if not grave:
-        return f"{many}{warned if mild else ''}: no faults"
-    return f"{many}: {len(grave)} fault{'s' * (len(grave) != 1)} preventing a launch{warned}"
+    warned = f", {len(warnings)} warning{'s' * (len(warnings) != 1)}"
+    if not errors:
+        return f"{many}{warned if warnings else ''}: no faults"
+    return f"{many}: {len(errors)} fault{'s' * (len(errors) != 1)} preventing a launch{warned}"
 
 
 def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -77,7 +77,7 @@ def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextI
 
 
 def _state(host: str, faults: Sequence[Fault]) -> str:
-    mine = [fault.grave for fault in faults if fault.host == host]
+    mine = [fault.severity == "error" for fault in faults if fault.host == host]
     return "FAULT" if any(mine) else "warning" if mine else "ok"
 
 
@@ -139,8 +139,8 @@ def _env(m: Measurement) -> str:
 
 
 def _repeats(m: Measurement) -> str:
-    words = {True: "yes", False: "no", None: UNKNOWN}
-    return words[m.env.repeats if m.env else None]
+    texts = {True: "yes", False: "no", None: UNKNOWN}
+    return texts[m.env.repeats if m.env else None]
 
 
 def _lock(m: Measurement) -> str:

@@ -16,13 +16,13 @@ from msgspec import structs
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.doctor.examination import Examination, Orders
+from zmqrl.doctor.examination import Examination, Requests
+from zmqrl.doctor.host_requests import examined_hosts, host_requests
 from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.measurement import Failure, Measurement
-from zmqrl.doctor.questions import examined_hosts, questions
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake
-from zmqrl.messages.doctor import Order, Reach, Word
+from zmqrl.messages.doctor import Reach, Reply, Request
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import pack
 
@@ -59,7 +59,7 @@ class _NotOpened:
     error: Exception
 
 
-_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Word | HostFailed"
+_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Reply | HostFailed"
 Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
 
 
@@ -115,9 +115,9 @@ class Runner:
         if closing:
             link.hang_up()
         self._put(host, _Opened(link))
-        for word in link.words():
-            self._put(host, word)
-        failure = link.ending()
+        for reply in link.replies():
+            self._put(host, reply)
+        failure = link.failure()
         self._put(host, _Diagnosing())
         found = link.shell_handshake()
         link.release()
@@ -178,28 +178,28 @@ class Runner:
             self._notify(line)
         self._late_at[host] = time.monotonic() + self._answer_s
 
-    def _send(self, orders: Orders) -> None:
-        for host, order in orders:
+    def _send(self, requests: Requests) -> None:
+        for host, request in requests:
             link = self._links.get(host)
             if link is None:
                 continue
             try:
-                link.send(self._forwarded(link, order))
+                link.send(self._forwarded(link, request))
                 self._late_at[host] = time.monotonic() + self._answer_s
             except HostFailed as error:
                 self._send(self._examination.fail(host, Failure("ssh", error.cause, error.fix)))
 
-    def _forwarded(self, link: HostLink, order: Order) -> Order:
-        if not isinstance(order, Reach):
-            return order
-        addresses, ports = link.forwarded(order.addresses, order.ports)
-        return structs.replace(order, addresses=addresses, ports=ports)
+    def _forwarded(self, link: HostLink, request: Request) -> Request:
+        if not isinstance(request, Reach):
+            return request
+        addresses, ports = link.forwarded(request.addresses, request.ports)
+        return structs.replace(request, addresses=addresses, ports=ports)
 
 
 def examine(
     config: Config, accept_new_hosts: bool, env_limit_s: float, notify: Callable[[str], None]
 ) -> Mapping[str, Measurement]:
-    """Ask every host everything, in parallel.
+    """Examine every host, in parallel.
 
     Args:
         config: Resolved; only the hosts that `--limit` left.
@@ -211,7 +211,7 @@ def examine(
     code = None if modules is None else base64.b64encode(modules.content).decode()
     hosts = examined_hosts(config)
     ssh = replace(config.ssh, host_keys="accept-new") if accept_new_hosts else config.ssh
-    examination = Examination(questions(config, code, env_limit_s), config.learner.host)
+    examination = Examination(host_requests(config, code, env_limit_s), config.learner.host)
     answer_s = max(ANSWER_S, env_limit_s + MARGIN_S)
     return Runner(examination, notify, answer_s).run(_opening(replace(config, ssh=ssh), hosts))
 

@@ -1,6 +1,6 @@
 """What `zmqrl doctor` and the agents that it examines hosts with send each other: JSON lines.
 
-Before these come the handshake of the agent and the command `examine`. A change of an order or a word takes another
+Before these come the handshake of the agent and the command `examine`. A change of a request or a reply takes another
 `messages.agent.EXAMINATION`: agents of other versions with the same number answer. The lines of the agent begin with
 `MARK`. The three paragraphs of a docstring are columns of the tables in docs/protocol.md.
 """
@@ -18,14 +18,14 @@ from zmqrl.messages.lines import decoded, line_of
 from zmqrl.types import Count, Finite, ModeName, Name
 
 MARK = "ZMQRL-PROBE"
-"""Begins every word; what else comes along (a library's print) is noise."""
+"""Begins every reply; what else comes along (a library's print) is noise."""
 
 
-class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag=True):
+class _Request(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag=True):
     """Unknown fields are refused."""
 
 
-class Echo(_Order, frozen=True):
+class Echo(_Request, frozen=True):
     """Answer with `Clock` at once.
 
     Doctor to agent: five times, after `examine`.
@@ -34,7 +34,7 @@ class Echo(_Order, frozen=True):
     """
 
 
-class Listen(_Order, frozen=True):
+class Listen(_Request, frozen=True):
     """Be the learner's host for the time of the check, with a key pair of its own.
 
     Doctor to the agent of the learner's host: within `Examine`.
@@ -46,7 +46,7 @@ class Listen(_Order, frozen=True):
     """0: any free one."""
 
 
-class Examine(_Order, frozen=True):
+class Examine(_Request, frozen=True):
     """Look at this host: everything that needs no other.
 
     Doctor to agent: once, after the clock.
@@ -69,7 +69,7 @@ class Examine(_Order, frozen=True):
     """The user's own modules: a tar archive, base64."""
 
 
-class Reach(_Order, frozen=True):
+class Reach(_Request, frozen=True):
     """Try every port at every address, as a worker of this host would.
 
     Doctor to the agent of a worker's host: once the learner's host listens.
@@ -84,7 +84,7 @@ class Reach(_Order, frozen=True):
     limit_s: Finite = 3.0
 
 
-class Watch(_Order, frozen=True):
+class Watch(_Request, frozen=True):
     """Look into the store until a file of this name holds this token.
 
     Doctor to the agent of a worker's host: after `Reach`.
@@ -100,7 +100,7 @@ class Watch(_Order, frozen=True):
     limit_s: Finite
 
 
-class Write(_Order, frozen=True):
+class Write(_Request, frozen=True):
     """Put such a file there; `Forget` takes it away.
 
     Doctor to the agent of the learner's host: once a host watches for it.
@@ -113,7 +113,7 @@ class Write(_Order, frozen=True):
     token: Name
 
 
-class Forget(_Order, frozen=True):
+class Forget(_Request, frozen=True):
     """Remove a file that `Write` made.
 
     Doctor to the agent of the learner's host: at the end.
@@ -125,8 +125,8 @@ class Forget(_Order, frozen=True):
     name: Name
 
 
-class Finish(_Order, frozen=True):
-    """No more questions: report what the env check has found, and end.
+class Finish(_Request, frozen=True):
+    """The last request: report what the env check has found, and end.
 
     Doctor to agent: the last line.
 
@@ -134,14 +134,14 @@ class Finish(_Order, frozen=True):
     """
 
 
-Order: TypeAlias = Echo | Examine | Reach | Watch | Write | Forget | Finish
+Request: TypeAlias = Echo | Examine | Reach | Watch | Write | Forget | Finish
 
 
-class _Word(Struct, frozen=True, forbid_unknown_fields=True, tag_field="word", tag=True):
+class _Reply(Struct, frozen=True, forbid_unknown_fields=True, tag_field="word", tag=True):
     """Unknown fields are refused."""
 
 
-class Broken(_Word, frozen=True):
+class Broken(_Reply, frozen=True):
     """The examination cannot continue: what it raised.
 
     Agent to doctor: before it ends.
@@ -152,7 +152,7 @@ class Broken(_Word, frozen=True):
     cause: Text
 
 
-class Clock(_Word, frozen=True):
+class Clock(_Reply, frozen=True):
     """Unix time of the host.
 
     Agent to doctor: in answer to `Echo`.
@@ -163,7 +163,7 @@ class Clock(_Word, frozen=True):
     time_s: Finite
 
 
-class Machine(_Word, frozen=True):
+class Machine(_Reply, frozen=True):
     """What the machine offers.
 
     Agent to doctor: in answer to `Examine`.
@@ -191,7 +191,7 @@ class Folder(Struct, frozen=True, forbid_unknown_fields=True):
     """Why it cannot be written, if so."""
 
 
-class Folders(_Word, frozen=True):
+class Folders(_Reply, frozen=True):
     """Where the host writes.
 
     Agent to doctor: in answer to `Examine`.
@@ -215,7 +215,7 @@ class Lock(Struct, frozen=True, forbid_unknown_fields=True):
     workers: Count
 
 
-class Locks(_Word, frozen=True):
+class Locks(_Reply, frozen=True):
     """Who uses the host.
 
     Agent to doctor: in answer to `Examine`.
@@ -226,7 +226,7 @@ class Locks(_Word, frozen=True):
     held: tuple[Lock, ...]
 
 
-class Curve(_Word, frozen=True):
+class Curve(_Reply, frozen=True):
     """Encryption: whether libzmq has it, and how fast it is over loopback.
 
     Agent to doctor: in answer to `Examine`.
@@ -239,7 +239,7 @@ class Curve(_Word, frozen=True):
     """10^6 bytes."""
 
 
-class Listening(_Word, frozen=True):
+class Listening(_Reply, frozen=True):
     """The learner's host can be tried now, or why not.
 
     Agent of the learner's host to doctor: in answer to `Examine` with `listen`.
@@ -254,12 +254,12 @@ class Listening(_Word, frozen=True):
     error: Text | None = None
 
 
-class Examined(_Word, frozen=True):
+class Examined(_Reply, frozen=True):
     """All of `Examine` was answered but the env, which takes its time.
 
     Agent to doctor: after the other answers.
 
-    An early one moves the host to its next question.
+    An early one moves the host to its next request.
     """
 
 
@@ -273,7 +273,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
     """Least of several, encrypted."""
 
 
-class Reached(_Word, frozen=True):
+class Reached(_Reply, frozen=True):
     """Of all addresses.
 
     Agent of a worker's host to doctor: in answer to `Reach`.
@@ -284,7 +284,7 @@ class Reached(_Word, frozen=True):
     answers: tuple[Answer, ...]
 
 
-class Watching(_Word, frozen=True):
+class Watching(_Reply, frozen=True):
     """It may be written now.
 
     Agent of a worker's host to doctor: in answer to `Watch`.
@@ -296,7 +296,7 @@ class Watching(_Word, frozen=True):
     """Why the host cannot see the directory at all."""
 
 
-class Written(_Word, frozen=True):
+class Written(_Reply, frozen=True):
     """When a file was there under its name, by the host's clock.
 
     Agent of the learner's host to doctor: in answer to `Write`.
@@ -309,7 +309,7 @@ class Written(_Word, frozen=True):
     error: Text | None
 
 
-class Seen(_Word, frozen=True):
+class Seen(_Reply, frozen=True):
     """When a file was seen, by the host's clock; None: not within the limit.
 
     Agent of a worker's host to doctor: after `Watching`.
@@ -321,7 +321,7 @@ class Seen(_Word, frozen=True):
     time_s: Finite | None
 
 
-class EnvFacts(_Word, frozen=True):
+class EnvFacts(_Reply, frozen=True):
     """What is known of the env on the host; None is not known (yet).
 
     Agent to doctor: in answer to `Finish`; the env process to its agent: after each stage.
@@ -347,7 +347,7 @@ class EnvFacts(_Word, frozen=True):
     """What it would rather see otherwise."""
 
 
-Word: TypeAlias = (
+Reply: TypeAlias = (
     Broken
     | Clock
     | Machine
@@ -363,30 +363,30 @@ Word: TypeAlias = (
     | EnvFacts
 )
 
-ORDERS = kinds_of(get_args(Order))
-WORDS = kinds_of(get_args(Word))
-_order = msgspec.json.Decoder(Order).decode
-_word = msgspec.json.Decoder(Word).decode
+REQUESTS = kinds_of(get_args(Request))
+REPLIES = kinds_of(get_args(Reply))
+_request = msgspec.json.Decoder(Request).decode
+_reply = msgspec.json.Decoder(Reply).decode
 
 
-def order_line(order: Order) -> bytes:
+def request_line(request: Request) -> bytes:
     """For the stdin of an agent."""
-    return line_of(order)
+    return line_of(request)
 
 
-def read_order(line: str | bytes) -> Order:
-    """What `order_line` wrote. WireError states what is wrong with the line."""
-    found: Order = decoded(_order, line, "order", ORDERS)
+def read_request(line: str | bytes) -> Request:
+    """What `request_line` wrote. WireError states what is wrong with the line."""
+    found: Request = decoded(_request, line, "order", REQUESTS)
     return found
 
 
-def word_line(word: Word) -> str:
+def reply_line(reply: Reply) -> str:
     """For the stdout of an agent, without the line's end."""
-    return f"{MARK} {line_of(word).decode().rstrip()}"
+    return f"{MARK} {line_of(reply).decode().rstrip()}"
 
 
-def read_word(line: str) -> Word | None:
-    """What `word_line` wrote; None for what a shell wrote.
+def read_reply(line: str) -> Reply | None:
+    """What `reply_line` wrote; None for what a shell wrote.
 
     Raises:
         WireError: It has the mark of a message and is invalid.
@@ -394,5 +394,5 @@ def read_word(line: str) -> Word | None:
     mark, _, text = line.partition(" ")
     if mark != MARK:
         return None
-    found: Word = decoded(_word, text, "word", WORDS)
+    found: Reply = decoded(_reply, text, "word", REPLIES)
     return found

@@ -23,8 +23,8 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "launcher events": ("agent", "LAUNCHER_EVENTS"),
     "commands": ("agent", "COMMANDS"),
     "files": ("files", "FILES"),
-    "doctor orders": ("doctor", "ORDERS"),
-    "doctor words": ("doctor", "WORDS"),
+    "doctor requests": ("doctor", "REQUESTS"),
+    "doctor replies": ("doctor", "REPLIES"),
 }
 """Module and mapping of the types of each table."""
 HEAD = "| name | what | from, to, when | fields | old or wrong |\n|---|---|---|---|---|\n"

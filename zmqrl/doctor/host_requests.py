@@ -10,7 +10,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores.make import shared_directory
-from zmqrl.doctor.examination import Question
+from zmqrl.doctor.examination import HostRequests
 from zmqrl.messages.doctor import Examine, Listen, Reach
 from zmqrl.orchestrators.make import kind_of
 
@@ -26,11 +26,11 @@ def examined_hosts(config: Config) -> dict[str, HostSection]:
     return {name: kind.section(run, name) for name, host in listed.items() if not host.manual}
 
 
-def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str, Question]:
+def host_requests(config: Config, code: str | None, env_limit_s: float) -> dict[str, HostRequests]:
     """`code`: the user's own modules, packed; they are sent to hosts other than this one."""
     hosts, learner = examined_hosts(config), config.learner.host
     reaching = {name for name, host in hosts.items() if _reaches(config, name, host)}
-    asked = {}
+    found = {}
     for name, host in hosts.items():
         listen = Listen(_ports(config)) if name == learner and reaching else None
         examine = Examine(
@@ -44,8 +44,8 @@ def questions(config: Config, code: str | None, env_limit_s: float) -> dict[str,
             code=None if name == LOCAL else code,
         )
         watches = shared_directory(config.store) is not None and name != learner and host.workers != 0
-        asked[name] = Question(examine, _reach(config) if name in reaching else None, watches)
-    return asked
+        found[name] = HostRequests(examine, _reach(config) if name in reaching else None, watches)
+    return found
 
 
 def _reach(config: Config) -> Reach:

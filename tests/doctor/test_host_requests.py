@@ -1,4 +1,4 @@
-"""What a probe is asked arrives, also with integers of more than 64 bits in the configuration."""
+"""What is requested of an agent arrives, also with integers of more than 64 bits in the configuration."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, EnvSection, HostSection, LearnerSection, RunSection
-from zmqrl.doctor.questions import questions
-from zmqrl.messages.doctor import Examine, order_line, read_order
+from zmqrl.doctor.host_requests import host_requests
+from zmqrl.messages.doctor import Examine, read_request, request_line
 
 LARGE = Config(
     run=RunSection(seed=1 << 70, mode="sync"),
@@ -19,10 +19,10 @@ LARGE = Config(
 
 
 def test_large_integers_of_a_configuration_reach_the_probe() -> None:
-    asked = read_order(order_line(questions(LARGE, None, 5.0)[LOCAL].examine))
-    assert isinstance(asked, Examine) and asked.env is not None
-    assert int(asked.seed) == 1 << 70
-    assert from_json(EnvSection, json.loads(asked.env)) == LARGE.env
+    request = read_request(request_line(host_requests(LARGE, None, 5.0)[LOCAL].examine))
+    assert isinstance(request, Examine) and request.env is not None
+    assert int(request.seed) == 1 << 70
+    assert from_json(EnvSection, json.loads(request.env)) == LARGE.env
 
 
 def test_they_are_read_back_from_a_stored_configuration() -> None:
