@@ -54,11 +54,11 @@ def introduce_agent() -> Keys | None:
     """
     import zmq
 
-    from zmqrl.orchestrators.handshake import introduction
+    from zmqrl.orchestrators.handshake import handshake_line
     from zmqrl.wire.sockets import make_keys
 
     keys = make_keys() if zmq.has("curve") else None
-    os.write(STDOUT, introduction("" if keys is None else keys.public).encode())
+    os.write(STDOUT, handshake_line("" if keys is None else keys.public).encode())
     return keys
 
 

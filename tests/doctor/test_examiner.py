@@ -45,7 +45,7 @@ from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.ssh.code_sync import pack
+from zmqrl.ssh.code_sync import make_archive
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole
@@ -72,7 +72,7 @@ def examined(request: Examine, env: Mapping[str, str]) -> Measurement:
 
 
 def packed(path: Path) -> str:
-    modules = pack(CodeSection(sync=(str(path),)))
+    modules = make_archive(CodeSection(sync=(str(path),)))
     assert modules is not None
     return base64.b64encode(modules.content).decode()
 

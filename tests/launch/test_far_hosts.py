@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
-from tests.provision.setup_parts import ROOT, parcel
+from tests.provision.setup_parts import ROOT, bundle
 from tests.waiting import until
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.provision.install import Parcel
-from zmqrl.ssh.code_sync import Pack, deliver, pack
+from zmqrl.provision.install import InstallBundle
+from zmqrl.ssh.code_sync import CodeArchive, deliver, make_archive
 from zmqrl.ssh.config import resolve
 from zmqrl.ssh.connection import Connection
 
@@ -37,8 +37,8 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def goods(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
-    return parcel(tmp_path_factory.mktemp("goods") / "wheels")
+def goods(tmp_path_factory: pytest.TempPathFactory) -> InstallBundle:
+    return bundle(tmp_path_factory.mktemp("goods") / "wheels")
 
 
 def inner_tmp(lab: Lab, index: int) -> str:
@@ -58,16 +58,16 @@ def connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Pack:
+def code(tmp_path: Path) -> CodeArchive:
     (tmp_path / "far_walk").mkdir()
     (tmp_path / "far_walk" / "__init__.py").write_text("LEGS = 4\n")
     (tmp_path / "far_walk" / "mesh.bin").write_bytes(os.urandom(3_000_000))
-    packed = pack(CodeSection(sync=(str(tmp_path / "far_walk"),)))
+    packed = make_archive(CodeSection(sync=(str(tmp_path / "far_walk"),)))
     assert packed is not None
     return packed
 
 
-def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection, code: Pack) -> None:
+def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection, code: CodeArchive) -> None:
     workdir = f"{inner_tmp(lab, 1)}/code lab"
     place = deliver(connection, code, workdir)
     assert place == f"{workdir}/code/{code.sha256}"
@@ -81,7 +81,7 @@ def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection,
     assert before.st_mode & 0o077 == 0
 
 
-def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection, code: Pack) -> None:
+def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection, code: CodeArchive) -> None:
     workdir = f"{inner_tmp(lab, 1)}/cut"
     with pytest.raises(
         HostFailed, match=r"h1: the code of code\.sync could not be unpacked below .*/cut: .*incomplete"
@@ -90,14 +90,14 @@ def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection,
     assert os.listdir(lab.hosts[1].tmp / "cut" / "code") == []
 
 
-def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: Pack) -> None:
+def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: CodeArchive) -> None:
     with pytest.raises(HostFailed, match=r"could not be unpacked below /proc/none: ") as failed:
         deliver(connection, code, "/proc/none")
     assert failed.value.fix.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.fix
 
 
 @pytest.mark.timeout(400)
-def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, tmp_path: Path) -> None:
+def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBundle, tmp_path: Path) -> None:
     """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third."""
     ready = lab.hosts[0]
     done = ready.run(sys.executable, "-m", "venv", f"{inner_tmp(lab, 0)}/venv", timeout_s=60)
@@ -124,7 +124,7 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: Parcel, t
 
 @pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_path: Path, number: int) -> None:
+def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: InstallBundle, tmp_path: Path, number: int) -> None:
     """One host never gets its turn, another never answers."""
     (lab.hosts[1].tmp / "held").mkdir(exist_ok=True)
     hosts = {
@@ -146,7 +146,9 @@ def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: Parcel, tmp_pa
     assert os.listdir(lab.hosts[1].tmp / "held") == ["venv.setup-lock"]
 
 
-def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str) -> subprocess.CompletedProcess[str]:
+def setup(
+    lab: Lab, folder: Path, hosts: dict[str, Any], goods: InstallBundle, *more: str
+) -> subprocess.CompletedProcess[str]:
     """`zmqrl setup` on the laptop."""
     with started(
         lab, folder, hosts, goods, *more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -156,7 +158,7 @@ def setup(lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: s
 
 
 def started(
-    lab: Lab, folder: Path, hosts: dict[str, Any], goods: Parcel, *more: str, **popen: Any
+    lab: Lab, folder: Path, hosts: dict[str, Any], goods: InstallBundle, *more: str, **popen: Any
 ) -> subprocess.Popen[str]:
     assert goods.wheels is not None
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"ssh": {"connect_timeout_s": 5}, "hosts": hosts}))

@@ -29,7 +29,7 @@ from tests.messages.samples import (
 )
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, doctor, files, lines
-from zmqrl.orchestrators.handshake import SENTINEL, introduction
+from zmqrl.orchestrators.handshake import SENTINEL, handshake_line
 from zmqrl.types import Version
 
 PACKAGE = Path(zmqrl.__file__).parent
@@ -134,7 +134,7 @@ def test_what_is_in_a_file_is_read_back(message: Any) -> None:
 
 
 def test_the_handshake_of_an_agent_passes_and_others_do_not() -> None:
-    line = introduction().removeprefix(SENTINEL)
+    line = handshake_line().removeprefix(SENTINEL)
     assert json.loads(lines.line_of(lines.handshake(line))) == json.loads(line)
     long = json.dumps({"versions": {"zmqrl": "9" * 256}, "pid": 1, "time": 1.0})
     for wrong in (

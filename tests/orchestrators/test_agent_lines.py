@@ -46,12 +46,12 @@ FINISHED = {
     "final_stopped": False,
 }
 
-Heard = Callable[[list[str]], list[HostEvent]]
+Received = Callable[[list[str]], list[HostEvent]]
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[Heard]:
-    """What the launcher hears of an agent that writes these lines and ends."""
+def received(tmp_path: Path) -> Iterator[Received]:
+    """What the launcher receives from an agent that writes these lines and ends."""
     orchestrator: list[LocalOrchestrator] = []
 
     def listen(lines: list[str]) -> list[HostEvent]:
@@ -70,9 +70,9 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
         one.undeploy(0.1)
 
 
-def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: Path) -> None:
+def test_bad_lines_are_counted_and_the_good_ones_arrive(received: Received, tmp_path: Path) -> None:
     handshake = json.dumps({"versions": versions(), "pid": 1, "time": time.time(), "later": True})
-    events = heard([SENTINEL + handshake, *BAD, json.dumps(FINISHED)])
+    events = received([SENTINEL + handshake, *BAD, json.dumps(FINISHED)])
     refused = [event.event for event in events if isinstance(event.event, LinesRefused)]
     kinds = [type(event.event) for event in events if not isinstance(event.event, LinesRefused)]
     assert kinds == [Handshake, Finished, AgentExited]
@@ -88,8 +88,8 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(heard: Heard, tmp_path: 
 
 
 @pytest.mark.parametrize("handshake", ["{", "[]", "{}", '{"versions": 7, "pid": 1, "time": 1.0}'])
-def test_a_handshake_that_is_none_is_the_hosts_failure(heard: Heard, handshake: str) -> None:
-    failed, end = heard([SENTINEL + handshake])
+def test_a_handshake_that_is_none_is_the_hosts_failure(received: Received, handshake: str) -> None:
+    failed, end = received([SENTINEL + handshake])
     assert isinstance(failed.event, HostUnusable) and isinstance(end.event, AgentExited)
     assert "is not a handshake" in failed.event.cause and failed.event.fix
 
@@ -101,7 +101,7 @@ def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path
     orchestrator = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
     found: list[type[Event]] = []
 
-    def heard(count: int) -> bool:
+    def received(count: int) -> bool:
         found.extend(type(event.event) for event in orchestrator.monitor(0.1))
         return len(found) >= count
 
@@ -110,12 +110,12 @@ def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path
         for number in (1, 2):
             orchestrator.deploy(boots(stand_in_plan(tmp_path / "run")))
             agents += orchestrator.agents.values()
-            until(lambda: heard(number))  # noqa: B023
+            until(lambda: received(number))  # noqa: B023
         agents[0].send(Lease())
         orchestrator._readers[0].join(WAIT_S)
         assert not orchestrator._readers[0].is_alive()
         agents[1].send(Lease())
-        until(lambda: heard(4))
+        until(lambda: received(4))
         assert (found, orchestrator.monitor(0.1)) == ([Handshake, Handshake, LeaseLost, AgentExited], [])
     finally:
         orchestrator.undeploy(0.1)

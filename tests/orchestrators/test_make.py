@@ -63,7 +63,7 @@ def test_auto_is_ssh_where_a_host_is_remote() -> None:
     assert kind_of(replace(run, orchestrator=OrchestratorSection(kind="local")), ["b"])[0] is LocalOrchestrator
 
 
-def test_an_engine_that_does_not_answer_is_bad_configuration_with_its_own_words(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_answer_is_bad_configuration_with_its_own_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"orchestrator\.kind: .*:Down'.*Unable to contact the controller.*\s+start"):
         make_orchestrator(plan_of(tmp_path, Down))
 

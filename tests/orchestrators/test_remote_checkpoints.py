@@ -178,12 +178,12 @@ def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here
 
 
 def test_a_failure_is_told_once_and_then_gets_over_it(shell: Shell, far: Path, here: Path) -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     write(far, "full-0-1")
     shell.fails = True
-    mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda host, text: told.append(f"{host}: {text}"))
+    mirror = Mirror(cast(Connection, shell), str(far), here, 0.01, lambda *warning: warnings.append(": ".join(warning)))
     time.sleep(0.3)  # many tries
     shell.fails = False
     until(lambda: here.is_dir() and names(here) == ["full-0-1"], "the file")
     mirror.close()
-    assert len(told) == 1 and told[0].startswith("far: ") and "the connection is lost" in told[0]
+    assert len(warnings) == 1 and warnings[0].startswith("far: ") and "the connection is lost" in warnings[0]

@@ -51,7 +51,7 @@ def test_a_host_has_the_same_node_in_the_run_the_doctor_and_the_count_of_cores(a
     ours = {host: node_in(orchestrator._step(host)) for host in ("left", "right")}
     assert ours == {"right": "x1", "left": "x2"}
     shells = dict(SlurmOrchestrator.shells(config, plan.config, ["left", "right"]))
-    assert {host: node_in(shell.words("true")) for host, shell in shells.items()} == ours  # type: ignore[union-attr]
+    assert {host: node_in(shell.argv("true")) for host, shell in shells.items()} == ours  # type: ignore[union-attr]
     assert SlurmOrchestrator.cores(config, plan.config, ["left", "right"]) == {"left": 4, "right": 8}
 
 

@@ -24,7 +24,7 @@ from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
 from zmqrl.orchestrators.slurm import SlurmOrchestrator
-from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, own_words, slurm
+from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, slurm
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
 
 pytestmark = pytest.mark.whole
@@ -227,8 +227,8 @@ def test_cpus_of_an_allocation(text: str, nodes: int, cpus: list[int]) -> None:
 
 
 def test_words_of_slurm_are_told_once_and_without_the_names_of_its_programs() -> None:
-    said = "srun: error: invalid partition specified: x\nsrun: error: invalid partition specified: x\n\nfatal: gone\n"
-    assert own_words(said) == "invalid partition specified: x; gone"
+    output = "srun: error: invalid partition specified: x\nsrun: error: invalid partition specified: x\n\nfatal: gone\n"
+    assert error_text(output) == "invalid partition specified: x; gone"
 
 
 def test_a_command_of_slurm_that_fails_without_words_is_named(here: Slurm) -> None:

@@ -15,7 +15,7 @@ from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake, Lease
 from zmqrl.orchestrators.handshake import versions
-from zmqrl.orchestrators.ssh import Place, SshAgent
+from zmqrl.orchestrators.ssh import AgentContext, SshAgent
 from zmqrl.ssh.connection import Connection
 
 
@@ -39,23 +39,23 @@ class Far:
         self.lines.append(json.loads(line))
 
 
-def test_a_far_host_with_another_processor_is_told_nothing(tmp_path: Path) -> None:
+def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> None:
     far = Far()
-    place = Place(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    place = AgentContext(SshSection(), tmp_path / "log", lambda host, text: None, None)
     far.agent = SshAgent(
         Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run")), HostSection(), cast("Connection", far), place
     )
     with pytest.raises(HostFailed, match=r"far: the processor is aarch64, and run\.mode sync needs x86-64"):
-        far.agent.introduced(Handshake({**versions(), "machine": "aarch64"}, 1, time.time()))
+        far.agent.on_handshake(Handshake({**versions(), "machine": "aarch64"}, 1, time.time()))
     assert far.lines == []
 
 
 def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path: Path) -> None:
     far = Far()
-    place = Place(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    place = AgentContext(SshSection(), tmp_path / "log", lambda host, text: None, None)
     boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
     far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
     far.agent.send(Lease())
-    far.agent.introduced(Handshake(versions(), 1, time.time()))
+    far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     far.agent.send(Lease())
     assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]

@@ -27,14 +27,14 @@ def test_refused(name: str, there: str | None) -> None:
     assert refusals(HERE, {**HERE, name: there}) == [f"{name} {there or 'none'} there, {HERE[name]} here"]
 
 
-@pytest.mark.parametrize(("name", "there", "said"), [
+@pytest.mark.parametrize(("name", "there", "expected"), [
     ("numpy", "2.9.0", False), ("numpy", "1.26.4", True), ("python", "3.11.9", False), ("python", "3.12.0", True),
     ("gymnasium", "1.3.0", True), ("torch", None, True),
 ])  # fmt: skip
-def test_said(name: str, there: str | None, said: bool) -> None:
+def test_said(name: str, there: str | None, expected: bool) -> None:
     far = {**HERE, name: there}
     assert refusals(HERE, far) == []
-    assert warnings(HERE, far) == ([f"{name} {there or 'none'} there, {HERE[name]} here"] if said else [])
+    assert warnings(HERE, far) == ([f"{name} {there or 'none'} there, {HERE[name]} here"] if expected else [])
 
 
 def test_a_host_agrees_with_itself() -> None:
@@ -42,8 +42,8 @@ def test_a_host_agrees_with_itself() -> None:
 
 
 def test_a_processor_that_may_reorder_stores_shares_no_memory() -> None:
-    said = processor_refusal("aarch64", "sync")
-    assert said is not None and "aarch64" in said and "x86-64" in said and "single" in said
+    expected = processor_refusal("aarch64", "sync")
+    assert expected is not None and "aarch64" in expected and "x86-64" in expected and "single" in expected
     assert processor_refusal("riscv64", "async") is not None
     assert processor_refusal("aarch64", "single") is None
     assert processor_refusal("x86_64", "sync") is processor_refusal("AMD64", "async") is None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from zmqrl.provision.install import Parcel
+from zmqrl.provision.install import InstallBundle
 from zmqrl.provision.wheel import make_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def wheel_folder(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(folder.iterdir()))
 
 
-def parcel(folder: Path) -> Parcel:
+def bundle(folder: Path) -> InstallBundle:
     """What installs at once; its pins are the versions that this Python has."""
     pins = "".join(f"{name}=={version(name)}\n" for name in requirements())
-    return Parcel(make_wheel(ROOT / "zmqrl"), pins.encode(), wheel_folder(folder))
+    return InstallBundle(make_wheel(ROOT / "zmqrl"), pins.encode(), wheel_folder(folder))

@@ -19,11 +19,11 @@ from typing import Any, cast
 
 import pytest
 
-from tests.provision.setup_parts import ROOT, parcel, requirements
+from tests.provision.setup_parts import ROOT, bundle, requirements
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.provision import remote_install
-from zmqrl.provision.install import Installed, Parcel, _script, _Setup
+from zmqrl.provision.install import InstallBundle, Installed, _script, _Setup
 from zmqrl.provision.remote_install import NEWEST, OLDEST, STAMP
 from zmqrl.ssh.connection import Connection
 
@@ -62,8 +62,8 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def goods(tmp_path_factory: pytest.TempPathFactory) -> Parcel:
-    return parcel(tmp_path_factory.mktemp("goods") / "wheels")
+def goods(tmp_path_factory: pytest.TempPathFactory) -> InstallBundle:
+    return bundle(tmp_path_factory.mktemp("goods") / "wheels")
 
 
 @pytest.fixture
@@ -101,19 +101,19 @@ def only_tools(tmp_path: Path) -> Path:
 HOST = HostSection(python="~/venvs/zmqrl/bin/python", workdir="~/zmqrl")
 
 
-def set_up(shell: Shell, goods: Parcel, python: str = str(HOST.python), **section: Any) -> Installed:
+def set_up(shell: Shell, goods: InstallBundle, python: str = str(HOST.python), **section: Any) -> Installed:
     host = replace(HOST, python=python, **section)
     return _Setup("node7", "ssh node7", cast(Connection, shell), host, goods).run()
 
 
-def refused(shell: Shell, goods: Parcel, python: str = str(HOST.python)) -> str:
+def refused(shell: Shell, goods: InstallBundle, python: str = str(HOST.python)) -> str:
     with pytest.raises(HostFailed) as failed:
         set_up(shell, goods, python)
     return str(failed.value)
 
 
 @pytest.mark.timeout(400)
-def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Parcel) -> None:
+def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: InstallBundle) -> None:
     done = set_up(shell, goods)
     python = shell.home / "venvs" / "zmqrl" / "bin" / "python"
     assert (done.python, done.made_venv, done.was_there, done.version) == (
@@ -130,7 +130,7 @@ def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Par
     changed_later(shell, goods, python)
 
 
-def changed_later(shell: Shell, goods: Parcel, python: Path) -> None:
+def changed_later(shell: Shell, goods: InstallBundle, python: Path) -> None:
     """The second setup sends nothing; one of other code with the same version number installs that."""
     sent = len(shell.sent)
     again = set_up(shell, goods)
@@ -142,17 +142,17 @@ def changed_later(shell: Shell, goods: Parcel, python: Path) -> None:
     assert (mended.was_there, mended.made_venv) == (False, False)
     assert entry.read_bytes() == (ROOT / "zmqrl" / "entry.py").read_bytes()
     other_pins = replace(goods, constraints=goods.constraints + b"absent==1\n")
-    assert not _Setup("node7", "ssh", cast(Connection, shell), HOST, other_pins)._ask("look", 30.0)["current"]
+    assert not _Setup("node7", "ssh", cast(Connection, shell), HOST, other_pins)._run_step("check", 30.0)["current"]
 
 
 @pytest.fixture
 def index() -> Iterator[tuple[str, list[str]]]:
     """The address of a package index that has nothing, and what it was asked for."""
-    asked: list[str] = []
+    request: list[str] = []
 
     class Empty(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            request.append(self.path)
             self.send_error(404)
 
         def log_message(self, *_: object) -> None:
@@ -161,24 +161,24 @@ def index() -> Iterator[tuple[str, list[str]]]:
     with http.server.HTTPServer(("127.0.0.1", 0), Empty) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        yield f"http://127.0.0.1:{server.server_port}/simple", request
         server.shutdown()
         thread.join(10)
 
 
 @pytest.mark.usefixtures("with_venv")
-def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: Parcel, index: tuple[str, list[str]]) -> None:
-    address, asked = index
+def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: InstallBundle, index: tuple[str, list[str]]) -> None:
+    address, request = index
     with pytest.raises(HostFailed) as failed:
         set_up(shell, replace(goods, wheels=None), env={"PIP_INDEX_URL": address})
-    assert asked[0] == f"/simple/{requirements()[0]}/"
+    assert request[0] == f"/simple/{requirements()[0]}/"
     assert f"pip found no {requirements()[0]}==" in str(failed.value)
     assert "in the package index of the host" in str(failed.value)
     assert "zmqrl setup hosts.yaml --limit node7 --wheels DIR" in str(failed.value)
 
 
 @pytest.mark.usefixtures("with_venv")
-def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods: Parcel) -> None:
+def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods: InstallBundle) -> None:
     assert goods.wheels is not None
     without = replace(goods, wheels=tuple(w for w in goods.wheels if not w.name.startswith("torch-")))
     pin = f"torch=={version('torch')}"
@@ -199,7 +199,7 @@ def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods
         ('case "$*" in *sys.exit*) exit 0;; esac; exit 3', "no answer from setup: exit code 3", "ssh node7 sh -c true"),
     ],
 )  # fmt: skip
-def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: str, cause: str, fix: str) -> None:
+def test_a_host_whose_python_will_not_do(shell: Shell, goods: InstallBundle, script: str, cause: str, fix: str) -> None:
     python = shell.home.parent / "programs" / "python3"
     python.unlink()
     python.write_text(f"#!/bin/sh\n{script}\n")
@@ -210,7 +210,7 @@ def test_a_host_whose_python_will_not_do(shell: Shell, goods: Parcel, script: st
     assert os.listdir(shell.home) == []
 
 
-def test_a_host_without_any_python(shell: Shell, goods: Parcel) -> None:
+def test_a_host_without_any_python(shell: Shell, goods: InstallBundle) -> None:
     (shell.home.parent / "programs" / "python3").unlink()
     assert refused(shell, goods).startswith(
         "node7: no Python 3.10 to 3.13 was found to create ~/venvs/zmqrl/bin/python\n"
@@ -224,7 +224,7 @@ exec(compile(sys.argv.pop(1), "program", "exec"))
 """
 
 
-def test_debian_without_python3_venv(shell: Shell, goods: Parcel) -> None:
+def test_debian_without_python3_venv(shell: Shell, goods: InstallBundle) -> None:
     """Its Python has the module venv and no ensurepip."""
     (shell.home.parent / "hidden.py").write_text(HIDDEN)
     python = shell.home.parent / "programs" / "python3"
@@ -239,7 +239,7 @@ def test_debian_without_python3_venv(shell: Shell, goods: Parcel) -> None:
     assert not (shell.home / "venvs" / "zmqrl").exists()
 
 
-def test_it_installs_into_venvs_alone(shell: Shell, goods: Parcel) -> None:
+def test_it_installs_into_venvs_alone(shell: Shell, goods: InstallBundle) -> None:
     python = os.path.realpath(sys.executable)
     assert f"{python} is not in a venv; setup installs into venvs only" in refused(shell, goods, python)
     assert "python9 was not found" in refused(shell, goods, "python9")
@@ -249,7 +249,7 @@ def test_it_installs_into_venvs_alone(shell: Shell, goods: Parcel) -> None:
     assert os.listdir(shell.home) == []
 
 
-def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: Parcel) -> None:
+def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: InstallBundle) -> None:
     source = shell.home / "src"
     (source / "zmqrl").mkdir(parents=True)
     (source / "zmqrl" / "__init__.py").write_text("")
@@ -266,7 +266,7 @@ def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: Parcel) -> None
     assert "-m pip uninstall -y zmqrl" in message
 
 
-def test_a_venv_whose_python_is_gone(shell: Shell, goods: Parcel) -> None:
+def test_a_venv_whose_python_is_gone(shell: Shell, goods: InstallBundle) -> None:
     (shell.home / "venvs" / "zmqrl" / "bin").mkdir(parents=True)
     (shell.home / "venvs" / "zmqrl" / "bin" / "python").symlink_to("/nowhere/python3.9")
     message = refused(shell, goods)
@@ -274,7 +274,7 @@ def test_a_venv_whose_python_is_gone(shell: Shell, goods: Parcel) -> None:
     assert f"ssh node7 rm -r {shell.home}/venvs/zmqrl" in message
 
 
-def test_a_workdir_that_cannot_be_made(shell: Shell, goods: Parcel) -> None:
+def test_a_workdir_that_cannot_be_made(shell: Shell, goods: InstallBundle) -> None:
     (shell.home / "zmqrl").write_text("a file")
     message = refused(shell, goods)
     assert "File exists" in message
@@ -282,7 +282,7 @@ def test_a_workdir_that_cannot_be_made(shell: Shell, goods: Parcel) -> None:
 
 
 @pytest.fixture
-def waiting(shell: Shell, goods: Parcel) -> Iterator[subprocess.Popen[bytes]]:
+def waiting(shell: Shell, goods: InstallBundle) -> Iterator[subprocess.Popen[bytes]]:
     """An install step that waits for the lock that this test holds."""
     upload = shell.home / "upload"
     upload.mkdir()
@@ -290,12 +290,12 @@ def waiting(shell: Shell, goods: Parcel) -> Iterator[subprocess.Popen[bytes]]:
     with (shell.home / "venvs" / "zmqrl.setup-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         nothing = dict.fromkeys(("digest", "stamp", "wheel"), "")
-        asked = {"step": "install", "python": "~/venvs/zmqrl/bin/python", "workdir": "~", "env": {}, **nothing}
-        asked |= {"extras": [], "no_index": True, "timeout_s": 60, "upload": str(upload)}
+        request = {"step": "install", "python": "~/venvs/zmqrl/bin/python", "workdir": "~", "env": {}, **nothing}
+        request |= {"extras": [], "no_index": True, "timeout_s": 60, "upload": str(upload)}
         env = {"HOME": str(shell.home), "PATH": shell.path}
         process = subprocess.Popen(["sh", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(_script(asked).encode())
+        process.stdin.write(_script(request).encode())
         process.stdin.close()
         assert process.stdout.readline() == b".\n"  # it waits, and says so
         yield process
@@ -332,7 +332,7 @@ def test_a_venv_half_made_is_removed(shell: Shell, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("with_venv")
-def test_what_an_interrupted_setup_left_is_swept(shell: Shell, goods: Parcel) -> None:
+def test_what_an_interrupted_setup_left_is_swept(shell: Shell, goods: InstallBundle) -> None:
     for name, age_s in (("setup-old", 100_000), ("setup-new", 60), ("runs", 100_000)):
         (shell.home / "zmqrl" / name).mkdir(parents=True)
         os.utime(shell.home / "zmqrl" / name, (time.time() - age_s,) * 2)

@@ -11,7 +11,7 @@ import pytest
 
 from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError
-from zmqrl.ssh.code_sync import Pack, pack
+from zmqrl.ssh.code_sync import CodeArchive, make_archive
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def packed(*sync: Path, **options: object) -> Pack:
-    found = pack(CodeSection(sync=tuple(map(str, sync)), **options))  # type: ignore[arg-type]
+def packed(*sync: Path, **options: object) -> CodeArchive:
+    found = make_archive(CodeSection(sync=tuple(map(str, sync)), **options))  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -42,7 +42,7 @@ def test_what_is_in_it(folder: Path) -> None:
 
 
 def test_nothing_to_send() -> None:
-    assert pack(CodeSection()) is None
+    assert make_archive(CodeSection()) is None
 
 
 def test_times_order_and_owners_do_not_count_and_content_does(folder: Path) -> None:

@@ -66,13 +66,13 @@ def test_a_process_that_stays_is_spoken_with_and_its_noise_is_logged(connection:
     code = f"import sys; sys.stderr.write('n' * {NOISE}); sys.stderr.flush()\n{ECHO}"
     log = tmp_path / "logs" / "agent.log"
     channel = connection.start(f'{sys.executable} -c "{code}"', log)
-    heard: list[str] = []
-    reader = threading.Thread(target=lambda: heard.extend(channel.lines()))
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.extend(channel.lines()))
     reader.start()
     channel.write(b"one\n")
     channel.write(b"two\n")
-    until(lambda: len(heard) == 2)
-    assert heard == ["got one", "got two"]
+    until(lambda: len(received) == 2)
+    assert received == ["got one", "got two"]
     assert channel.exit_status(0.0) is None
     channel.end_input()
     assert channel.exit_status(WAIT_S) == 0

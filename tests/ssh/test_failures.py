@@ -300,7 +300,7 @@ def test_more_sessions_than_sshd_allows(own_lab: Lab) -> None:
 def test_a_host_that_goes_silent_is_given_up(own_lab: Lab) -> None:
     """What the kernel is told; the 20 s themselves are not waited for here."""
     with connected(target_of(own_lab, 1)) as connection:
-        kernel = connection._way.stream
+        kernel = connection._ssh_transport.stream
         assert isinstance(kernel, socket.socket)
         assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
         assert kernel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

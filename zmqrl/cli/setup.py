@@ -30,7 +30,7 @@ def setup_command(
     from zmqrl.config.hosts import chosen_hosts
     from zmqrl.launch.configure import load_config
     from zmqrl.orchestrators.make import check_by_ssh
-    from zmqrl.provision.install import CONSTRAINTS, Parcel, remote_hosts, set_up, wheel_files
+    from zmqrl.provision.install import CONSTRAINTS, InstallBundle, remote_hosts, set_up, wheel_files
     from zmqrl.provision.wheel import make_wheel
 
     config = load_config(hosts_file=hosts, overrides=overrides)
@@ -39,15 +39,15 @@ def setup_command(
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
         raise ConfigError(f"{hosts}: no host to set up: none of the selected hosts is reached by SSH")
-    parcel = Parcel(
+    bundle = InstallBundle(
         make_wheel(),
         _read(constraints or CONSTRAINTS),
         wheel_files(wheels) if wheels is not None else None,
         tuple(name.strip() for name in extras.split(",") if name.strip()),
     )
     if sys.stderr.isatty():
-        click.echo(f"zmqrl {parcel.wheel.version} on {len(names)} hosts; the first time takes some minutes", err=True)
-    failed = [result for result in set_up(config, names, parcel) if _show(result)]
+        click.echo(f"zmqrl {bundle.wheel.version} on {len(names)} hosts; the first time takes some minutes", err=True)
+    failed = [result for result in set_up(config, names, bundle) if _show(result)]
     return 2 if failed else 0
 
 

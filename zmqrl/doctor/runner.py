@@ -24,7 +24,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Reach, Reply, Request
 from zmqrl.orchestrators.make import kind_of
-from zmqrl.ssh.code_sync import pack
+from zmqrl.ssh.code_sync import make_archive
 
 ANSWER_S = 8.0
 """How long one answer may take, if the env check is not given more."""
@@ -207,7 +207,7 @@ def examine(
         env_limit_s: How long each host looks at the env.
         notify: Given a line with the fingerprint of each accepted key, at once.
     """
-    modules = pack(config.code)
+    modules = make_archive(config.code)
     code = None if modules is None else base64.b64encode(modules.content).decode()
     hosts = examined_hosts(config)
     ssh = replace(config.ssh, host_keys="accept-new") if accept_new_hosts else config.ssh

@@ -19,7 +19,7 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
-from zmqrl.orchestrators.host_commands import FAR_RUNS
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.types import AllowList, HostKey
 
 
@@ -35,7 +35,7 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
             0,
             0,
             host,
-            plan if host == LOCAL else replace(plan, run_dir=f"{FAR_RUNS}/{plan.run_id}/{host}"),
+            plan if host == LOCAL else replace(plan, run_dir=f"{REMOTE_RUNS}/{plan.run_id}/{host}"),
             workers=tuple(held.get(host, ())),
             listen=listen if host == learner else None,
             streams_logs=host != LOCAL,

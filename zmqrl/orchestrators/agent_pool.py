@@ -38,7 +38,7 @@ class Ended:
 
 
 @dataclass
-class Told:
+class AgentProgress:
     """What an agent has reported so far; read by the main thread after the reader has seen it."""
 
     started: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Agent(ABC):
     def __init__(self, boot: Boot, warn: Warn) -> None:
         """`warn` is called by the reader thread, with the host and a text for the user."""
         self.boot, self.host, self.warn = boot, boot.host, warn
-        self.told = Told()
+        self.progress = AgentProgress()
         self._boot_lock = threading.Lock()
         self._is_booted = self._is_refused = False
 
@@ -69,7 +69,7 @@ class Agent(ABC):
     def write(self, line: bytes) -> None:
         """To its stdin; never blocks; no error when it is gone."""
 
-    def introduced(self, handshake: messages.Handshake) -> None:
+    def on_handshake(self, handshake: messages.Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
         here, there = versions(), handshake.versions
         wrong = refusals(here, there)
@@ -161,8 +161,8 @@ class PipedAgent(Agent):
         return self.process.exit_status(timeout_s)
 
     def silent_end(self, code: int | None) -> HostFailed | None:
-        said = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
-        cause = ": ".join([f"the host agent exited with code {code} before its handshake", *said])
+        tail = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
+        cause = ": ".join([f"the host agent exited with code {code} before its handshake", *tail])
         return HostFailed(self.host, cause, f"see {self.log}")
 
     def terminate(self) -> None:
@@ -248,10 +248,10 @@ class AgentsOrchestrator(Orchestrator, ABC):
             self.read_to_the_end(agent)
         ended = in_parallel([agent.end for agent in agents])
         self.agents = {}
-        finished = [agent.told.finished for agent in agents if agent.told.finished is not None]
-        killed_by_agents = [who for said in finished for who in said.killed]
+        finished = [agent.progress.finished for agent in agents if agent.progress.finished is not None]
+        killed_by_agents = [who for done in finished for who in done.killed]
         return Teardown(
-            ended=sum(said.ended for said in finished),
+            ended=sum(done.ended for done in finished),
             killed=(*killed_by_agents, *(who for e in ended for who in e.killed)),
             left=tuple(who for e in ended for who in e.left),
         )
@@ -262,56 +262,56 @@ class AgentsOrchestrator(Orchestrator, ABC):
 
     def _read(self, agent: Agent) -> None:
         """The reader thread: lines to events until the agent's stdout ends."""
-        introduced = False
+        has_handshake = False
         try:
             for line in agent.lines():
-                if not introduced and line.startswith(SENTINEL):
-                    introduced = True
-                    said = _handshake(agent.host, line.removeprefix(SENTINEL))
-                    agent.introduced(said)
-                    self.put(agent.host, said)
-                elif introduced and line.startswith("{"):
+                if not has_handshake and line.startswith(SENTINEL):
+                    has_handshake = True
+                    received = _handshake(agent.host, line.removeprefix(SENTINEL))
+                    agent.on_handshake(received)
+                    self.put(agent.host, received)
+                elif has_handshake and line.startswith("{"):
                     self._take_line(agent, line)
         except HostFailed as error:
             self.put(agent.host, messages.HostUnusable(error.cause, error.fix))
-        if agent.told.refused:
-            self.put(agent.host, messages.LinesRefused(dict(agent.told.refused)))
+        if agent.progress.refused:
+            self.put(agent.host, messages.LinesRefused(dict(agent.progress.refused)))
         code = agent.wait(KILL_WAIT_S)
         if self._is_superseded(agent):
             return
-        why = agent.cut_off() if introduced else agent.silent_end(code)
+        why = agent.cut_off() if has_handshake else agent.silent_end(code)
         if why is not None:
             self.put(agent.host, messages.HostUnusable(why.cause, why.fix))
-        self.put(agent.host, messages.AgentExited(code, introduced))
+        self.put(agent.host, messages.AgentExited(code, has_handshake))
 
     def _take_line(self, agent: Agent, line: str) -> None:
         """A line that is not an event is counted; the counts are reported with each power of two, and at the end."""
         try:
             event = agent_event(line)
         except WireError as error:
-            refused = agent.told.refused
+            refused = agent.progress.refused
             refused[error.reason] += 1
             if refused[error.reason].bit_count() == 1:
                 self.put(agent.host, messages.LinesRefused(dict(refused)))
             return
-        self._said(agent, event)
+        self._on_event(agent, event)
 
     def _is_superseded(self, agent: Agent) -> bool:
         """Another agent of its host has been started: its end is not the end of the host's part."""
         return self.agents.get(agent.host, agent) is not agent
 
-    def _said(self, agent: Agent, event: messages.AgentEvent) -> None:
+    def _on_event(self, agent: Agent, event: messages.AgentEvent) -> None:
         if self._is_superseded(agent) and isinstance(event, messages.LeaseLost | messages.Unreachable):
             return
         if not isinstance(event, messages.ProcessReport):
             if isinstance(event, messages.Finished):
-                agent.told.finished = event
+                agent.progress.finished = event
             self.put(agent.host, event)
             return
         report = event.report
         if isinstance(report, messages.Started):
             who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
-            agent.told.started[report.pid, report.start_time] = who
+            agent.progress.started[report.pid, report.start_time] = who
         self._events.put(HostEvent(agent.host, report, event.role, event.index))
 
 

@@ -26,10 +26,10 @@ SLURM_NODE = "SLURMD_NODENAME"
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 
 
-def introduction(public: str = "") -> str:
-    """The agent's first line, with its end. `public`: of its CURVE pair; none where only the host is asked about."""
+def handshake_line(public: str = "") -> str:
+    """The agent's first line, with its end. `public`: of its CURVE pair; none where only the host is of interest."""
     me = identify(os.getpid())
-    said = Handshake(
+    sent = Handshake(
         versions=versions(),
         pid=os.getpid(),
         time=time.time(),
@@ -40,7 +40,7 @@ def introduction(public: str = "") -> str:
         public=public,
         python=sys.executable,
     )
-    return SENTINEL + line_of(said).decode()
+    return SENTINEL + line_of(sent).decode()
 
 
 def versions() -> dict[str, str | None]:
@@ -77,7 +77,7 @@ def _user() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(introduction())
+    sys.stdout.write(handshake_line())
 
 
 MOST_SKEW_S = 30.0
@@ -133,8 +133,8 @@ def clock_warnings(there: float, here: float) -> list[str]:
     ahead_s = there - here
     if abs(ahead_s) <= MOST_SKEW_S:
         return []
-    word = "ahead of" if ahead_s > 0 else "behind"
-    return [f"the host's clock is {abs(ahead_s):.0f} s {word} this machine's; set it: sudo timedatectl set-ntp true"]
+    side = "ahead of" if ahead_s > 0 else "behind"
+    return [f"the host's clock is {abs(ahead_s):.0f} s {side} this machine's; set it: sudo timedatectl set-ntp true"]
 
 
 def _head(version: str | None, count: int) -> list[str]:

@@ -36,7 +36,7 @@ class LocalAgent(PipedAgent):
 
     def end(self) -> Ended:
         killed = self._killed
-        processes = {ProcessId(*process): who for process, who in self.told.started.items()}
+        processes = {ProcessId(*process): who for process, who in self.progress.started.items()}
         for process in session_members(self.process.pid):
             processes.setdefault(process, f"{self.host}/stray (pid {process.pid})")
         orphans = await_gone(processes, DEATH_SIGNAL_S)

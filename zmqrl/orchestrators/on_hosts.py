@@ -12,7 +12,7 @@ from zmqrl.messages.agent import Reaped
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
-from zmqrl.orchestrators.host_commands import FAR_RUNS, far, introduction_command, reaper_command
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS, handshake_command, quoted, reaper_command
 from zmqrl.ssh.shell import HostShell
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ REAP_S = 40.0
 """What a Python and the reaper may take beyond the grace."""
 REMOVE_S = 10.0
 MOST_AT_ONCE = 32
-SAID = 300
+TAIL_CHARACTERS = 300
 """Characters of what a host reported that go into a message."""
 
 
@@ -31,7 +31,7 @@ def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
     """Physical cores of each host; a host that does not answer is left out: the reason is reported when it joins."""
 
     def request(host: str, shell: HostShell) -> int | None:
-        done = shell.run(introduction_command(sections[host]), ANSWER_S)
+        done = shell.run(handshake_command(sections[host]), ANSWER_S)
         lines = done.stdout.decode(errors="replace").splitlines()
         line = next((line for line in lines if line.startswith(SENTINEL)), None)
         return None if line is None else handshake(line.removeprefix(SENTINEL)).cores or None
@@ -53,12 +53,12 @@ def reap_over(
         done = shell.run(command, REAP_S + grace_s)
         found = report_in(done.stdout)
         if found is None:
-            said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-SAID:]
-            cause = f"the reaper gave no valid report (exit code {done.code}): {said}"
+            tail = " ".join((done.stderr or done.stdout).decode(errors="replace").split())[-TAIL_CHARACTERS:]
+            cause = f"the reaper gave no valid report (exit code {done.code}): {tail}"
             raise HostFailed(host, cause, f"check: {command}")
         if not found.left and host != learner:
-            folder = f"{far(section.workdir)}/{FAR_RUNS}/{far(run_id)}"
-            shell.run(f"rm -rf -- {folder}/{far(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
+            folder = f"{quoted(section.workdir)}/{REMOTE_RUNS}/{quoted(run_id)}"
+            shell.run(f"rm -rf -- {folder}/{quoted(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
         return found
 
     for host, found in _on_each(shells, request):
@@ -76,7 +76,7 @@ def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -
         return Ended(left=(f"{host}/? (unreachable: {error.cause})",))
     found = report_in(done.stdout)
     if found is None:
-        return Ended(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-SAID:]})",))
+        return Ended(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-TAIL_CHARACTERS:]})",))
     return Ended(tuple(f"{host}/{who}" for who in found.killed), tuple(f"{host}/{who}" for who in found.left))
 
 

@@ -92,23 +92,23 @@ class PipedShell(HostShell):
         self._host, self._prefix = host, tuple(prefix)
 
     def run(self, command: str, timeout_s: float) -> Finished:
-        words = self.words(command)
+        argv = self.argv(command)
         try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
         except OSError as error:
-            raise _not_started(self._host, words, error) from error
+            raise _not_started(self._host, argv, error) from error
         except subprocess.TimeoutExpired as error:
             why = f"`{' '.join(self._prefix)}` did not end within {timeout_s:g} s"
             raise HostFailed(self._host, why, "check the state of the command") from error
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedProcess(self._host, self.words(command), stderr)
+        return PipedProcess(self._host, self.argv(command), stderr)
 
     def close(self) -> None:
         """Nothing is held between two commands."""
 
-    def words(self, command: str) -> list[str]:
+    def argv(self, command: str) -> list[str]:
         """The command of this machine."""
         return [*self._prefix, "sh", "-c", command]
 

@@ -78,7 +78,7 @@ class ReapedAgent(PipedAgent):
 
     def __init__(self, boot: Boot, warn: Warn, shell: PipedShell, section: HostSection, log: Path) -> None:
         self._shell, self._section = shell, section
-        super().__init__(boot, warn, shell.words(agent_command(section, boot.plan.run_id)), log)
+        super().__init__(boot, warn, shell.argv(agent_command(section, boot.plan.run_id)), log)
 
     def end(self) -> Ended:
         self.process.close()

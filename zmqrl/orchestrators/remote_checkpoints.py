@@ -17,7 +17,7 @@ from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
-from zmqrl.orchestrators.host_commands import far
+from zmqrl.orchestrators.host_commands import quoted
 from zmqrl.ssh.config import resolve
 from zmqrl.ssh.connection import Connection
 
@@ -75,7 +75,7 @@ def bring(
         HostFailed: the folder cannot be listed, or a file not be copied.
         OSError: a file cannot be written here.
     """
-    listed = connection.run(f"ls {far(folder)} 2>/dev/null || test ! -e {far(folder)}", LIST_S)
+    listed = connection.run(f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}", LIST_S)
     if listed.code != 0:
         raise HostFailed(
             connection.target.host,
@@ -117,7 +117,7 @@ def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = fro
 def remove(connection: Connection, folder: str) -> None:
     """The remote run folder of one host, and the run's when nothing else is in it."""
     connection.remove_tree(folder)
-    connection.run(f"rmdir {far(posixpath.dirname(folder))}", LIST_S)
+    connection.run(f"rmdir {quoted(posixpath.dirname(folder))}", LIST_S)
 
 
 class Mirror:
@@ -162,7 +162,7 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
     link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
     # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
     pair = f"{shlex.quote(name)} {shlex.quote(link)}"
-    linked = connection.run(f"cd {far(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null", LIST_S)
+    linked = connection.run(f"cd {quoted(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null", LIST_S)
     if linked.code != 0:
         return False
     try:
@@ -176,7 +176,7 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
         return False
     finally:
         temporary.unlink(missing_ok=True)
-        connection.run(f"rm -f {far(f'{folder}/{link}')}", LIST_S)
+        connection.run(f"rm -f {quoted(f'{folder}/{link}')}", LIST_S)
     return True
 
 

@@ -75,9 +75,9 @@ class SlurmAgent(PipedAgent):
         self._log_start = log.stat().st_size if log.is_file() else 0
         super().__init__(boot, warn, command, log)
 
-    def introduced(self, handshake: Handshake) -> None:
+    def on_handshake(self, handshake: Handshake) -> None:
         self._node = handshake.node
-        super().introduced(handshake)
+        super().on_handshake(handshake)
 
     def remaining(self) -> Sequence[str]:
         return self._listing.ids(self.host, self.name)
@@ -88,13 +88,13 @@ class SlurmAgent(PipedAgent):
     def end(self) -> Ended:
         """Slurm ends its processes. Without cgroups that does not include what an env started before a kill -9."""
         ended = super().end()
-        if not self.is_booted or self.told.finished is not None or self.cut_off() is not None:
+        if not self.is_booted or self.progress.finished is not None or self.cut_off() is not None:
             return ended
         reaped = self._reap(self._node)
         return Ended((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
-        cause = slurm_commands.own_words(self._reported()) or f"srun ended with exit code {code} before the handshake"
+        cause = slurm_commands.error_text(self._reported()) or f"srun ended with exit code {code} before the handshake"
         return HostFailed(self.host, cause, f"see {self.log}")
 
     def cut_off(self) -> HostFailed | None:
@@ -124,7 +124,7 @@ class SlurmOrchestrator(PipedOrchestrator):
     returns_checkpoints = True  # its learner writes them to the run directory
 
     def __init__(self, config: SlurmConfig, plan: RunPlan) -> None:
-        """ConfigError, with Slurm's own words, when Slurm would not accept a host's job."""
+        """ConfigError, with Slurm's own message, when Slurm would not accept a host's job."""
         if plan.config.code.sync:
             raise ConfigError("code.sync: the nodes of a Slurm run share the files of this machine; remove the key")
         super().__init__(config, plan)
@@ -160,10 +160,10 @@ class SlurmOrchestrator(PipedOrchestrator):
             try:
                 slurm(host, *self._step(host), "--test-only", "true")
             except HostFailed as error:
-                words = " ".join(self._step(host)[1:])
+                argv = " ".join(self._step(host)[1:])
                 raise ConfigError(
                     f"orchestrator: Slurm rejects the job of {host}: {error.cause}\n"
-                    f"   its options: {words}\n   {error.fix}"
+                    f"   its options: {argv}\n   {error.fix}"
                 ) from error
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
@@ -177,14 +177,14 @@ class SlurmOrchestrator(PipedOrchestrator):
         neighbours = self.neighbours(self.config)
         boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
         command = agent_command(self.section(self.plan.config, boot.host), boot.plan.run_id)
-        words = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
-        return SlurmAgent(boot, self.warn, words, self.log_of(boot.host), self._listing, partial(self._reap, boot.host))
+        argv = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
+        return SlurmAgent(boot, self.warn, argv, self.log_of(boot.host), self._listing, partial(self._reap, boot.host))
 
     def _reap(self, host: str, node: str | None) -> Ended:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
         run = self.plan.config
-        words = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)
-        shell = PipedShell(host, [*words, f"--immediate={PROBE_S}"])
+        argv = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)
+        shell = PipedShell(host, [*argv, f"--immediate={PROBE_S}"])
         return ended_over(shell, self.section(run, host), self.plan.run_id, host)
 
     def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
@@ -257,8 +257,8 @@ class SlurmOrchestrator(PipedOrchestrator):
         allocation, found = Allocation.own(), {}
         nodes = nodes_of(list(dict.fromkeys([*nodes_needed(run), *hosts])), allocation)
         for host in hosts:
-            words = srun(config, run, host, nodes[host], _probe_name(host), cpus_of(run, host), allocation)
-            found[host] = [*words, f"--immediate={PROBE_S}"]
+            argv = srun(config, run, host, nodes[host], _probe_name(host), cpus_of(run, host), allocation)
+            found[host] = [*argv, f"--immediate={PROBE_S}"]
         return found
 
     @classmethod
@@ -377,9 +377,9 @@ def _check_gres(gres: str | None, plan: RunPlan) -> None:
 
 def _check_shared(run_dir: str) -> str:
     """A line of the shell that ends with 1 and a message where the run directory is not the launcher's."""
-    place = shlex.quote(run_dir)
+    quoted = shlex.quote(run_dir)
     text = shlex.quote(f"the run directory {run_dir} is not shared with this node: choose another --run-dir")
-    return f"[ -e {place}/run.json ] || {{ echo {text} >&2; exit 1; }}"
+    return f"[ -e {quoted}/run.json ] || {{ echo {text} >&2; exit 1; }}"
 
 
 def _probe_name(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands of Slurm: what is asked of it, and command lines of job steps."""
+"""The commands of Slurm: what is requested of it, and command lines of job steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOISE = ("srun: ", "sbatch: ", "error: ", "fatal: ", "allocation failure: ")
 
 
 def slurm(host: str, *command: str) -> str:
-    """Output of a command of Slurm. HostFailed with Slurm's own words, under the name of `host`."""
+    """Output of a command of Slurm. HostFailed with Slurm's own message, under the name of `host`."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
@@ -41,12 +41,12 @@ def slurm(host: str, *command: str) -> str:
         fix = "check the controller: scontrol ping"
         raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", fix) from error
     if done.returncode != 0:
-        cause = own_words(done.stderr) or f"{command[0]} ended with exit code {done.returncode}"
+        cause = error_text(done.stderr) or f"{command[0]} ended with exit code {done.returncode}"
         raise HostFailed(host, cause, "`sinfo` and `scontrol show partition` list what there is")
     return done.stdout
 
 
-def own_words(stderr: str) -> str:
+def error_text(stderr: str) -> str:
     """What a command of Slurm reported, in one line; empty: nothing."""
     return "; ".join(dict.fromkeys(line for line in map(_plain, stderr.splitlines()) if line not in ("", NOTHING)))
 
@@ -103,12 +103,12 @@ class Listing:
         """Of a name: jobs, and steps within other jobs. HostFailed when Slurm does not answer."""
         with self._lock:
             if time.monotonic() > self._until:
-                self._ask(host)
+                self._request(host)
             if isinstance(self._answer, HostFailed):
                 raise HostFailed(host, self._answer.cause, self._answer.fix) from self._answer
             return self._answer.get(name, ())
 
-    def _ask(self, host: str) -> None:
+    def _request(self, host: str) -> None:
         try:
             self._answer, kept_s = _listed(host), LISTED_FOR_S
         except HostFailed as error:
@@ -161,7 +161,7 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def pending_reasons() -> Mapping[str, str]:
-    """Of this user's jobs that wait: name to reason, in Slurm's words. HostFailed when Slurm does not answer."""
+    """Of this user's jobs that wait: name to reason, as Slurm names it. HostFailed when Slurm does not answer."""
     rows = slurm("slurm", "squeue", "-h", "-u", str(os.getuid()), "-t", "PENDING", "-o", "%j %r").splitlines()
     return {name: reason for name, _, reason in (row.strip().partition(" ") for row in rows)}
 

@@ -51,7 +51,7 @@ def srun(
     cpus: int,
     allocation: Allocation | None,
 ) -> Iterator[str]:
-    """The words of the command that makes a host's step, up to what it runs."""
+    """The arguments of the command that makes a host's step, up to what it runs."""
     yield from ("srun", "--nodes=1", "--ntasks=1", "--unbuffered", "--kill-on-bad-exit=1", "--input=0")
     yield f"--job-name={name}"
     if allocation is None or config.cpus_per_task is not None:

@@ -18,11 +18,11 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import FAR_RUNS, agent_command
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS, agent_command
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
-from zmqrl.ssh.code_sync import deliver, pack
+from zmqrl.ssh.code_sync import deliver, make_archive
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection, open_all
 
@@ -31,7 +31,7 @@ RESOLVERS = 8
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
-class Place(NamedTuple):
+class AgentContext(NamedTuple):
     """What an agent's end here is made of."""
 
     ssh: SshSection
@@ -46,35 +46,35 @@ class Place(NamedTuple):
 class SshAgent(Agent):
     """On the remote end of a channel."""
 
-    def __init__(self, boot: Boot, section: HostSection, connection: Connection, place: Place) -> None:
+    def __init__(self, boot: Boot, section: HostSection, connection: Connection, context: AgentContext) -> None:
         """Starts it. HostFailed when the connection does not take it."""
-        super().__init__(boot, place.warn)
+        super().__init__(boot, context.warn)
         self.section, self.connection = section, connection
-        self._ssh, self._log = place.ssh, place.log
-        self._channel = connection.start(agent_command(section, boot.plan.run_id, place.code), self._log)
+        self._ssh, self._log = context.ssh, context.log
+        self._channel = connection.start(agent_command(section, boot.plan.run_id, context.code), self._log)
 
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
 
     def silent_end(self, code: int | None) -> HostFailed | None:
-        self._channel.close()  # so that its last words are in the log
+        self._channel.close()  # so that the end of its output is in the log
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
-        said = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
+        tail = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
         if code in (NOT_FOUND, NOT_EXECUTABLE):
             return HostFailed(self.host, f"{python} was not found", f"set hosts.{self.host}.python, or: {setup}")
-        if any("No module named" in line and "zmqrl" in line for line in said):
+        if any("No module named" in line and "zmqrl" in line for line in tail):
             return HostFailed(self.host, f"zmqrl is not installed in {python}", setup)
-        if any("No space left" in line for line in said):
+        if any("No space left" in line for line in tail):
             fix = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
             return HostFailed(self.host, f"No space left on device for {self.section.workdir}", fix)
         cause = f"the host agent exited with code {code} before its handshake"
-        return HostFailed(self.host, ": ".join([cause, *said[-1:]]), f"see {self._log}")
+        return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log}")
 
     def write(self, line: bytes) -> None:
         try:
             self._channel.write(line)
         except HostFailed as error:
-            self.warn(self.host, str(error))  # its reader tells the rest
+            self.warn(self.host, str(error))  # its reader reports the rest
 
     def wait(self, timeout_s: float) -> int | None:
         return self._channel.exit_status(timeout_s)
@@ -113,7 +113,7 @@ class SshOrchestrator(AgentsOrchestrator):
     def __init__(self, config: NoKeys, plan: RunPlan) -> None:
         """ConfigError when `code.sync` holds too much, or cannot be read."""
         super().__init__(config, plan)
-        self._pack = pack(plan.config.code)
+        self._archive = make_archive(plan.config.code)
         self._plan, self._ssh = plan, plan.config.ssh
         self._sections = {name: self.section(plan.config, name) for name in plan.config.hosts if name != LOCAL}
         self._tunnels: dict[str, list[int]] = {}
@@ -146,8 +146,8 @@ class SshOrchestrator(AgentsOrchestrator):
         try:
             self._send_files(boot, connection)
             section = self._sections[boot.host]
-            code = deliver(connection, self._pack, section.workdir or "~") if self._pack is not None else None
-            agent = SshAgent(boot, section, connection, Place(self._ssh, log, self.warn, code))
+            code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
+            agent = SshAgent(boot, section, connection, AgentContext(self._ssh, log, self.warn, code))
         except HostFailed as error:
             connection.close()
             self._failed(error)
@@ -155,7 +155,7 @@ class SshOrchestrator(AgentsOrchestrator):
             self.adopt(agent)
             if self._keeps_copies(boot.host):
                 every_s = self._plan.config.run.checkpoint_every_s
-                folder, here = self._far_checkpoints(boot), Path(self._plan.store_path)
+                folder, here = self._remote_checkpoints(boot), Path(self._plan.store_path)
                 self._mirror = Mirror(connection, folder, here, every_s, self.warn)
 
     def _failed(self, error: HostFailed) -> None:
@@ -165,26 +165,26 @@ class SshOrchestrator(AgentsOrchestrator):
         """What the learner's host needs of the run directory, before its agent starts."""
         initial = Path(self._plan.run_dir) / INITIAL
         if boot.host == self._plan.config.learner.host and initial.is_file():
-            connection.put(initial, f"{self._far_run_dir(boot)}/{INITIAL}")
+            connection.put(initial, f"{self._remote_run_dir(boot)}/{INITIAL}")
         if self._plan.resume and self._keeps_copies(boot.host):
-            send(connection, Path(self._plan.store_path), self._far_checkpoints(boot))
+            send(connection, Path(self._plan.store_path), self._remote_checkpoints(boot))
 
     def _keeps_copies(self, host: str) -> bool:
         """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
         return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
 
-    def _far_run_dir(self, boot: Boot) -> str:
+    def _remote_run_dir(self, boot: Boot) -> str:
         return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}"
 
-    def _far_checkpoints(self, boot: Boot) -> str:
-        return f"{self._far_run_dir(boot)}/checkpoints"
+    def _remote_checkpoints(self, boot: Boot) -> str:
+        return f"{self._remote_run_dir(boot)}/checkpoints"
 
     def _collect(self, agent: SshAgent) -> None:
         """The run directory is here, wherever the learner was."""
-        folder = self._far_checkpoints(agent.boot)
+        folder = self._remote_checkpoints(agent.boot)
         try:
             collect(agent.connection, folder, Path(self._plan.store_path))
-            remove(agent.connection, self._far_run_dir(agent.boot))
+            remove(agent.connection, self._remote_run_dir(agent.boot))
         except HostFailed as error:
             self.warn(error.host, f"{error.cause}; {error.fix}")
         except OSError as error:
@@ -222,7 +222,7 @@ class SshOrchestrator(AgentsOrchestrator):
 
     @classmethod
     def bring_left(cls, config: NoKeys, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
-        folder = f"{cls.section(run, host).workdir}/{FAR_RUNS}/{run_id}/{host}/checkpoints"
+        folder = f"{cls.section(run, host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
         bring_left(host, run, folder, checkpoints)
 
 

@@ -13,7 +13,7 @@ NO_PACKAGE = ("No matching distribution found", "Could not find a version", "Cou
 
 @dataclass(frozen=True)
 class Host:
-    """What its messages say about a host."""
+    """A host as its messages name it."""
 
     name: str
     """In hosts.yaml."""
@@ -25,26 +25,26 @@ class Host:
     """A wheel folder was sent, and no package index is used."""
 
 
-def cause_and_mend(kind: str, detail: str, at: Host) -> tuple[str, str]:
-    """Words for an `error` of `zmqrl.provision.remote_install` and its `detail`."""
+def explain(kind: str, detail: str, at: Host) -> tuple[str, str]:
+    """Cause and fix for an `error` of `zmqrl.provision.remote_install` and its `detail`."""
     if kind == "pip":
         return _of_pip(detail, at)
-    words = _WORDS.get(kind)
-    if words is None:
+    explanation = _ERRORS.get(kind)
+    if explanation is None:
         return f"{detail or kind}", f"check: {at.login}"
-    return words(at, detail)
+    return explanation(at, detail)
 
 
 def _of_pip(output: str, at: Host) -> tuple[str, str]:
     errors = [line for line in output.splitlines() if line.startswith("ERROR: ")] or output.strip().splitlines()[-1:]
-    said = errors[-1].removeprefix("ERROR: ") if errors else "no output"
+    last = errors[-1].removeprefix("ERROR: ") if errors else "no output"
     if "No space left" in output:
-        return f"pip: {said}", f"free space: {at.login} 'df -h ~ /tmp'"
+        return f"pip: {last}", f"free space: {at.login} 'df -h ~ /tmp'"
     pin = re.search(r"The user requested \(constraint\) (\S+)", output)
     none = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)", output)
-    if pin is None and not any(words in output for words in NO_PACKAGE):
-        return f"pip: {said}", f"after the fix: zmqrl setup hosts.yaml --limit {at.name}"
-    missing = f"pip found no {pin[1]} compatible with the other pins" if pin else f"pip: {said}"
+    if pin is None and not any(text in output for text in NO_PACKAGE):
+        return f"pip: {last}", f"after the fix: zmqrl setup hosts.yaml --limit {at.name}"
+    missing = f"pip found no {pin[1]} compatible with the other pins" if pin else f"pip: {last}"
     if at.has_wheels:
         package = pin[1] if pin else none[1] if none else "PACKAGE"
         return f"{missing} in the wheel folder", f"add it: python -m pip download -d DIR {package}; {OTHER_PINS}"
@@ -94,8 +94,8 @@ def _broken(at: Host, venv: str) -> tuple[str, str]:
     )
 
 
-def _broken_python(at: Host, said: str) -> tuple[str, str]:
-    return f"{said}", f"try: {at.login} {at.python} --version"
+def _broken_python(at: Host, output: str) -> tuple[str, str]:
+    return f"{output}", f"try: {at.login} {at.python} --version"
 
 
 def _version(at: Host, version: str) -> tuple[str, str]:
@@ -105,8 +105,8 @@ def _version(at: Host, version: str) -> tuple[str, str]:
     )
 
 
-def _make(at: Host, said: str) -> tuple[str, str]:
-    return f"the venv of {at.python} could not be created: {said}", f"check: {at.login} 'df -h ~; id'"
+def _make(at: Host, output: str) -> tuple[str, str]:
+    return f"the venv of {at.python} could not be created: {output}", f"check: {at.login} 'df -h ~; id'"
 
 
 def _editable(at: Host, source: str) -> tuple[str, str]:
@@ -120,9 +120,9 @@ def _busy(at: Host, lock: str) -> tuple[str, str]:
     return f"another setup holds {lock}", f"wait until it ends; to find it: {at.login} fuser -v {lock}"
 
 
-def _import(at: Host, said: str) -> tuple[str, str]:
+def _import(at: Host, output: str) -> tuple[str, str]:
     return (
-        f"installed, but the import fails: {said}",
+        f"installed, but the import fails: {output}",
         f"try: {at.login} {at.python} -I -c \"'import zmqrl.entry'\"",
     )
 
@@ -138,22 +138,22 @@ def _timeout(at: Host, what: str) -> tuple[str, str]:
     return f"timed out: {what}", f"to continue: zmqrl setup hosts.yaml --limit {at.name}"
 
 
-def _os(at: Host, said: str) -> tuple[str, str]:
-    return said, f"check: {at.login} 'df -h ~; ls -ld ~'; or set hosts.{at.name}.workdir"
+def _os(at: Host, output: str) -> tuple[str, str]:
+    return output, f"check: {at.login} 'df -h ~; ls -ld ~'; or set hosts.{at.name}.workdir"
 
 
-def _no_pip(at: Host, said: str) -> tuple[str, str]:
+def _no_pip(at: Host, output: str) -> tuple[str, str]:
     return (
-        f"{at.python} has no pip and it could not be installed: {said}",
+        f"{at.python} has no pip and it could not be installed: {output}",
         f"install pip: {at.login} {at.python} -m ensurepip",
     )
 
 
-def _silent(at: Host, said: str) -> tuple[str, str]:
-    return f"no answer from setup: {said}", f"check that commands work: {at.login} sh -c true"
+def _silent(at: Host, output: str) -> tuple[str, str]:
+    return f"no answer from setup: {output}", f"check that commands work: {at.login} sh -c true"
 
 
-_WORDS: Mapping[str, Callable[[Host, str], tuple[str, str]]] = {
+_ERRORS: Mapping[str, Callable[[Host, str], tuple[str, str]]] = {
     "none": _none,
     "ensurepip": _ensurepip,
     "no-venv": _no_venv,

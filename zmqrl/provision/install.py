@@ -20,25 +20,25 @@ from zmqrl.config.hosts import filled, is_remote
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.provision import remote_install
-from zmqrl.provision.errors import Host, cause_and_mend
+from zmqrl.provision.errors import Host, explain
 from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
 from zmqrl.provision.wheel import PACKAGE, Wheel
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection, open_all
 
 CONSTRAINTS = PACKAGE / "constraints.txt"
-LOOK_S, INSTALL_S = 60.0, 1800.0
+CHECK_S, INSTALL_S = 60.0, 1800.0
 TOGETHER = 16
 _END = "ZMQRL_END_OF_PROGRAM"
 
-# Whatever the login shell is, it only has to start `sh -s`; everything else stands on its stdin.
+# Whatever the login shell is, it only has to start `sh -s`; everything else comes on its stdin.
 _SCRIPT = f"""
 program=$(cat <<'{_END}'
 %(program)s
 {_END}
 )
-asked=$(cat <<'{_END}'
-%(asked)s
+request=$(cat <<'{_END}'
+%(request)s
 {_END}
 )
 path=%(python)s
@@ -47,7 +47,7 @@ seen=
 for name in "$path" %(candidates)s; do
   found=$(command -v "$name" 2>/dev/null) || continue
   if "$found" -I -c 'import sys; sys.exit(not %(oldest)s <= sys.version_info[:2] <= %(newest)s)' 2>/dev/null; then
-    exec "$found" -I -c "$program" "$asked" </dev/null
+    exec "$found" -I -c "$program" "$request" </dev/null
   fi
   seen="$seen $("$found" --version 2>&1 | tail -n 1 | tr -cd 'A-Za-z0-9. ');"
 done
@@ -56,7 +56,7 @@ echo '{MARK}{{"error": "none", "detail": "'"$seen"'"}}'
 
 
 @dataclass(frozen=True)
-class Parcel:
+class InstallBundle:
     """What every host gets."""
 
     wheel: Wheel
@@ -109,7 +109,7 @@ def _needed() -> list[str]:
     return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines]
 
 
-def set_up(config: Config, names: Sequence[str], parcel: Parcel) -> Iterator[Installed | HostFailed]:
+def set_up(config: Config, names: Sequence[str], bundle: InstallBundle) -> Iterator[Installed | HostFailed]:
     """Set up the hosts, several at once; gives each as it is done.
 
     An interrupted caller (Ctrl-C) ends the setup: the remote side kills pip when the connection closes.
@@ -117,9 +117,9 @@ def set_up(config: Config, names: Sequence[str], parcel: Parcel) -> Iterator[Ins
     Args:
         config: The hosts of these names are reached by SSH.
         names: Which of them.
-        parcel: What is installed.
+        bundle: What is installed.
     """
-    work = _Work(config, parcel)
+    work = _Work(config, bundle)
     with ThreadPoolExecutor(TOGETHER) as pool, work:
         connecting = threading.Thread(target=work.connect, args=(names, pool), daemon=True)
         connecting.start()
@@ -138,9 +138,9 @@ def remote_hosts(config: Config) -> list[str]:
 class _Work:
     """Connections and results of all hosts."""
 
-    def __init__(self, config: Config, parcel: Parcel) -> None:
+    def __init__(self, config: Config, bundle: InstallBundle) -> None:
         self.results: queue.SimpleQueue[Installed | HostFailed | BaseException] = queue.SimpleQueue()
-        self._config, self._parcel = config, parcel
+        self._config, self._bundle = config, bundle
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
         self._ended = False
@@ -149,7 +149,7 @@ class _Work:
         return None
 
     def __exit__(self, *_: object) -> None:
-        """Close what is open: who waits for an answer over it fails."""
+        """Close what is open: a step that waits for an answer over it fails."""
         with self._lock:
             self._ended = True
             connections = list(self._open)
@@ -188,7 +188,7 @@ class _Work:
     def _one(self, target: Target, connection: Connection) -> None:
         section = filled(self._config.hosts[target.host], self._config.defaults)
         try:
-            self.results.put(_Setup(target.host, target.login_command(), connection, section, self._parcel).run())
+            self.results.put(_Setup(target.host, target.login_command(), connection, section, self._bundle).run())
         except BaseException as error:  # noqa: BLE001  # HostFailed is a result, the rest is raised by the caller
             self.results.put(error)
         finally:
@@ -200,49 +200,51 @@ class _Work:
 class _Setup:
     """The steps on one host."""
 
-    def __init__(self, host: str, login: str, connection: Connection, section: HostSection, parcel: Parcel) -> None:
+    def __init__(
+        self, host: str, login: str, connection: Connection, section: HostSection, bundle: InstallBundle
+    ) -> None:
         self._host, self._login, self._connection = host, login, connection
-        self._section, self._parcel = section, parcel
+        self._section, self._bundle = section, bundle
         self._began = time.monotonic()
 
     def run(self) -> Installed:
-        looked = self._ask("look", LOOK_S)
-        if looked["current"]:
-            return self._installed(looked, made=False)
-        upload = looked["upload"]
+        found = self._run_step("check", CHECK_S)
+        if found["current"]:
+            return self._installed(found, made=False)
+        upload = found["upload"]
         self._send(upload)
-        done = self._ask("install", INSTALL_S, upload=upload, wheel=self._parcel.wheel.name)
+        done = self._run_step("install", INSTALL_S, upload=upload, wheel=self._bundle.wheel.name)
         return self._installed(done, made=done["made"])
 
     def _send(self, upload: str) -> None:
-        self._connection.put(self._parcel.wheel.content, f"{upload}/{self._parcel.wheel.name}")
-        self._connection.put(self._parcel.constraints, f"{upload}/constraints.txt")
-        for file in self._parcel.wheels or ():
+        self._connection.put(self._bundle.wheel.content, f"{upload}/{self._bundle.wheel.name}")
+        self._connection.put(self._bundle.constraints, f"{upload}/constraints.txt")
+        for file in self._bundle.wheels or ():
             self._connection.put(file, f"{upload}/wheels/{file.name}")
 
-    def _ask(self, step: str, timeout_s: float, **more: str) -> dict[str, Any]:
+    def _run_step(self, step: str, timeout_s: float, **more: str) -> dict[str, Any]:
         """One step on the host; its answer, or what it failed of."""
-        asked = {
+        request = {
             "step": step,
             "python": self._section.python,
             "workdir": self._section.workdir,
             "env": dict(self._section.env),
-            "digest": self._parcel.wheel.digest,
-            "stamp": self._parcel.stamp,
-            "extras": list(self._parcel.extras),
-            "no_index": self._parcel.wheels is not None,
+            "digest": self._bundle.wheel.digest,
+            "stamp": self._bundle.stamp,
+            "extras": list(self._bundle.extras),
+            "no_index": self._bundle.wheels is not None,
             "timeout_s": timeout_s,
             **more,
         }
-        done = self._connection.run("sh -s", timeout_s + LOOK_S, _script(asked).encode())
+        done = self._connection.run("sh -s", timeout_s + CHECK_S, _script(request).encode())
         for line in done.stdout.decode(errors="replace").splitlines():
             if line.startswith(MARK):
                 answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
                 if "error" in answer:
                     raise self._failed(answer["error"], answer["detail"])
                 return answer
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
-        raise self._failed("silent", said)
+        tail = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+        raise self._failed("silent", tail)
 
     def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
         state, took_s = answer["state"], time.monotonic() - self._began
@@ -253,18 +255,18 @@ class _Setup:
         )
 
     def _failed(self, kind: str, detail: str) -> HostFailed:
-        at = Host(self._host, self._login, str(self._section.python), self._parcel.wheels is not None)
-        return HostFailed(self._host, *cause_and_mend(kind, detail, at))
+        at = Host(self._host, self._login, str(self._section.python), self._bundle.wheels is not None)
+        return HostFailed(self._host, *explain(kind, detail, at))
 
 
-def _script(asked: Mapping[str, Any]) -> str:
+def _script(request: Mapping[str, Any]) -> str:
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
     program = Path(remote_install.__file__).read_text(encoding="utf-8")
-    python = "'" + str(asked["python"]).replace("'", "'\\''") + "'"
+    python = "'" + str(request["python"]).replace("'", "'\\''") + "'"
     return _SCRIPT % {
         "program": program,
-        "asked": json.dumps(asked),
+        "request": json.dumps(request),
         "python": python,
         "candidates": " ".join([minor, "python3", *others]),
         "oldest": OLDEST,

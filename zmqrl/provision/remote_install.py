@@ -55,12 +55,12 @@ class Refused(Exception):
 
 def main() -> None:
     """Do the step that is requested, and print the answer."""
-    asked = json.loads(sys.argv[1])
-    os.environ.update(asked["env"])
+    request = json.loads(sys.argv[1])
+    os.environ.update(request["env"])
     # Packages of another installation on the search path would count as installed.
     os.environ.pop("PYTHONPATH", None)
     try:
-        answer = look(asked) if asked["step"] == "look" else install(asked)
+        answer = check(request) if request["step"] == "check" else install(request)
     except Refused as refused:
         answer = {"error": refused.kind, "detail": refused.detail}
     except OSError as error:
@@ -68,51 +68,51 @@ def main() -> None:
     print(MARK + json.dumps(answer), flush=True)
 
 
-def look(asked: dict[str, Any]) -> dict[str, Any]:
+def check(request: dict[str, Any]) -> dict[str, Any]:
     """Whether the host needs anything; if so, an empty folder to send it to."""
-    python, state = _state(asked)
-    if state is not None and _is_current(asked, state):
+    python, state = _state(request)
+    if state is not None and _is_current(request, state):
         return {"python": python, "state": state, "current": True}
-    workdir = os.path.expanduser(asked["workdir"])
+    workdir = os.path.expanduser(request["workdir"])
     os.makedirs(workdir, mode=0o700, exist_ok=True)
-    _sweep(workdir)
+    _remove_left(workdir)
     upload = tempfile.mkdtemp(prefix="setup-", dir=workdir)
     return {"python": python, "state": state, "current": False, "upload": upload}
 
 
-def _sweep(workdir: str) -> None:
+def _remove_left(workdir: str) -> None:
     """Remove what a setup left whose launcher went away between its steps."""
     for entry in os.scandir(workdir):
         if entry.name.startswith("setup-") and entry.stat().st_mtime < time.time() - LEFT_AFTER_S:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def install(asked: dict[str, Any]) -> dict[str, Any]:
+def install(request: dict[str, Any]) -> dict[str, Any]:
     """The venv, the wheel and what it needs; one at a time where hosts share the folder."""
-    deadline = time.monotonic() + asked["timeout_s"]
+    deadline = time.monotonic() + request["timeout_s"]
     try:
-        python, _ = _state(asked)
+        python, _ = _state(request)
         with _Locked(_venv_of(python), deadline):
-            python, state = _state(asked)
+            python, state = _state(request)
             made = state is None
             if made:
                 _make_venv(_venv_of(python), deadline)
-                python, state = _state(asked)
+                python, state = _state(request)
             if state is None:
                 raise Refused("broken", _venv_of(python))
-            current = _is_current(asked, state)
+            current = _is_current(request, state)
             if not current:
-                _install_into(python, state["prefix"], asked, deadline)
-                state = _verified(python, asked)
+                _install_into(python, state["prefix"], request, deadline)
+                state = _verified(python, request)
             return {"python": python, "state": state, "current": current, "made": made}
     finally:
-        shutil.rmtree(asked["upload"], ignore_errors=True)
+        shutil.rmtree(request["upload"], ignore_errors=True)
 
 
-def _state(asked: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+def _state(request: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
     """The absolute path of the Python requested and what it is; None when it is yet to be made."""
-    asked_python = asked["python"]
-    python = os.path.expanduser(asked_python) if "/" in asked_python else shutil.which(asked_python) or asked_python
+    name = request["python"]
+    python = os.path.expanduser(name) if "/" in name else shutil.which(name) or name
     if not os.path.isabs(python):
         raise Refused("absent", python)
     if not os.access(python, os.X_OK):
@@ -149,15 +149,15 @@ def _probed(python: str) -> dict[str, Any]:
     raise Refused("broken-python", f"{python}: {_last(done.stderr)}")
 
 
-def _is_current(asked: dict[str, Any], state: dict[str, Any]) -> bool:
+def _is_current(request: dict[str, Any], state: dict[str, Any]) -> bool:
     """Whether this wheel is there, installed with these pins. An editable one is the user's to keep."""
     if state["editable"]:
-        if state["digest"] == asked["digest"]:
+        if state["digest"] == request["digest"]:
             return True
         raise Refused("editable", state["editable"])
     try:
         with open(os.path.join(state["prefix"], STAMP), encoding="utf-8") as stamp:
-            return bool(stamp.read().strip() == asked["stamp"] and state["digest"] == asked["digest"])
+            return bool(stamp.read().strip() == request["stamp"] and state["digest"] == request["digest"])
     except OSError:
         return False
 
@@ -178,7 +178,7 @@ class _Locked:
             except BlockingIOError:
                 if time.monotonic() > self._deadline:
                     raise Refused("busy", self._path) from None
-                _beat()
+                _heartbeat()
                 time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:
@@ -193,44 +193,44 @@ def _make_venv(venv: str, deadline: float) -> None:
         raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
     there, code = os.path.isdir(venv), -1
     try:
-        code, said = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
+        code, output = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
     finally:
         if code != 0 and not there:
             shutil.rmtree(venv, ignore_errors=True)
     if code != 0:
-        kind = "ensurepip" if "ensurepip" in said else "make"
-        detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(said)
+        kind = "ensurepip" if "ensurepip" in output else "make"
+        detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(output)
         raise Refused(kind, detail)
 
 
-def _install_into(python: str, prefix: str, asked: dict[str, Any], deadline: float) -> None:
+def _install_into(python: str, prefix: str, request: dict[str, Any], deadline: float) -> None:
     """The wheel and what it needs."""
-    upload = asked["upload"]
+    upload = request["upload"]
     stamp = os.path.join(prefix, STAMP)
     if os.path.lexists(stamp):
         os.unlink(stamp)
     if not _probed(python)["pip"]:
-        code, said = _run([python, "-I", "-m", "ensurepip", "--upgrade"], deadline)
+        code, output = _run([python, "-I", "-m", "ensurepip", "--upgrade"], deadline)
         if code != 0:
-            raise Refused("no-pip", _last(said))
+            raise Refused("no-pip", _last(output))
     pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    wheel = os.path.join(upload, asked["wheel"])
+    wheel = os.path.join(upload, request["wheel"])
     # Isolated: a host's pip.conf may name folders and indexes of its own.
     folder = ["--isolated", "--no-index", "--find-links", os.path.join(upload, "wheels")]
-    where = folder if asked["no_index"] else []
-    extras = f"[{','.join(asked['extras'])}]" if asked["extras"] else ""
+    where = folder if request["no_index"] else []
+    extras = f"[{','.join(request['extras'])}]" if request["extras"] else ""
     pins = ["--constraint", os.path.join(upload, "constraints.txt")]
-    code, said = _run([*pip, *where, *pins, wheel + extras], deadline)
-    if code == 0 and _probed(python)["digest"] != asked["digest"]:
+    code, output = _run([*pip, *where, *pins, wheel + extras], deadline)
+    if code == 0 and _probed(python)["digest"] != request["digest"]:
         # pip leaves one of the same version alone, whatever is in it.
-        code, said = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
+        code, output = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
     if code != 0:
-        raise Refused("pip", said[-4000:])
+        raise Refused("pip", output[-4000:])
     with open(stamp, "w", encoding="utf-8") as file:
-        file.write(asked["stamp"] + "\n")
+        file.write(request["stamp"] + "\n")
 
 
-def _verified(python: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
     """What a run needs can be imported, and the files are those that were sent."""
     done = subprocess.run(
         [python, "-I", "-c", IMPORTS], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL
@@ -238,7 +238,7 @@ def _verified(python: str, asked: dict[str, Any]) -> dict[str, Any]:
     if done.returncode != 0:
         raise Refused("import", _last(done.stderr))
     state = _probed(python)
-    if state["digest"] != asked["digest"]:
+    if state["digest"] != request["digest"]:
         raise Refused("content", f"{state['zmqrl']} in {python}")
     return state
 
@@ -255,7 +255,7 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
                 except subprocess.TimeoutExpired:
                     if time.monotonic() > deadline:
                         raise Refused("timeout", " ".join(command[:6])) from None
-                    _beat()
+                    _heartbeat()
         finally:
             if child.poll() is None:
                 child.kill()
@@ -264,7 +264,7 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
         return child.returncode, output.read()
 
 
-def _beat() -> None:
+def _heartbeat() -> None:
     """Output to the launcher; without launcher this fails, and the finally clauses clean up."""
     print(".", flush=True)
 

@@ -69,9 +69,9 @@ def _built(package: Path) -> tuple[str, bytes]:
         command = [sys.executable, "-I", "-c", BUILD]
         done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode != 0:
-            said = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise ConfigError(
-                f"no wheel could be built from {package.parent}: {said}; "
+                f"no wheel could be built from {package.parent}: {tail}; "
                 f"try: {sys.executable} -m pip install 'setuptools>=77.0.3'"
             )
         wheel = next(source.glob("*.whl"))

@@ -90,7 +90,7 @@ class Channel(Pipe):
             try:
                 self._channel.sendall(data)
             except (OSError, EOFError):
-                return  # it ended: the reader tells
+                return  # it ended: the reader reports it
             with self._counting:
                 self._unsent -= len(data)
         with contextlib.suppress(OSError, EOFError):

@@ -49,7 +49,7 @@ echo "ZMQRL-CODE here $base/$2"
 
 
 @dataclass(frozen=True)
-class Pack:
+class CodeArchive:
     """What is sent: the same files give the same bytes, whatever their times and owners are."""
 
     sha256: str
@@ -59,7 +59,7 @@ class Pack:
     """The files in it, sorted."""
 
 
-def pack(code: CodeSection) -> Pack | None:
+def make_archive(code: CodeSection) -> CodeArchive | None:
     """The files of `code.sync` in one archive; None when there is nothing to send.
 
     Raises:
@@ -73,7 +73,7 @@ def pack(code: CodeSection) -> Pack | None:
         for name in sorted(files):
             _add(archive, name, files[name])
     data = content.getvalue()
-    return Pack(hashlib.sha256(data).hexdigest(), data, tuple(sorted(files)))
+    return CodeArchive(hashlib.sha256(data).hexdigest(), data, tuple(sorted(files)))
 
 
 def _collected(code: CodeSection) -> dict[str, Path]:
@@ -127,24 +127,24 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     archive.addfile(info, io.BytesIO(data))
 
 
-def deliver(connection: Connection, pack: Pack, workdir: str) -> str:
-    """Bring `pack` to a host, unless it is there; returns the absolute path of the folder for its `PYTHONPATH`.
+def deliver(connection: Connection, archive: CodeArchive, workdir: str) -> str:
+    """Bring `archive` to a host, unless it is there; returns the absolute path of the folder for its `PYTHONPATH`.
 
     Blocks until it is there, at most some minutes.
 
     Raises:
         HostFailed: The host cannot take it, or went away.
     """
-    arguments = f"{shlex.quote(workdir)} {pack.sha256}"
-    looked = connection.run(f"sh -s -- {arguments}", LOOK_S, (_BEGIN + _LOOK).encode())
-    there = _place(looked, HERE)
+    arguments = f"{shlex.quote(workdir)} {archive.sha256}"
+    found = connection.run(f"sh -s -- {arguments}", LOOK_S, (_BEGIN + _LOOK).encode())
+    there = _after(found, HERE)
     if there is not None:
         return there
-    if _place(looked, ABSENT) is None:
-        raise _failed(connection.target, looked, workdir)
+    if _after(found, ABSENT) is None:
+        raise _failed(connection.target, found, workdir)
     # The script is an argument this time: stdin carries the archive.
-    sent = connection.run(f"sh -c {shlex.quote(_one_line(_BEGIN + _UNPACK))} sh {arguments}", SEND_S, pack.content)
-    there = _place(sent, HERE) if sent.code == 0 else None
+    sent = connection.run(f"sh -c {shlex.quote(_one_line(_BEGIN + _UNPACK))} sh {arguments}", SEND_S, archive.content)
+    there = _after(sent, HERE) if sent.code == 0 else None
     if there is None:
         raise _failed(connection.target, sent, workdir)
     return there
@@ -155,7 +155,7 @@ def _one_line(script: str) -> str:
     return "; ".join(script.rstrip().split("\n"))
 
 
-def _place(finished: Finished, mark: str) -> str | None:
+def _after(finished: Finished, mark: str) -> str | None:
     """The text after `mark`; login shells print other things before it."""
     for line in finished.stdout.decode(errors="replace").splitlines():
         if line.startswith(mark):
@@ -164,9 +164,9 @@ def _place(finished: Finished, mark: str) -> str | None:
 
 
 def _failed(target: Target, finished: Finished, workdir: str) -> HostFailed:
-    said = finished.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {finished.code}"]
+    tail = finished.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {finished.code}"]
     return HostFailed(
         target.host,
-        f"the code of code.sync could not be unpacked below {workdir}: {said[-1]}",
+        f"the code of code.sync could not be unpacked below {workdir}: {tail[-1]}",
         f"check: {target.login_command()} 'df -h {workdir}; ls -ld {workdir}'; or set hosts.{target.host}.workdir",
     )

@@ -59,7 +59,7 @@ def read_without_client(
     return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
 
 
-ASK_S = 10.0
+CLIENT_S = 10.0
 MOST_JUMPS = 8
 NOT_AN_IDENTITY = "zmqrl-end-of-identities"
 """A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
@@ -152,7 +152,7 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
         )
     _check(wanted)
     client = shutil.which("ssh")
-    found = _ask_client(client, wanted, config) if client else _ask_fallback(wanted, config)
+    found = _from_client(client, wanted, config) if client else _without_client(wanted, config)
     one = {key: values[0] for key, values in found.items()}
     hostname, port, user = one["hostname"], int(one["port"]), one["user"]
     tokens = {"h": hostname, "n": wanted.name, "p": str(port), "r": user, "d": str(Path.home()), "%": "%"}
@@ -198,7 +198,7 @@ def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target
     return before
 
 
-def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
+def _from_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
     """Every setting that the ssh client would use, by lower-case name; those that may stand often have many values."""
     options = [
         *(["-l", wanted.user] if wanted.user else []),
@@ -210,13 +210,13 @@ def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[st
         layered.flush()
         command = [client, "-F", layered.name, *options, "-G", "--", wanted.name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_S, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            why = f"`ssh -G {wanted.name}` took longer than {ASK_S:g} s"
+            why = f"`ssh -G {wanted.name}` took longer than {CLIENT_S:g} s"
             raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
     if done.returncode:
-        said = done.stderr.strip() or f"exit {done.returncode}"
-        raise HostFailed(wanted.host, f"ssh rejects its configuration: {said}", f"try: ssh -G {wanted.name}")
+        output = done.stderr.strip() or f"exit {done.returncode}"
+        raise HostFailed(wanted.host, f"ssh rejects its configuration: {output}", f"try: ssh -G {wanted.name}")
     found: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -225,15 +225,15 @@ def _ask_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[st
 
 
 def _layers(fallback: DefaultsSection, config: Path | None) -> str:
-    """A configuration for ssh, which takes the first value it meets: the user's, the system's, then our defaults."""
+    """A configuration for ssh, which takes the first value it reads: the user's, the system's, then our defaults."""
     return "\n".join([*(f'Include "{path}"' for path in _files(config)), _block(fallback), ""])
 
 
-def _ask_fallback(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
+def _without_client(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
     """The same without an ssh client."""
-    asked = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
+    requested = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
     files = [Path(path).expanduser() for path in _files(config)]
-    found = read_without_client(wanted.host, wanted.name, files, _block(asked), _block(wanted.fallback))
+    found = read_without_client(wanted.host, wanted.name, files, _block(requested), _block(wanted.fallback))
     if wanted.jump:
         found.pop("proxycommand", None)
     return found

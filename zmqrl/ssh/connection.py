@@ -36,10 +36,12 @@ END_S = 2.0
 class Connection(HostShell):
     """Made by `open`; `run`, `start` and the rest may be called from any thread."""
 
-    def __init__(self, target: Target, transport: paramiko.Transport, way: SshTransport, timeout_s: float) -> None:
+    def __init__(
+        self, target: Target, transport: paramiko.Transport, ssh_transport: SshTransport, timeout_s: float
+    ) -> None:
         self.target = target
         self._accepted: tuple[str, ...] = ()
-        self._transport, self._way, self._timeout_s = transport, way, timeout_s
+        self._transport, self._ssh_transport, self._timeout_s = transport, ssh_transport, timeout_s
         self._tunnels = Tunnels(target.host, transport)
         self._gateways: Gateways | None = None
 
@@ -74,11 +76,11 @@ class Connection(HostShell):
     @classmethod
     def _open_once(cls, target: Target, ssh: SshSection, timeout_s: float, gateways: Gateways) -> Connection:
         with contextlib.ExitStack() as undo:
-            way = _way(target, timeout_s, gateways, undo)
-            transport, accepted = _greet(target, ssh, way, timeout_s, undo)
+            ssh_transport = _open_transport(target, timeout_s, gateways, undo)
+            transport, accepted = _handshake(target, ssh, ssh_transport, timeout_s, undo)
             log_in(transport, target)
             transport.set_keepalive(KEEPALIVE_S)
-            made = cls(target, transport, way, timeout_s)
+            made = cls(target, transport, ssh_transport, timeout_s)
             made._accepted = accepted
             made._gateways = gateways if target.jump else None
             undo.pop_all()
@@ -86,7 +88,7 @@ class Connection(HostShell):
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Those of the host, and of the hosts on the way."""
+        """Those of the host, and of the jump hosts before it."""
         return (*(self._gateways.accepted if self._gateways else ()), *self._accepted)
 
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Finished:
@@ -126,14 +128,14 @@ class Connection(HostShell):
 
     def set_keepalive_timeout(self, silence_s: float) -> None:
         """Live through a cut cable of so long; without this a silent peer is soon taken for dead."""
-        self._way.set_keepalive_timeout(silence_s)
+        self._ssh_transport.set_keepalive_timeout(silence_s)
         if self._gateways is not None and self.target.jump is not None:
             self._gateways.set_keepalive_timeout(self.target.jump, silence_s)
 
     def close(self) -> None:
-        """End the connection and its share of a jump host; bounded. Far processes end only by their stdin's end."""
+        """End the connection and its share of a jump host; bounded. Remote processes end only by their stdin's end."""
         _end(self._transport)
-        self._way.close()
+        self._ssh_transport.close()
         gateways, self._gateways = self._gateways, None
         if gateways is not None and self.target.jump is not None:
             gateways.release(self.target.jump)
@@ -220,10 +222,10 @@ def open_all(
     for target in targets:
         waiting.put(target)
     done: queue.SimpleQueue[tuple[str, Connection | HostFailed | BaseException]] = queue.SimpleQueue()
-    given_up = threading.Event()
+    abandoned = threading.Event()
 
     def work() -> None:
-        while not given_up.is_set():
+        while not abandoned.is_set():
             try:
                 target = waiting.get_nowait()
             except queue.Empty:
@@ -243,7 +245,7 @@ def open_all(
                 raise result
             yield host, result
     finally:
-        given_up.set()
+        abandoned.set()
         for thread in threads:
             thread.join()
         while not done.empty():
@@ -256,31 +258,31 @@ class _HungUp(Exception):
     """The remote side closed the connection before the SSH banner: retried."""
 
 
-def _way(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.ExitStack) -> SshTransport:
-    way: SshTransport
+def _open_transport(target: Target, timeout_s: float, gateways: Gateways, undo: contextlib.ExitStack) -> SshTransport:
+    ssh_transport: SshTransport
     if target.jump is not None:
         try:
             gateway = gateways.take(target.jump)
         except HostFailed as error:
             raise HostFailed(target.host, f"jump host {error.host}: {error.cause}", error.fix) from error
         undo.callback(gateways.release, target.jump)
-        way = JumpTransport(target, gateway, timeout_s)
+        ssh_transport = JumpTransport(target, gateway, timeout_s)
     elif target.proxy_command is not None:
-        way = Proxied(target.proxy_command)
+        ssh_transport = Proxied(target.proxy_command)
     else:
-        way = Direct(target, timeout_s)
-    undo.callback(way.close)
-    return way
+        ssh_transport = Direct(target, timeout_s)
+    undo.callback(ssh_transport.close)
+    return ssh_transport
 
 
-def _greet(
-    target: Target, ssh: SshSection, way: SshTransport, timeout_s: float, undo: contextlib.ExitStack
+def _handshake(
+    target: Target, ssh: SshSection, ssh_transport: SshTransport, timeout_s: float, undo: contextlib.ExitStack
 ) -> tuple[paramiko.Transport, tuple[str, ...]]:
     """The ssh session, with the host's key checked."""
     import paramiko
 
     try:
-        transport = paramiko.Transport(way.stream)
+        transport = paramiko.Transport(ssh_transport.stream)
         undo.callback(_end, transport)
         transport.banner_timeout = transport.handshake_timeout = timeout_s
         transport.auth_timeout = transport.channel_timeout = timeout_s
@@ -289,8 +291,8 @@ def _greet(
         transport.start_client(timeout=2 * timeout_s)
         shown = transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
-        if way.said():
-            why = f"ProxyCommand: {way.said()}"
+        if ssh_transport.stderr_tail():
+            why = f"ProxyCommand: {ssh_transport.stderr_tail()}"
             raise HostFailed(target.host, why, f"try manually: {target.proxy_command}") from error
         if isinstance(error.__context__, TimeoutError):
             why = f"{target.address} sent no SSH banner within {timeout_s:g} s"

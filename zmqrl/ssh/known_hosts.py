@@ -25,7 +25,7 @@ class KnownKey:
     """As in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
     blob: bytes
     revoked: bool
-    place: str
+    source: str
     """`file:line`, for messages."""
 
 
@@ -74,7 +74,7 @@ def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"
     known = known_keys(target)
     same = [key for key in known if key.blob == shown.blob]
     if any(key.revoked for key in same):
-        why = f"host key {shown.fingerprint} is marked @revoked in {same[0].place}"
+        why = f"host key {shown.fingerprint} is marked @revoked in {same[0].source}"
         raise HostFailed(target.host, why, "contact the administrator; zmqrl does not connect")
     if same:
         return None
@@ -87,11 +87,11 @@ def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"
 
 
 def _changed(target: Target, shown: HostKey, known: KnownKey) -> HostFailed:
-    file = known.place.rpartition(":")[0]
+    file = known.source.rpartition(":")[0]
     return HostFailed(
         target.host,
         f"host key CHANGED: {target.address} shows {shown.kind} {shown.fingerprint}, "
-        f"{known.place} has another key; not connected",
+        f"{known.source} has another key; not connected",
         f"if the host was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
     )
 

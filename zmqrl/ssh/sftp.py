@@ -43,11 +43,11 @@ class RemoteFiles:
             self._make_folder(posixpath.dirname(path))
             temporary = f"{path}.{secrets.token_hex(4)}.tmp"
             try:
-                with self._client.open(temporary, "wx") as far:
-                    far.chmod(mode)
-                    far.set_pipelined(True)
+                with self._client.open(temporary, "wx") as remote:
+                    remote.chmod(mode)
+                    remote.set_pipelined(True)
                     for chunk in _chunks(content):
-                        far.write(chunk)
+                        remote.write(chunk)
                 self._client.posix_rename(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError, EOFError):
@@ -66,11 +66,11 @@ class RemoteFiles:
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it; links are removed, not followed. One that is not there is removed already."""
-        place = posixpath.normpath(from_home(path))
-        if place in ("", ".", "/") or place.startswith(".."):
+        normalised = posixpath.normpath(from_home(path))
+        if normalised in ("", ".", "/") or normalised.startswith(".."):
             raise HostFailed(self._host, f"{path!r} is not removed: not a folder of zmqrl", "give a path below it")
         with self._named(path), contextlib.suppress(FileNotFoundError):
-            self._remove(place)
+            self._remove(normalised)
 
     def _remove(self, folder: str) -> None:
         for entry in self._client.listdir_attr(folder):

@@ -1,4 +1,4 @@
-"""The way to a host before anyone has logged in: a TCP connection, a channel of a jump host, or a ProxyCommand."""
+"""The transport to a host before the login: a TCP connection, a channel of a jump host, or a ProxyCommand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SshTransport(ABC):
     def close(self) -> None:
         """End it; may be called twice."""
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """What a helper process had to say, for messages."""
         return ""
 
@@ -116,7 +116,7 @@ class Proxied(SshTransport):
                 stderr=self._errors,
             )
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         with contextlib.suppress(ValueError):
             self._errors.seek(0)
             return self._errors.read(2000).decode(errors="replace").strip()

@@ -58,7 +58,7 @@ class Tunnels:
             try:
                 near = socket.create_connection(to, CONNECT_S)
             except OSError:
-                return  # closing the channel tells the far side that nobody is here
+                return  # closing the channel tells the remote side that no process is here
             with near:
                 near.settimeout(None)
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,5 +81,5 @@ def _pump_in(channel: paramiko.Channel, near: socket.socket) -> None:
         while data := channel.recv(CHUNK):
             near.sendall(data)
     with contextlib.suppress(OSError):
-        # the far side wrote its last; when the whole connection is gone, so is whoever would read our answer
+        # the remote side wrote its last byte; when the whole connection is gone, so is the reader of our answer
         near.shutdown(socket.SHUT_RDWR if channel.closed else socket.SHUT_WR)
