@@ -17,7 +17,7 @@ import yaml
 from tests.running import ROOT, Run, environment
 from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.plan_run import ask_hosts
+from zmqrl.launch.plan_run import resolve_auto_workers
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.orchestrators.make import kind_of
@@ -172,7 +172,7 @@ def test_the_doctor_examines_its_hosts(folder: Path) -> None:
 def test_cores_and_the_reaper_need_no_run(folder: Path) -> None:
     cores = physical_cores(Path("/sys/devices/system/cpu"))
     asked = load_config(hosts_file=folder / "hosts.yaml", overrides=["hosts.far.workers=auto", "env.vector_envs=64"])
-    assert ask_hosts(asked).hosts["far"].workers == max(1, cores - 1)
+    assert resolve_auto_workers(asked).hosts["far"].workers == max(1, cores - 1)
     own_run = {**os.environ, RUN_VARIABLE: "own-1"}
     worker = [sys.executable, "-m", "zmqrl.entry", "zmqrl.worker", "own-1", "0"]
     with subprocess.Popen(worker, env=own_run, stdin=PIPE) as left:

@@ -59,15 +59,15 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Callable[[str], Live]) -> None:
-    other, doomed = begin("other"), begin("doomed")
-    down = zmqrl("down", doomed.info.run_id)
+    other, target = begin("other"), begin("doomed")
+    down = zmqrl("down", target.info.run_id)
     assert (down.code, down.err) == (0, "")
     launcher, local = down.out.splitlines()[1:]
-    assert launcher == f"  launcher: ended launcher (pid {doomed.info.pid}), 0 left"
+    assert launcher == f"  launcher: ended launcher (pid {target.info.pid}), 0 left"
     assert local == "  local: 0 left"
-    assert not await_gone(doomed.processes, 0.0)
+    assert not await_gone(target.processes, 0.0)
     assert all(map(is_alive, other.processes))
-    assert json.loads((doomed.directory / "summary.json").read_text())["status"] == "interrupted"
+    assert json.loads((target.directory / "summary.json").read_text())["status"] == "interrupted"
     rest = zmqrl("down", "--all")
     assert rest.code == 0
     assert rest.out.startswith(f"run {other.info.run_id}:")

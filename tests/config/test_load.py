@@ -92,7 +92,7 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
     assert config.algorithm["learning_rate"] == value
 
 
-def test_counts_as_people_write_them_and_off_is_a_word() -> None:
+def test_counts_as_people_write_them_and_off_is_a_text() -> None:
     flags = ["run.total_env_steps=1e6", "replay.capacity=20_000", "security.curve=off"]
     config = load_config("cartpole-ppo", overrides=flags)
     assert (config.run.total_env_steps, config.replay.capacity, config.security.curve) == (1_000_000, 20_000, "off")

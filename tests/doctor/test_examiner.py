@@ -208,7 +208,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     "line", ["", "Welcome to node07!", '{"word": "Broken", "cause": "c"}', "ZMQRL-PROBER {}", "ZMQRL ZMQRL-PROBE {}"]
 )
-def test_a_shells_greeting_is_no_word(line: str) -> None:
+def test_a_shells_greeting_is_no_reply(line: str) -> None:
     assert read_reply(line) is None
 
 

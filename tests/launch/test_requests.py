@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
-from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, ask
+from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, send_request
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 
 WAIT_S = 20.0
 ASK = """
 import sys
 from pathlib import Path
-from zmqrl.launch.requests import ask
+from zmqrl.launch.requests import send_request
 from zmqrl.messages.files import ScaleRequest
-print(ask(Path(sys.argv[1]), ScaleRequest({"a": 7}), 20))
+print(send_request(Path(sys.argv[1]), ScaleRequest({"a": 7}), 20))
 """
 
 
@@ -46,7 +46,7 @@ def test_a_refusal_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
     with pytest.raises(ConfigError, match="no such host"):
-        ask(tmp_path, ScaleRequest({}), WAIT_S)
+        send_request(tmp_path, ScaleRequest({}), WAIT_S)
 
 
 def test_garbage_is_removed_and_has_its_reason(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_garbage_is_removed_and_has_its_reason(tmp_path: Path) -> None:
 
 def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded, match=r"no answer from the launcher of .* within 0\.1 s"):
-        ask(tmp_path, ScaleRequest({}), 0.1)
+        send_request(tmp_path, ScaleRequest({}), 0.1)
     assert list((tmp_path / FOLDER).iterdir()) == []
 
 
@@ -97,5 +97,5 @@ def test_a_request_that_was_taken_is_answered_after_the_deadline(
         sleep(0.1)
 
     monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
-    assert ask(tmp_path, ScaleRequest({}), 0.05) == "late"
+    assert send_request(tmp_path, ScaleRequest({}), 0.05) == "late"
     assert list((tmp_path / FOLDER).iterdir()) == []

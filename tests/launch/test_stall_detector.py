@@ -23,61 +23,61 @@ def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
 
 
 def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
-    stillness = StallDetector(60.0)
+    detector = StallDetector(60.0)
     stored(state, 100)
-    told = [second for second in range(200) if stillness.look(state, second)]
-    assert told == [60]
+    reported = [second for second in range(200) if detector.check(state, second)]
+    assert reported == [60]
     stored(state, 200)
-    assert [second for second in range(200, 400) if stillness.look(state, second)] == [260]
+    assert [second for second in range(200, 400) if detector.check(state, second)] == [260]
 
 
 def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) -> None:
     """The learner counts rows when it uses them; the broker's books have them before."""
-    stillness = StallDetector(60.0)
+    detector = StallDetector(60.0)
     stored(state, 100)
-    told = []
+    reported = []
     for second in range(300):
         rows = min(second, 200) // 50 * 64
         state.handle(host_event("local", "usage", processes={}, arena_usage=ArenaUsage(2, rows)))
-        told += [second] if stillness.look(state, second) else []
-    assert told == [260]
+        reported += [second] if detector.check(state, second) else []
+    assert reported == [260]
 
 
 def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> None:
     """After a death it may have many updates to do before workers are let on."""
-    stillness = StallDetector(60.0)
+    detector = StallDetector(60.0)
     stored(state, 100)
     for second in range(200):
         stored(state, 100, updates=second)
-        assert not stillness.look(state, second)
-    assert [second for second in range(200, 400) if stillness.look(state, second)] == [259]
+        assert not detector.check(state, second)
+    assert [second for second in range(200, 400) if detector.check(state, second)] == [259]
 
 
 def test_who_is_away_is_named(state: RunState) -> None:
-    stillness = StallDetector(60.0)
+    detector = StallDetector(60.0)
     stored(state, 1_500)
     state.handle(host_event("local", "ready", role="worker", index=0))
     state.handle(host_event("local", "started", role="worker", index=1))
-    assert stillness.look(state, 0.0) is None
-    text = str(stillness.look(state, 60.0))
+    assert detector.check(state, 0.0) is None
+    text = str(detector.check(state, 60.0))
     assert "no env step stored for limits.stalled_after_s (60 s), at 1,500" in text
     assert "local/worker-1 is starting" in text and "worker-0" not in text
 
 
 def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
-    stillness = StallDetector(60.0)
+    detector = StallDetector(60.0)
     stored(state, 1_500)
     worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "cause": "exit code 0"}
     state.handle(host_event("local", "exit", **worker, expected=True))
     state.hosts["local"].state = "drained"
-    assert stillness.look(state, 0.0) is None
-    text = str(stillness.look(state, 60.0))
+    assert detector.check(state, 0.0) is None
+    text = str(detector.check(state, 60.0))
     assert "all processes are running" in text and "local" not in text
 
 
 def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:
-    stillness = StallDetector(60.0)
-    assert not any(stillness.look(state, second) for second in range(100))
+    detector = StallDetector(60.0)
+    assert not any(detector.check(state, second) for second in range(100))
     stored(state, 100)
     state.handle(host_event("local", "ended", role="learner", index=0, env_steps=100))
-    assert not any(stillness.look(state, second) for second in range(100, 300))
+    assert not any(detector.check(state, second) for second in range(100, 300))

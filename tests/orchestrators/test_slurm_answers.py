@@ -55,8 +55,8 @@ def test_a_host_has_the_same_node_in_the_run_the_doctor_and_the_count_of_cores(a
     assert SlurmOrchestrator.cores(config, plan.config, ["left", "right"]) == {"left": 4, "right": 8}
 
 
-def node_in(words: list[str]) -> str:
-    (node,) = [word.partition("=")[2] for word in words if word.startswith("--nodelist=")]
+def node_in(arguments: list[str]) -> str:
+    (node,) = [argument.partition("=")[2] for argument in arguments if argument.startswith("--nodelist=")]
     return node
 
 

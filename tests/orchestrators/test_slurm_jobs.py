@@ -19,7 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.configure import load
 from zmqrl.launch.host_links import boots
-from zmqrl.launch.plan_run import ask_hosts, plan_run
+from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
@@ -52,11 +52,11 @@ def here(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
 
 def plan_of(tmp_path: Path, **sections: Any) -> RunPlan:
     config = load(overrides=configuration(**sections)).config
-    return plan_run(ask_hosts(config), tmp_path / "run", time.time())
+    return plan_run(resolve_auto_workers(config), tmp_path / "run", time.time())
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "cause"),
     [
         ({"partition": "gone"}, "invalid partition specified: gone; Invalid partition name specified"),
         ({"account": "gone"}, "Invalid account or account/partition combination specified"),
@@ -65,14 +65,14 @@ def plan_of(tmp_path: Path, **sections: Any) -> RunPlan:
         ({"extra_args": ["--gres=fpga:1"]}, "Invalid generic resource (gres) specification"),
     ],
 )
-def test_what_slurm_rejects_is_told_in_its_words(
-    here: Slurm, tmp_path: Path, options: dict[str, Any], words: str
+def test_what_slurm_rejects_is_reported_with_its_message(
+    here: Slurm, tmp_path: Path, options: dict[str, Any], cause: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         make_orchestrator(plan_of(tmp_path, orchestrator=options))
     ((key, value),) = options.items()
     asked = value[0] if isinstance(value, list) else f"--{key.replace('_', '-')}={value}"
-    assert f"Slurm rejects the job of n1: {words}\n" in str(refused.value) and asked in str(refused.value)
+    assert f"Slurm rejects the job of n1: {cause}\n" in str(refused.value) and asked in str(refused.value)
     assert not here.jobs()
 
 
@@ -81,7 +81,7 @@ def test_an_account_that_the_site_knows_is_taken(here: Slurm, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("sections", "cause"),
     [
         ({"orchestrator": {"gres": "gpu:1"}}, ("orchestrator.gres: 'gpu:1'", "set learner.host to one of hosts")),
         ({"hosts": {"n1": {"workers": 4, "user": "ann"}}}, ("hosts.n1.user", "not reached by SSH")),
@@ -91,11 +91,11 @@ def test_an_account_that_the_site_knows_is_taken(here: Slurm, tmp_path: Path) ->
     ],
 )
 def test_what_does_not_apply_to_nodes_is_refused(
-    here: Slurm, tmp_path: Path, sections: dict[str, Any], words: tuple[str, ...]
+    here: Slurm, tmp_path: Path, sections: dict[str, Any], cause: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         make_orchestrator(plan_of(tmp_path, **sections))
-    assert all(word in str(refused.value) for word in words), refused.value
+    assert all(word in str(refused.value) for word in cause), refused.value
 
 
 def test_slurm_takes_the_example_of_the_documentation(here: Slurm, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.launch.requests import ask
+from zmqrl.launch.requests import send_request
 from zmqrl.messages import bus
 from zmqrl.messages.frames import PROTOCOL, pack
 from zmqrl.wire.sockets import connect, make_keys
@@ -115,11 +115,11 @@ def test_a_file_admits_one_host_and_whoever_has_stolen_it_none(run: InvitedRun, 
     host.send_signal(signal.SIGINT)
     assert ended(host)[0] in (0, 1, 130)
     run.wait_for(lambda: run.state("far") == "drained")
-    assert "once it joins with its new connection file" in ask(run.run_dir, {"scale": {"far": 1}}, ANSWER_S)
+    assert "once it joins with its new connection file" in send_request(run.run_dir, {"scale": {"far": 1}}, ANSWER_S)
     again = run.worker(run.file)
     run.wait_for(lambda: run.state("far") == "ready")
     run.wait_for_more()
-    assert "far: not part of this run" in ask(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
+    assert "far: not part of this run" in send_request(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
     ended(again)
     run.wait_for(lambda: run.state("far") == "drained")
     run.wait_for_more()

@@ -19,7 +19,7 @@ from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.launch.requests import ask
+from zmqrl.launch.requests import send_request
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.types import ModeName
 
@@ -83,7 +83,7 @@ class HostsRun(PlanRun):
         return f"worker-{index}" in self.processes()
 
     def scale(self, **workers: int) -> str:
-        return ask(self.run_dir, {"scale": workers}, ANSWER_S)
+        return send_request(self.run_dir, {"scale": workers}, ANSWER_S)
 
 
 def hosts_plan(run_dir: Path, mode: ModeName = "sync", hosts: Mapping[str, int] | None = None, **more: Any) -> RunPlan:

@@ -38,19 +38,19 @@ class Recording(Machines):
     """Remembers what it was asked about, and ends it."""
 
     def __init__(self) -> None:
-        self.words: set[str] = set()
+        self.marks: set[str] = set()
 
-    def processes(self, words: Any) -> Any:
-        self.words |= set(words)
-        return super().processes(words)
+    def processes(self, marks: Any) -> Any:
+        self.marks |= set(marks)
+        return super().processes(marks)
 
     def end(self) -> None:
-        for text in super().processes(self.words) if self.words else ():
+        for text in super().processes(self.marks) if self.marks else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(text.partition(":")[0]), signal.SIGKILL)
         while defects.LEFT:
             defects.LEFT.pop().wait()
-        for run_id in self.words:
+        for run_id in self.marks:
             remove_left_folder(run_id)
 
 

@@ -10,33 +10,33 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.problem_reports import tail_since
 from zmqrl.launch.run_state import RunState
-from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, last_words
+from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_tail
 
 DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]
 
 
 def test_the_last_lines_are_shown() -> None:
     lines = [f"line {n}" for n in range(30)]
-    assert last_words(lines) == lines[-LOG_LINES_SHOWN:]
-    assert last_words([]) == []
+    assert shown_tail(lines) == lines[-LOG_LINES_SHOWN:]
+    assert shown_tail([]) == []
 
 
 def test_what_the_user_s_code_raised_is_shown_before_what_was_made_of_it() -> None:
     theirs = [f'  File "theirs{n}.py"' for n in range(20)]
     ours = [f'  File "ours{n}.py"' for n in range(20)]
-    shown = last_words([*theirs, "RuntimeError: off", "", RAISED_FROM, "", *ours, "    ^^^^", "EnvFault: off"])
+    shown = shown_tail([*theirs, "RuntimeError: off", "", RAISED_FROM, "", *ours, "    ^^^^", "EnvFault: off"])
     assert len(shown) == LOG_LINES_SHOWN
     assert shown[-5:] == ["RuntimeError: off", "...", *ours[-2:], "EnvFault: off"]
 
 
 def test_of_a_dump_the_innermost_calls_are_shown() -> None:
     other = ["Thread 0x2 (most recent call first):", *(f'  File "other{n}.py"' for n in range(20))]
-    shown = last_words(["Fatal Python error: Segmentation fault", "", *other, "", *DUMP, "", "Extension modules: x"])
+    shown = shown_tail(["Fatal Python error: Segmentation fault", "", *other, "", *DUMP, "", "Extension modules: x"])
     assert shown == ["Fatal Python error: Segmentation fault", *DUMP[: LOG_LINES_SHOWN - 1]]
 
 
 def test_a_dump_that_was_followed_by_other_words_is_an_old_one() -> None:
-    assert last_words([*DUMP, "went on", "and ended"])[-2:] == ["went on", "and ended"]
+    assert shown_tail([*DUMP, "went on", "and ended"])[-2:] == ["went on", "and ended"]
 
 
 def test_a_detail_is_not_said_twice() -> None:

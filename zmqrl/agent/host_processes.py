@@ -127,7 +127,7 @@ class HostProcesses:
         children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
-        failed = sorted(place.index for place in self._supervision.given_up if place.role == "worker")
+        failed = sorted(place.index for place in self._supervision.failed if place.role == "worker")
         assigned = [index for index in self._workers if index not in failed]
         self._data_plane.report(
             HostReport(self._boot.host, alive, ready, failed, [] if self.ending and not alive else assigned)
@@ -275,7 +275,7 @@ class HostProcesses:
         for action in actions:
             self._events.decided(action)
             if isinstance(action, Start):
-                self._start(action.place, action.spawn)
+                self._start(action.slot, action.spawn)
             elif isinstance(action, FailRun):
                 self.failed = True
                 self.end(ShutdownMode.FAILED)

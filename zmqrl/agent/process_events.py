@@ -75,9 +75,9 @@ class ProcessEvents:
     def decided(self, action: Action) -> None:
         """Report the action of supervision after an exit; a start is reported when it has happened."""
         if isinstance(action, RestartAfter):
-            self._send(action.place, agent.Restarting(action.delay_s))
+            self._send(action.slot, agent.Restarting(action.delay_s))
         elif isinstance(action, StopRestarting):
-            self._send(action.place, agent.RestartLimitReached(action.cause))
+            self._send(action.slot, agent.RestartLimitReached(action.cause))
         elif isinstance(action, FailRun):
             self._output.send(agent.RunFailed(action.cause))
 

@@ -12,7 +12,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 
 if TYPE_CHECKING:
-    from zmqrl.launch.teardown import Doomed, HostReport
+    from zmqrl.launch.teardown import HostReport, TargetRun
 
 
 @click.command("down")
@@ -26,50 +26,50 @@ def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: 
     """End RUN immediately on every host, also without its launcher; writes no checkpoint (`stop` does)."""
     if every and (run is not None or limit):
         raise click.UsageError("--all cannot be combined with RUN or --limit")
-    doomed = _all() if every else [_one(run)]
-    if not doomed and not as_data:
+    targets = _all() if every else [_one(run)]
+    if not targets and not as_data:
         click.echo("no active run of yours on this machine")
-    unclean = [what for each in doomed for what in _bring_down(each, limit, as_data)]
+    unclean = [what for each in targets for what in _bring_down(each, limit, as_data)]
     if unclean:
         raise UncleanTeardown(f"processes remain: {', '.join(unclean)}")
 
 
-def _one(run: str | None) -> Doomed:
+def _one(run: str | None) -> TargetRun:
     """A run that is known here; else one of which only processes are, another machine's or a removed directory's."""
     from zmqrl.cli.find_run import agents, find_run
-    from zmqrl.launch.teardown import Doomed
+    from zmqrl.launch.teardown import TargetRun
 
     try:
         directory, info = find_run(run)
     except ConfigError:
         if run is None or run not in {run_id for _, run_id in agents()}:
             raise
-        return Doomed(run)
-    return Doomed(info.run_id, directory, info)
+        return TargetRun(run)
+    return TargetRun(info.run_id, directory, info)
 
 
-def _all() -> list[Doomed]:
+def _all() -> list[TargetRun]:
     from zmqrl.cli.find_run import agents, runs_here, runs_of_agents
-    from zmqrl.launch.teardown import Doomed
+    from zmqrl.launch.teardown import TargetRun
 
-    found = {run_id: Doomed(run_id) for _, run_id in agents()}
+    found = {run_id: TargetRun(run_id) for _, run_id in agents()}
     for directory, info in [*runs_here(), *runs_of_agents()]:
         if info.live or info.ended_at is None or info.run_id in found:
-            found[info.run_id] = Doomed(info.run_id, directory, info)
+            found[info.run_id] = TargetRun(info.run_id, directory, info)
     return list(found.values())
 
 
-def _bring_down(doomed: Doomed, limit: Sequence[str], as_data: bool) -> list[str]:
+def _bring_down(target: TargetRun, limit: Sequence[str], as_data: bool) -> list[str]:
     """Report host by host. Returns what is not down, as `run on host`."""
     from zmqrl.launch.teardown import bring_down
 
     if not as_data:
-        click.echo(f"run {doomed.run_id}:")
+        click.echo(f"run {target.run_id}:")
     unclean = []
-    for report in bring_down(doomed, limit):
-        click.echo(_data(doomed.run_id, report) if as_data else _line(report))
+    for report in bring_down(target, limit):
+        click.echo(_data(target.run_id, report) if as_data else _line(report))
         if not report.is_down:
-            unclean.append(f"{doomed.run_id} on {report.host}")
+            unclean.append(f"{target.run_id} on {report.host}")
     return unclean
 
 

@@ -56,7 +56,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TrainRequest:
     """The options of `launch` and `train`."""
 
     preset: str | None
@@ -86,8 +86,8 @@ class _Asked:
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts of HOSTS (hosts.yaml)."""
-    asked = _asked(None, hosts, started_at, options)
-    return _submit(asked, hosts) if submit else _run(asked)
+    request = _request_of(None, hosts, started_at, options)
+    return _submit(request, hosts) if submit else _run(request)
 
 
 @click.command("train")
@@ -98,7 +98,7 @@ def train_command(started_at: float, /, preset: str | None, **options: Any) -> i
     """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
     if preset is None and options["resume"] is None:
         raise click.UsageError("a preset (`zmqrl presets` lists them) or --resume DIR is required")
-    return _run(_asked(preset, None, started_at, options))
+    return _run(_request_of(preset, None, started_at, options))
 
 
 @click.command("presets")
@@ -129,74 +129,76 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
     return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
 
 
-def _asked(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _Asked:
+def _request_of(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _TrainRequest:
     resume = options.pop("resume")
     if resume is not None and "://" in resume:
-        return _Asked(preset, hosts, started_at, resume=None, copy=resume, **options)
-    return _Asked(preset, hosts, started_at, resume=None if resume is None else Path(resume), copy=None, **options)
+        return _TrainRequest(preset, hosts, started_at, resume=None, copy=resume, **options)
+    return _TrainRequest(
+        preset, hosts, started_at, resume=None if resume is None else Path(resume), copy=None, **options
+    )
 
 
-def _run(asked: _Asked) -> int:
-    if asked.copy is not None:
-        asked = _to_fetch(asked, asked.copy)
-    if asked.resume == AUTO:
-        asked = _resumed_or_new(asked)
-    if asked.resume is not None and asked.run_dir is not None:
+def _run(request: _TrainRequest) -> int:
+    if request.copy is not None:
+        request = _to_fetch(request, request.copy)
+    if request.resume == AUTO:
+        request = _resumed_or_new(request)
+    if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
-    if asked.resume is not None and asked.init_from is not None:
+    if request.resume is not None and request.init_from is not None:
         raise click.UsageError("--init-from starts a new run and cannot be combined with --resume")
-    if asked.from_scratch and asked.resume is None:
+    if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
-    if asked.seeds is not None:
-        return _run_seeds(asked, asked.seeds)
-    return _run_one(asked, asked.run_dir, asked.seed)
+    if request.seeds is not None:
+        return _run_seeds(request, request.seeds)
+    return _run_one(request, request.run_dir, request.seed)
 
 
-def _to_fetch(asked: _Asked, copy: str) -> _Asked:
+def _to_fetch(request: _TrainRequest, copy: str) -> _TrainRequest:
     """The copy of a run at a URL is continued in a new run directory."""
     from zmqrl.launch.checks import check_new_directory
 
-    directory = asked.run_dir or _default_directory(copy.rstrip("/").rpartition("/")[2])
+    directory = request.run_dir or _default_directory(copy.rstrip("/").rpartition("/")[2])
     check_new_directory(directory)
-    return replace(asked, resume=directory, run_dir=None)
+    return replace(request, resume=directory, run_dir=None)
 
 
-def _resumed_or_new(asked: _Asked) -> _Asked:
+def _resumed_or_new(request: _TrainRequest) -> _TrainRequest:
     """`--resume auto`: `--run-dir` is resumed where it holds a run, else it is the directory of a new run."""
-    if asked.run_dir is None or asked.seeds is not None:
+    if request.run_dir is None or request.seeds is not None:
         raise click.UsageError("--resume auto requires --run-dir, and cannot be combined with --seeds")
     from zmqrl.launch.checks import holds_run
 
-    if holds_run(asked.run_dir):
-        return replace(asked, resume=asked.run_dir, run_dir=None, init_from=None)
-    return replace(asked, resume=None, from_scratch=False)
+    if holds_run(request.run_dir):
+        return replace(request, resume=request.run_dir, run_dir=None, init_from=None)
+    return replace(request, resume=None, from_scratch=False)
 
 
-def _submit(asked: _Asked, hosts_file: Path) -> int:
+def _submit(request: _TrainRequest, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
     from zmqrl.launch.checks import check_new_directory
-    from zmqrl.launch.plan_run import ask_hosts, plan_run
+    from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
     from zmqrl.launch.submit import job_script, submit
 
-    if asked.copy is not None or asked.resume not in (None, AUTO) or asked.seeds is not None or asked.detach:
+    if request.copy is not None or request.resume not in (None, AUTO) or request.seeds is not None or request.detach:
         raise click.UsageError("--submit cannot be combined with --resume DIR, --seeds or --detach")
-    if asked.from_scratch and asked.resume is None:
+    if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch with --submit requires --resume auto")
-    loaded = _load(replace(asked, resume=None), asked.seed)
+    loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(
             f"hosts.{LOCAL}.workers: 'auto': --submit needs a number, since this machine is not the node of the job"
         )
-    directory = asked.run_dir or _default_directory(loaded.config.run.name)
-    if asked.resume is None:
+    directory = request.run_dir or _default_directory(loaded.config.run.name)
+    if request.resume is None:
         check_new_directory(directory)
-    plan = plan_run(loaded.config, directory, asked.started_at, False, loaded.sources, is_here=False)
-    config = ask_hosts(loaded.config)
+    plan = plan_run(loaded.config, directory, request.started_at, False, loaded.sources, is_here=False)
+    config = resolve_auto_workers(loaded.config)
     if config is not loaded.config:
-        plan = plan_run(config, directory, asked.started_at, False, loaded.sources, is_here=False)
-    script = job_script(plan, hosts_file, list(_words(asked)))
-    if asked.dry_run:
+        plan = plan_run(config, directory, request.started_at, False, loaded.sources, is_here=False)
+    script = job_script(plan, hosts_file, list(_arguments(request)))
+    if request.dry_run:
         from zmqrl.cli.dry_run import print_plan
 
         print_plan(plan, loaded.sources)
@@ -207,32 +209,32 @@ def _submit(asked: _Asked, hosts_file: Path) -> int:
     return 0
 
 
-def _words(asked: _Asked) -> Iterator[str]:
+def _arguments(request: _TrainRequest) -> Iterator[str]:
     """The arguments of the command that the job repeats."""
-    named = (("--mode", asked.mode), ("--workers", asked.workers), ("--seed", asked.seed))
-    yield from (word for name, value in named if value is not None for word in (name, str(value)))
-    yield from (word for pair in asked.overrides for word in ("--set", pair))
-    yield from (word for hosts in asked.limit for word in ("--limit", hosts))
-    if asked.from_scratch:
+    named = (("--mode", request.mode), ("--workers", request.workers), ("--seed", request.seed))
+    yield from (argument for name, value in named if value is not None for argument in (name, str(value)))
+    yield from (argument for pair in request.overrides for argument in ("--set", pair))
+    yield from (argument for hosts in request.limit for argument in ("--limit", hosts))
+    if request.from_scratch:
         yield "--from-scratch"
-    if asked.init_from is not None:
-        yield from ("--init-from", _source_of_weights(asked.init_from))
+    if request.init_from is not None:
+        yield from ("--init-from", _source_of_weights(request.init_from))
 
 
-def _run_seeds(asked: _Asked, seeds: int) -> int:
+def _run_seeds(request: _TrainRequest, seeds: int) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
-    if asked.resume is not None or asked.detach:
+    if request.resume is not None or request.detach:
         raise click.UsageError("--seeds cannot be combined with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory
 
-    config = _load(asked, asked.seed).config
-    folder = asked.run_dir or _default_directory(config.run.name)
+    config = _load(request, request.seed).config
+    folder = request.run_dir or _default_directory(config.run.name)
     runs = {seed: folder / f"seed-{seed}" for seed in range(config.run.seed, config.run.seed + seeds)}
     for directory in runs.values():
         check_new_directory(directory)
     codes = []
     for seed, directory in runs.items():
-        codes.append(_run_one(asked, directory, seed))
+        codes.append(_run_one(request, directory, seed))
         if codes[-1] == WORST_FIRST[0] or _was_stopped(directory):
             break
     if len(codes) < len(runs):
@@ -248,12 +250,12 @@ def _was_stopped(directory: Path) -> bool:
         return False  # a dry run writes none
 
 
-def _load(asked: _Asked, seed: int | None) -> Any:
+def _load(request: _TrainRequest, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
-    init_from = None if asked.init_from is None else _source_of_weights(asked.init_from)
-    where = (asked.preset, asked.hosts_file, asked.overrides)
-    return load(*where, asked.mode, asked.workers, seed, asked.resume, asked.limit, init_from)
+    init_from = None if request.init_from is None else _source_of_weights(request.init_from)
+    where = (request.preset, request.hosts_file, request.overrides)
+    return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from)
 
 
 def _source_of_weights(named: str) -> str:
@@ -266,26 +268,28 @@ def _source_of_weights(named: str) -> str:
     return str(find_run(named)[0].absolute())
 
 
-def _run_one(asked: _Asked, run_dir: Path | None, seed: int | None) -> int:
+def _run_one(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
     from zmqrl.launch.detach import run_detached
 
-    directory = asked.resume or run_dir or _default_directory(_load(asked, seed).config.run.name)
-    if asked.detach and not asked.dry_run:
-        return run_detached(directory, lambda on_ready: _run_in(asked, directory, seed, on_ready))
-    return _run_in(asked, directory, seed)
+    directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
+    if request.detach and not request.dry_run:
+        return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
+    return _run_in(request, directory, seed)
 
 
-def _run_in(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None) -> int:
-    if asked.copy is None:
-        return _plan_and_launch(asked, directory, seed, on_ready)
+def _run_in(
+    request: _TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None
+) -> int:
+    if request.copy is None:
+        return _plan_and_launch(request, directory, seed, on_ready)
     from zmqrl.launch.url_mirror import fetch
 
-    fetch(asked.copy, directory, to_resume=True)
+    fetch(request.copy, directory, to_resume=True)
     fetched = _record(directory)
     is_refused = True
     try:
-        code = _plan_and_launch(asked, directory, seed, on_ready)
-        is_refused = code == ConfigError.exit_code or asked.dry_run
+        code = _plan_and_launch(request, directory, seed, on_ready)
+        is_refused = code == ConfigError.exit_code or request.dry_run
         return code
     finally:
         if is_refused and _record(directory) == fetched:  # else an attempt has begun
@@ -300,34 +304,34 @@ def _record(directory: Path) -> bytes | None:
         return None
 
 
-def _plan_and_launch(asked: _Asked, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
+def _plan_and_launch(request: _TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
-    from zmqrl.launch.plan_run import ask_hosts, plan_run
+    from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
-    if asked.resume is not None and not asked.resume.is_dir():
-        raise ConfigError(f"--resume {asked.resume}: run directory not found")
-    loaded = _load(asked, seed)
-    if asked.resume is not None:
-        check_resume(directory, loaded.config, asked.preset)
+    if request.resume is not None and not request.resume.is_dir():
+        raise ConfigError(f"--resume {request.resume}: run directory not found")
+    loaded = _load(request, seed)
+    if request.resume is not None:
+        check_resume(directory, loaded.config, request.preset)
         if is_finished(directory, loaded.config):
             click.echo(f"{directory} is finished; to continue, raise run.total_env_steps")
             return 0
     else:
         check_new_directory(directory)
-    started_at = asked.started_at if asked.seeds is None else time.time()
-    resume = asked.resume is not None
+    started_at = request.started_at if request.seeds is None else time.time()
+    resume = request.resume is not None
     plan = plan_run(loaded.config, directory, started_at, resume, loaded.sources)
-    if asked.dry_run:
+    if request.dry_run:
         from zmqrl.cli.dry_run import print_plan
 
         print_plan(plan, loaded.sources)
         return 0
-    config = ask_hosts(loaded.config)  # a fault of the configuration has been told by now
+    config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
     from zmqrl.launch.launcher import launch
 
-    return launch(plan, asked.plain or asked.detach, asked.from_scratch, on_ready)
+    return launch(plan, request.plain or request.detach, request.from_scratch, on_ready)
 
 
 def _default_directory(name: str) -> Path:

@@ -52,12 +52,12 @@ def worker_command(file: Path) -> int:
 def _line(event: HostEvent) -> str | None:
     """Text of an event for the user."""
     from zmqrl.messages import agent
-    from zmqrl.views.problem import last_words
+    from zmqrl.views.problem import shown_tail
 
     role, index = event.process
     match event.event:
         case agent.Exited(expected=False) as exited:
-            tail = [f"\n    {line}" for line in last_words(exited.log_tail)]
+            tail = [f"\n    {line}" for line in shown_tail(exited.log_tail)]
             return f"{role}-{index}: {exited.cause}{''.join(tail)}\n  log: {exited.log}"
         case agent.Joined() as joined:
             return f"joined at {joined.address}, round trip {joined.milliseconds} ms"

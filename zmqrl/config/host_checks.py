@@ -12,7 +12,7 @@ from zmqrl.errors import ConfigError
 
 BY_SSH = ("ssh", "user", "port", "identity", "jump", "tunnel")
 NOT_LOCAL = (*BY_SSH, "python", "workdir", "manual")
-# Names become file names, and words on the command lines of ssh: none may be taken for an option.
+# Names become file names, and arguments on the command lines of ssh: none may be taken for an option.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")

@@ -152,7 +152,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     if request.stored is not None and "hosts" in hosts_file.children:
         # A resumed run takes the hosts that the file lists now, and none that it no longer lists.
         base = Branch(base.source, {key: node for key, node in base.children.items() if key != "hosts"})
-    mode = _word(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
+    mode = _text(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
     layers = [base, hosts_file, flags]
     # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
     tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
@@ -185,7 +185,7 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
     """The lowest layer: the stored configuration of a resumed run, a preset, or nothing."""
     if request.stored is not None:
         return from_stored(request.stored, Source(str(request.stored_file))), _stored_preset(request, above)
-    preset = request.preset or _word(above, "run", "preset")
+    preset = request.preset or _text(above, "run", "preset")
     if preset is None:
         return Branch(Source("defaults")), None
     try:
@@ -201,15 +201,15 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
 def _stored_preset(request: Request, above: Branch) -> str | None:
     """The preset that a resumed run was started with; the hosts file and the flags may name no other."""
     stored: str | None = (request.stored or {}).get("run", {}).get("preset")
-    asked, node = _word(above, "run", "preset"), above.at(("run", "preset"))
-    if asked is None or node is None:
+    requested, node = _text(above, "run", "preset"), above.at(("run", "preset"))
+    if requested is None or node is None:
         return stored
     try:
-        same = preset_name(asked, request.hosts_file) == stored
+        same = preset_name(requested, request.hosts_file) == stored
     except ConfigError as error:
         raise ConfigError(f"{node.source}: {error}") from error
     if not same:
-        raise ConfigError(f"{node.source}: run.preset: {asked!r}: the resumed run was started with {stored!r}")
+        raise ConfigError(f"{node.source}: run.preset: {requested!r}: the resumed run was started with {stored!r}")
     return stored
 
 
@@ -232,7 +232,7 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
     return found
 
 
-def _word(tree: Branch, *path: str) -> str | None:
+def _text(tree: Branch, *path: str) -> str | None:
     node = tree.at(path)
     return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
 

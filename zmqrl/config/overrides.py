@@ -51,7 +51,7 @@ def _merge(under: Branch, over: Branch) -> Branch:
         below = children.get(key)
         merges = isinstance(node, Branch) and isinstance(below, Branch)
         children[key] = _merge(below, node) if merges else node  # type: ignore[arg-type]  # both are branches
-    # A section stands where it was written first; each key in it has a place of its own.
+    # A section is where it was written first; each key in it has a place of its own.
     return Branch(under.source, children)
 
 

@@ -134,11 +134,11 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
         if errors[0]["type"] == "missing":
             full, what = (*full, *(str(part) for part in unused)), "required key is missing"
         elif errors[0]["type"] == "value_error":
-            what = _said(errors[:1])
+            what = _message(errors[:1])
         else:
-            what = f"{_said(same)}, not a section"
+            what = f"{_message(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
-    what, near = _said(same), _nearest(node.value, same)
+    what, near = _message(same), _nearest(node.value, same)
     if _section_expected(same):
         what = f"must be a section of keys ({', '.join(_keys_at(cls, path))})"
     raise ConfigError(f"{node.source}: {'.'.join(full)}: {shown(node.value)}: {what}{near}")
@@ -163,7 +163,7 @@ def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], N
     return tuple(str(p) for p in loc), node, ()
 
 
-def _said(errors: list[ErrorDetails]) -> str:
+def _message(errors: list[ErrorDetails]) -> str:
     raised = [str(error["ctx"]["error"]) for error in errors if error["type"] == "value_error"]
     if raised:  # by a `__post_init__`
         return raised[0]

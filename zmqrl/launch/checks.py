@@ -25,7 +25,7 @@ from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
 
 NVIDIA = Path("/dev/nvidia0")
-ASK_TORCH_S = 10.0
+TORCH_S = 10.0
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
 TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
 """What a launcher makes in a run directory before `run.json`."""
@@ -117,21 +117,21 @@ def _check_device(device: str, here: bool) -> None:
     if kind == "cuda" and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":
-        _ask_torch(device)
+        _check_torch(device)
 
 
-def _ask_torch(device: str) -> None:
+def _check_torch(device: str) -> None:
     """In a child: the launcher never imports torch."""
     code = "import sys, torch; torch.empty(1, device=sys.argv[1])"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=ASK_TORCH_S, check=False
+            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=TORCH_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"learner.device: {device!r}: no answer from torch within {ASK_TORCH_S:g} s") from error
+        raise ConfigError(f"learner.device: {device!r}: no answer from torch within {TORCH_S:g} s") from error
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {said}")
+        tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {tail}")
 
 
 def check_new_directory(run_dir: Path) -> None:
@@ -185,16 +185,18 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         *_changed("network", to_json(config.network), to_json(stored.network)),
         *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
-        # Elsewhere there is no FULL checkpoint, and the run would begin anew without a word.
+        # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),
         *_changed("store", _place(config.store), _place(stored.store)),
     )
     if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
         # Its FULL has no actions of the running episodes: they could not be repeated.
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
-    for key, asked, before in pairs:
-        if asked != before:
-            raise ConfigError(f"{key}: {asked!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it")
+    for key, requested, before in pairs:
+        if requested != before:
+            raise ConfigError(
+                f"{key}: {requested!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it"
+            )
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
@@ -208,9 +210,9 @@ def _place(store: StoreSection) -> dict[str, object]:
 
 
 def _changed(
-    section: str, asked: Mapping[str, object], before: Mapping[str, object]
+    section: str, requested: Mapping[str, object], before: Mapping[str, object]
 ) -> list[tuple[str, object, object]]:
-    return [(f"{section}.{key}", asked.get(key), before.get(key)) for key in sorted({*asked, *before})]
+    return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in sorted({*requested, *before})]
 
 
 def is_finished(run_dir: Path, config: Config) -> bool:

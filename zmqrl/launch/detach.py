@@ -43,11 +43,11 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
 
 def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: int) -> int:
     os.setsid()
-    told = False
+    reported = False
 
     def on_ready() -> None:
-        nonlocal told
-        told = True
+        nonlocal reported
+        reported = True
         _redirect(run_dir)
         with contextlib.suppress(BrokenPipeError):  # the command was killed while it waited
             os.write(write_fd, READY)

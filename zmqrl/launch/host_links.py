@@ -199,8 +199,8 @@ class HostLinks:
         except ConfigError as error:
             self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
-            said = [self._scale(host, workers) for host, workers in request.scale.items()]
-            self._requests.answer(path, RequestAnswer(done="\n".join(said)))
+            answers = [self._scale(host, workers) for host, workers in request.scale.items()]
+            self._requests.answer(path, RequestAnswer(done="\n".join(answers)))
 
     def _check_manual(self, wanted: Mapping[str, int]) -> None:
         """ConfigError for a host that has joined by a connection file: no command reaches its agent."""

@@ -36,7 +36,7 @@ class HostRow:
     cpu: float | None = None
     """Cores in use, mean since the sample before."""
     pss_mb: float | None = None
-    heard_at: float | None = None
+    received_at: float | None = None
     """Unix time of its last event."""
     public: str = ""
     """The public key of its agent; an agent that is started again has another."""
@@ -109,7 +109,7 @@ class HostTable:
         """Whether any host with workers is ready or may join."""
         return any(row.workers and not row.is_gone for row in self)
 
-    def greet(self, host: str, workers: int) -> HostRow | None:
+    def register(self, host: str, workers: int) -> HostRow | None:
         """A host that SSH does not reach has joined, or left (no workers); None when it is another, or is gone."""
         row = self._rows.get(host)
         if row is None or host not in self._manual or (workers and row.is_gone):
@@ -141,7 +141,7 @@ class HostTable:
         row = self._rows.get(event.host)
         if row is None:
             return None
-        row.heard_at = event.at
+        row.received_at = event.at
         loss: Loss | None = self._take(event.event, row, event)
         return loss
 

@@ -108,7 +108,7 @@ class Launcher:
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
-        self._problems_told = 0
+        self._problems_reported = 0
         self._too_few = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
@@ -167,7 +167,7 @@ class Launcher:
         if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
             mirror.abandon()
             return
-        told, request = len(self._state.problems), self._signals.request
+        reported, request = len(self._state.problems), self._signals.request
         mirror.end()
         is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
         if mirror.is_alive and request is not Request.KILL:
@@ -175,7 +175,7 @@ class Launcher:
             print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)", flush=True)
             is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
         mirror.abandon()
-        for problem in self._state.problems[told:]:
+        for problem in self._state.problems[reported:]:
             print(problem, file=sys.stderr, flush=True)
         if not is_complete:
             text = f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}"
@@ -186,17 +186,17 @@ class Launcher:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
             now = time.monotonic()
-            still = self._stall_detector.look(self._state, now)
+            still = self._stall_detector.check(self._state, now)
             if still is not None:
                 self._state.note(still)
-            self._tell_problems(view)
+            self._report_problems(view)
             self._files.attempt("an answer to a request", self._links.renew, now)
             self._pass_requests(view, now)
             self._check_start(now)
             self._check_wall_limit(now)
-            nobody = self._links.no_hosts_reason()
-            if nobody is not None:
-                self._state.failure = nobody
+            reason = self._links.no_hosts_reason()
+            if reason is not None:
+                self._state.failure = reason
                 return
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
@@ -210,7 +210,7 @@ class Launcher:
         lost = lost_agent(self._state)
         if lost is not None and self._signals.request is not Request.KILL:
             self._state.note(lost)
-        self._tell_problems(view)
+        self._report_problems(view)
         self._write_status(directory)
 
     def _is_taken_over(self, directory: RunDirectory) -> bool:
@@ -265,10 +265,10 @@ class Launcher:
         else:
             self._state.handle(event)
 
-    def _tell_problems(self, view: View) -> None:
-        for problem in self._state.problems[self._problems_told :]:
+    def _report_problems(self, view: View) -> None:
+        for problem in self._state.problems[self._problems_reported :]:
             view.message(str(problem))
-        self._problems_told = len(self._state.problems)
+        self._problems_reported = len(self._state.problems)
 
     def _pass_requests(self, view: View, now: float) -> None:
         request = self._signals.request
@@ -354,9 +354,9 @@ class Launcher:
             print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}", flush=True)
         print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
         if error is not None:
-            told = error.splitlines()[0] if self._problems_told else error
+            text = error.splitlines()[0] if self._problems_reported else error
             resume = f"  resume with: {resume_command(directory.path)}"
-            print(f"{status}: {told}\n{resume}", file=sys.stderr, flush=True)
+            print(f"{status}: {text}\n{resume}", file=sys.stderr, flush=True)
         return exit_code
 
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:

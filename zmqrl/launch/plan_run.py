@@ -97,17 +97,17 @@ def plan_run(
         return plan
 
 
-def ask_hosts(config: Config) -> Config:
+def resolve_auto_workers(config: Config) -> Config:
     """`config` with the cores of hosts with `workers: auto`; waits for them, at most the limit of a connection.
 
     Raises:
         ConfigError: The kind of orchestrator cannot be loaded.
     """
-    asked = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
-    if not asked:
+    remote = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
+    if not remote:
         return config
-    kind, options = kind_of(config, asked)
-    return with_cores(config, kind.cores(options, config, asked))
+    kind, options = kind_of(config, remote)
+    return with_cores(config, kind.cores(options, config, remote))
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _workers(config: Config) -> Mapping[str, int]:
     """Rollout workers per host; none in single."""
     if config.mode.in_process:
         return {config.learner.host: 0}
-    # `auto` of a host that has not yet said how many cores it has is one worker, the least that it means.
+    # `auto` of a host that has not yet reported how many cores it has is one worker, the least that it means.
     workers = {name: host.workers if isinstance(host.workers, int) else 1 for name, host in config.hosts.items()}
     known = all(isinstance(host.workers, int) for host in config.hosts.values())
     total, first = sum(workers.values()), next(iter(workers), LOCAL)

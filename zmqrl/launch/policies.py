@@ -22,7 +22,7 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
     version, content = newest_or_best(*stored_checkpoints(run_dir, config))
     algorithm = make_algorithm(config, env)
     policy = make_policy(algorithm.acting())
-    # Greedy actions do not depend on the schedule, but a head may ask for its values when it is loaded.
+    # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
     schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
     policy.load(tensors.parse(content)[0], schedule)

@@ -87,16 +87,16 @@ class StallDetector:
         self._after_s = after_s
         self._seen = (0, 0, 0.0)
         self._since: float | None = None
-        self._told = False
+        self._is_reported = False
 
-    def look(self, state: RunState, now: float) -> Problem | None:
+    def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
         if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
-            self._seen, self._since, self._told = seen, now, False
-        if self._told or now - self._since < self._after_s:
+            self._seen, self._since, self._is_reported = seen, now, False
+        if self._is_reported or now - self._since < self._after_s:
             return None
-        self._told = True
+        self._is_reported = True
         cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
         return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
 

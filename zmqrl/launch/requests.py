@@ -21,7 +21,7 @@ TAKEN_S = 5.0
 """A request that the launcher has removed is answered at once: so much longer is waited, and no answer is left."""
 
 
-def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
+def send_request(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     """Put a request and wait for its answer.
 
     Raises:
@@ -32,12 +32,12 @@ def ask(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
     name = secrets.token_hex(6)
-    asked, answered = folder / f"{name}.json", folder / f"{name}.answer"
-    _write(asked, request)
-    if not _appears(answered, deadline_s) and (_removed(asked) or not _appears(answered, TAKEN_S)):
+    request_path, answer_path = folder / f"{name}.json", folder / f"{name}.answer"
+    _write(request_path, request)
+    if not _appears(answer_path, deadline_s) and (_removed(request_path) or not _appears(answer_path, TAKEN_S)):
         raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s")
-    answer = decode(RequestAnswer, answered.read_bytes())
-    answered.unlink()
+    answer = decode(RequestAnswer, answer_path.read_bytes())
+    answer_path.unlink()
     if answer.refused is not None:
         raise ConfigError(answer.refused)
     return answer.done or ""

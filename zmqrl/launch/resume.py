@@ -100,7 +100,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     check_mirror_owner(plan)
     env_steps = recorded_env_steps(run_dir)
     why = [f"its records show {env_steps} env steps"] if env_steps else []
-    unseen = _look_at_old_host(plan)
+    unseen = _check_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)
     if visible:
@@ -183,7 +183,7 @@ def _is_visible(plan: RunPlan) -> bool:
     return plan.config.learner.host == LOCAL or not is_shared(plan.config.store) or make_store(plan).is_visible()
 
 
-def _look_at_old_host(plan: RunPlan) -> list[str]:
+def _check_old_host(plan: RunPlan) -> list[str]:
     """Copy what is newer on the disk of the last attempt's learner; the reason if that failed."""
     stored, info = read_config(Path(plan.run_dir)), read_info(Path(plan.run_dir))
     host = stored.learner.host

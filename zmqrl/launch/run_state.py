@@ -243,7 +243,7 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.state = "failed"
-        self._note(event, f"{self._why_given_up(event)}; {self._without(event.process[0])}", message.cause)
+        self._note(event, f"{self._why_not_restarted(event)}; {self._without(event.process[0])}", message.cause)
 
     def _how_often(self, event: HostEvent) -> str:
         """From the second restart on: how many it has left, as its agent counts them."""
@@ -254,7 +254,7 @@ class RunState:
             return f", the last restart within {restart.window_s:g} s (restart.max {restart.max})"
         return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
 
-    def _why_given_up(self, event: HostEvent) -> str:
+    def _why_not_restarted(self, event: HostEvent) -> str:
         died = self._last_exit.get(event.process)
         if died is not None and died.code == BAD_CONFIGURATION:
             return f"not restarted: exit code {BAD_CONFIGURATION} means invalid configuration"
@@ -285,7 +285,7 @@ class RunState:
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
         """A new agent counts restarts from none."""
-        self._restarted_at = {place: times for place, times in self._restarted_at.items() if place[0] != event.host}
+        self._restarted_at = {slot: times for slot, times in self._restarted_at.items() if slot[0] != event.host}
 
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
@@ -324,7 +324,7 @@ class RunState:
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
         """The broker's report of hosts whose events do not come to this launcher."""
-        row = self.hosts.greet(message.host, len(message.workers))
+        row = self.hosts.register(message.host, len(message.workers))
         if row is None:
             return
         if row.is_gone:

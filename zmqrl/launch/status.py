@@ -57,7 +57,7 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
         "restarts": sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,
-        "last_s": None if row.heard_at is None else round(max(0.0, now - row.heard_at), 1),
+        "last_s": None if row.received_at is None else round(max(0.0, now - row.received_at), 1),
         "cause": row.cause,
     }
 

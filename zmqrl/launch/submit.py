@@ -35,13 +35,13 @@ STOP_S = 60
 """How long before its time limit the job receives SIGTERM, and stops with a checkpoint."""
 
 
-def job_script(plan: RunPlan, hosts_file: Path, words: Sequence[str]) -> str:
+def job_script(plan: RunPlan, hosts_file: Path, arguments: Sequence[str]) -> str:
     """The batch script of a run.
 
     Args:
         plan: Of the run, which the job plans again.
         hosts_file: hosts.yaml.
-        words: Further arguments of `zmqrl launch`.
+        arguments: Further arguments of `zmqrl launch`.
 
     Raises:
         ConfigError: `orchestrator.kind` is not slurm, or a key does not apply to nodes.
@@ -51,7 +51,7 @@ def job_script(plan: RunPlan, hosts_file: Path, words: Sequence[str]) -> str:
         raise ConfigError(f"orchestrator.kind: {section.kind!r}: --submit needs slurm")
     config = options_of(SlurmConfig, "orchestrator", section.options)
     check_keys(plan.config, nodes_needed(plan.config))
-    return "\n".join(_lines(plan, config, hosts_file.absolute(), words)) + "\n"
+    return "\n".join(_lines(plan, config, hosts_file.absolute(), arguments)) + "\n"
 
 
 def submit(run_dir: Path, script: str) -> str:
@@ -76,7 +76,7 @@ def submit(run_dir: Path, script: str) -> str:
         raise ConfigError(f"orchestrator: Slurm rejects the job: {error.cause}\n   {error.fix}") from error
 
 
-def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence[str]) -> Iterator[str]:
+def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, arguments: Sequence[str]) -> Iterator[str]:
     """`local` is the node that the launcher runs on, the first."""
     run = plan.config
     hosts = nodes_needed(run)
@@ -101,5 +101,5 @@ def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, words: Sequence
         yield f"#SBATCH {shlex.join(config.extra_args)}"
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts_file), "--run-dir", plan.run_dir, "--resume", "auto"]
     yield f'export {OWN_JOB}="$SLURM_JOB_ID"'
-    yield f"{shlex.join([*command, '--plain', *words])} &"
+    yield f"{shlex.join([*command, '--plain', *arguments])} &"
     yield FOLLOW.strip()

@@ -26,12 +26,12 @@ LAUNCHER_S = 30.0
 LOOK_EVERY_S = 0.1
 KILL_WAIT_S = 5.0
 NOTHING = Reaped()
-NOBODY = "\0"
+NO_HOST = "\0"
 """No host's name."""
 
 
 @dataclass(frozen=True)
-class Doomed:
+class TargetRun:
     """A run to end, as far as it is known on this machine."""
 
     run_id: str
@@ -55,7 +55,7 @@ class HostReport:
         return self.cause is None and not self.reaped.left
 
 
-def bring_down(target_run: Doomed, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
+def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
     """End the launcher, then what is left on every host; a report per host as it is known, the launcher's first.
 
     With `limit` only on these hosts; the launcher must have ended.
@@ -123,7 +123,7 @@ def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
     return False
 
 
-def _config(target_run: Doomed) -> tuple[Config | None, str | None]:
+def _config(target_run: TargetRun) -> tuple[Config | None, str | None]:
     if target_run.run_dir is None:
         return None, None
     try:
@@ -132,7 +132,7 @@ def _config(target_run: Doomed) -> tuple[Config | None, str | None]:
         return None, f"{error}: only this machine was checked"
 
 
-def _hosts(target_run: Doomed, config: Config | None, limit: Sequence[str]) -> list[str]:
+def _hosts(target_run: TargetRun, config: Config | None, limit: Sequence[str]) -> list[str]:
     """Which hosts to check: the run's, and this machine."""
     if not limit:
         known = [] if config is None else [*config.hosts, config.learner.host]
@@ -144,22 +144,24 @@ def _hosts(target_run: Doomed, config: Config | None, limit: Sequence[str]) -> l
             f"run {target_run.run_id} is active and would use the host again: "
             f"use `zmqrl drain {target_run.run_id} HOST` to remove it from the run"
         )
-    nobody = replace(config, learner=replace(config.learner, host=NOBODY))  # or it would stay, named or not
-    return [name for name in limited(nobody, limit).hosts if name != NOBODY]
+    without_learner = replace(config, learner=replace(config.learner, host=NO_HOST))  # or it would stay, named or not
+    return [name for name in limited(without_learner, limit).hosts if name != NO_HOST]
 
 
-def _on_hosts(target_run: Doomed, config: Config | None, hosts: Sequence[str], grace_s: float) -> Iterator[HostReport]:
+def _on_hosts(
+    target_run: TargetRun, config: Config | None, hosts: Sequence[str], grace_s: float
+) -> Iterator[HostReport]:
     if LOCAL in hosts:
         yield _here(target_run, config, grace_s)
     if config is None:
         return
-    far = [host for host in hosts if host != LOCAL]
-    by_themselves = [host for host in far if not is_remote(host, config.hosts.get(host, HostSection()))]
-    for host in by_themselves:
+    remote = [host for host in hosts if host != LOCAL]
+    manual = [host for host in remote if not is_remote(host, config.hosts.get(host, HostSection()))]
+    for host in manual:
         lease_s = config.limits.host_lease_s
         cause = f"it joined manually, and this machine does not reach it: its agent ends {lease_s:g} s after the broker"
         yield HostReport(host, cause=cause)
-    reached = [host for host in far if host not in by_themselves]
+    reached = [host for host in remote if host not in manual]
     if reached:
         try:
             kind, options = kind_of(config, reached)
@@ -170,7 +172,7 @@ def _on_hosts(target_run: Doomed, config: Config | None, hosts: Sequence[str], g
             yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=str(found))
 
 
-def _here(target_run: Doomed, config: Config | None, grace_s: float) -> HostReport:
+def _here(target_run: TargetRun, config: Config | None, grace_s: float) -> HostReport:
     info = target_run.info
     if info is not None and info.host != socket.gethostname():
         if info.job is not None:

@@ -27,7 +27,7 @@ class ProcessSlot:
 class Died:
     """A process ended unexpectedly."""
 
-    place: ProcessSlot
+    slot: ProcessSlot
     code: int
     """Exit code; negative: the signal."""
     cause: str
@@ -45,7 +45,7 @@ Event = Died | Tick
 class Start:
     """Start the process now; `spawn` counts how often it was started before."""
 
-    place: ProcessSlot
+    slot: ProcessSlot
     spawn: int
 
 
@@ -53,7 +53,7 @@ class Start:
 class RestartAfter:
     """It will be started again after `delay_s` (a `Start` follows)."""
 
-    place: ProcessSlot
+    slot: ProcessSlot
     delay_s: float
 
 
@@ -61,7 +61,7 @@ class RestartAfter:
 class StopRestarting:
     """It will not be started again."""
 
-    place: ProcessSlot
+    slot: ProcessSlot
     cause: str
 
 
@@ -88,46 +88,46 @@ class Supervision:
         self._deaths: dict[ProcessSlot, list[float]] = defaultdict(list)
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
         self._due: dict[ProcessSlot, float] = {}
-        self.given_up: set[ProcessSlot] = set()
+        self.failed: set[ProcessSlot] = set()
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What to do about `event` at monotonic time `now`, in seconds."""
         if isinstance(event, Died):
             return self._died(event, now)
-        return [self._start(place) for place, due in sorted(self._due.items()) if due <= now]
+        return [self._start(slot) for slot, due in sorted(self._due.items()) if due <= now]
 
-    def forget(self, place: ProcessSlot) -> None:
+    def forget(self, slot: ProcessSlot) -> None:
         """It is not restarted: it was removed from this host."""
-        self._due.pop(place, None)
+        self._due.pop(slot, None)
 
     def next_due(self) -> float | None:
         """When the next `Tick` will start something."""
         return min(self._due.values(), default=None)
 
-    def _start(self, place: ProcessSlot) -> Start:
-        del self._due[place]
-        self._spawns[place] += 1
-        return Start(place, self._spawns[place])
+    def _start(self, slot: ProcessSlot) -> Start:
+        del self._due[slot]
+        self._spawns[slot] += 1
+        return Start(slot, self._spawns[slot])
 
     def _died(self, event: Died, now: float) -> list[Action]:
-        deaths = self._deaths[event.place]
+        deaths = self._deaths[event.slot]
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
-            return self._give_up(event)
+            return self._stop_restarting(event)
         backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
         delay_s = backoff_s if len(deaths) > 1 else 0.0
-        self._due[event.place] = now + delay_s
-        return [RestartAfter(event.place, delay_s)]
+        self._due[event.slot] = now + delay_s
+        return [RestartAfter(event.slot, delay_s)]
 
-    def _give_up(self, event: Died) -> list[Action]:
-        self.given_up.add(event.place)
-        actions: list[Action] = [StopRestarting(event.place, event.cause)]
-        if event.place.role in ("learner", "broker"):
-            actions.append(FailRun(f"{event.place} is not restarted: {event.cause}"))
-        elif event.place.role == "worker" and self.workers_given_up() >= self._workers:
-            actions.append(FailRun(f"all rollout workers failed, the last was {event.place}: {event.cause}"))
+    def _stop_restarting(self, event: Died) -> list[Action]:
+        self.failed.add(event.slot)
+        actions: list[Action] = [StopRestarting(event.slot, event.cause)]
+        if event.slot.role in ("learner", "broker"):
+            actions.append(FailRun(f"{event.slot} is not restarted: {event.cause}"))
+        elif event.slot.role == "worker" and self.workers_failed() >= self._workers:
+            actions.append(FailRun(f"all rollout workers failed, the last was {event.slot}: {event.cause}"))
         return actions
 
-    def workers_given_up(self) -> int:
+    def workers_failed(self) -> int:
         """How many workers of this host will not come back."""
-        return sum(place.role == "worker" for place in self.given_up)
+        return sum(slot.role == "worker" for slot in self.failed)

@@ -182,8 +182,8 @@ def it_is_made_without_torch(make: AlgorithmMaker) -> None:
     """The launcher imports the module of the algorithm, and has no torch: import torch in the learner alone."""
     module = type(make()).__module__
     code = f"import sys; sys.path[:] = {sys.path!r}; import {module}; print('torch' in sys.modules)"
-    said = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=LAUNCH_S).strip()
-    assert said == "False", f"import {module} imports torch"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=LAUNCH_S).strip()
+    assert output == "False", f"import {module} imports torch"
 
 
 def _weights(algorithm: Algorithm) -> dict[str, Array]:

@@ -65,11 +65,11 @@ class Machines:
     one machine. Override both methods where the hosts are elsewhere.
     """
 
-    def processes(self, words: Collection[str]) -> Sequence[str]:
-        """Processes with one of `words` in an argument of their command line, as text for messages."""
+    def processes(self, marks: Collection[str]) -> Sequence[str]:
+        """Processes with one of `marks` in an argument of their command line, as text for messages."""
         found = []
         for pid, argv in _command_lines():
-            if any(word in argument for argument in argv for word in words):
+            if any(mark in argument for argument in argv for mark in marks):
                 found.append(f"{pid}: {' '.join(argv)}")
         return found
 
@@ -233,10 +233,10 @@ def events_come_in_order(make: HostsMaker) -> None:
         assert [end.code for end in ends] == [0] * len(run.hosts), str(run)
         for host in run.hosts:
             kinds = [type(event.event) for event in run.events if event.host == host]
-            told = [kind for kind in kinds if kind is not agent.Warned]
-            assert told[0] is agent.Handshake, f"{host}: {told[:3]}"
-            assert told[-1] is agent.AgentExited, f"{host}: {told[-3:]}"
-            assert agent.Finished in told, f"{host}: no Finished"
+            received = [kind for kind in kinds if kind is not agent.Warned]
+            assert received[0] is agent.Handshake, f"{host}: {received[:3]}"
+            assert received[-1] is agent.AgentExited, f"{host}: {received[-3:]}"
+            assert agent.Finished in received, f"{host}: no Finished"
         assert len(run.of(agent.Started)) >= run.process_count
         assert [ended.env_steps >= 256 for ended in run.of(agent.Ended)] == [True]
         (ledger,) = (finished.ledger for finished in run.of(agent.Finished) if finished.ledger is not None)
@@ -344,9 +344,9 @@ def _command_lines() -> Iterator[tuple[int, list[str]]]:
             yield int(path.parent.name), path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
 
 
-def _await_gone(machines: Machines, *words: str) -> None:
+def _await_gone(machines: Machines, *marks: str) -> None:
     end = time.monotonic() + GONE_S
-    while left := machines.processes(words):
+    while left := machines.processes(marks):
         assert time.monotonic() < end, f"left after {GONE_S:g} s: {left}"
         time.sleep(0.05)
 

@@ -27,16 +27,16 @@ class Problem:
     log_tail: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        told = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
-        detail = ", ".join(f"{name} {short(value)}" for name, value in self.detail.items() if not told[name])
+        in_cause = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
+        detail = ", ".join(f"{name} {short(value)}" for name, value in self.detail.items() if not in_cause[name])
         lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
-        lines += [f"    {line}" for line in last_words(self.log_tail)]
+        lines += [f"    {line}" for line in shown_tail(self.log_tail)]
         if self.log:
             lines.append(f"  log: {self.log}")
         return "\n".join([*lines, f"  {self.action_taken}"])
 
 
-def last_words(lines: Sequence[str]) -> list[str]:
+def shown_tail(lines: Sequence[str]) -> list[str]:
     """At most `LOG_LINES_SHOWN` lines of the end of a log; of a traceback, what states where it went wrong."""
     lines = [line for line in lines if line.strip(" ^~") and not line.startswith(EXTENSIONS)]
     current = _last(lines, CURRENT)
