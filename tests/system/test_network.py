@@ -21,7 +21,7 @@ LEASE_S, LOST_S = 5.0, 1.5
 END_S = 5.0
 """What a host may need beyond its lease."""
 RECOVERY_S = 3.0
-LOOK_EVERY_S = 0.01
+POLL_EVERY_S = 0.01
 DELAY_MS, LOSS = 25.0, 0.01
 """Each way."""
 STEPS = 16_000
@@ -94,7 +94,7 @@ def timed(what: Callable[[], object], text: str) -> float:
     begun = time.monotonic()
     while not what():
         assert time.monotonic() < begun + RUN_S, text
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
     return time.monotonic() - begun
 
 

@@ -144,8 +144,8 @@ def _queue_segments_per_s(seconds: float) -> float:
     """Two processes put batches of segments on a Queue, this one gets them."""
     context = multiprocessing.get_context("spawn")
     queue: multiprocessing.Queue[Any] = context.Queue(4)
-    ending = context.Event()
-    writers = [context.Process(target=_put, args=(queue, ending), daemon=True) for _ in range(WORKERS)]
+    stopping = context.Event()
+    writers = [context.Process(target=_put, args=(queue, stopping), daemon=True) for _ in range(WORKERS)]
     for writer in writers:
         writer.start()
     seen: set[int] = set()
@@ -155,7 +155,7 @@ def _queue_segments_per_s(seconds: float) -> float:
     while time.perf_counter() < begun + seconds:
         segments += len(queue.get(timeout=START_S)[1])
     elapsed_s = time.perf_counter() - begun
-    ending.set()
+    stopping.set()
     left = len(writers)
     while left:
         left -= queue.get(timeout=START_S) is None
@@ -165,10 +165,10 @@ def _queue_segments_per_s(seconds: float) -> float:
     return segments / elapsed_s
 
 
-def _put(queue: multiprocessing.Queue[Any], ending: Any) -> None:
+def _put(queue: multiprocessing.Queue[Any], stopping: Any) -> None:
     batch = [prepared(SMALL)] * QUEUE_BATCH
     me = multiprocessing.current_process().pid
-    while not ending.is_set():
+    while not stopping.is_set():
         # copies, for a pickle writes one object once, however often a list holds it
         queue.put((me, [{name: array.copy() for name, array in segment.items()} for segment in batch]))
     queue.put(None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-IN_THE_WAY = 2
+EXIT_FAULTS = 2
 
 
 @click.command("doctor")
@@ -45,7 +45,7 @@ def doctor_command(
         click.echo(as_json(measurements, faults, manual))
     else:
         print_report(measurements, faults, manual, sys.stdout, None if plain or not sys.stdout.isatty() else _draw)
-    return IN_THE_WAY if any(fault.severity == "error" for fault in faults) else 0
+    return EXIT_FAULTS if any(fault.severity == "error" for fault in faults) else 0
 
 
 def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ from zmqrl.errors import ConfigError
 if TYPE_CHECKING:
     from zmqrl.launch.run_directory import RunInfo
 
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 LINES = 20
 
 
@@ -43,7 +43,7 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int | No
         logs = {**_logs(directory, who), **logs}
         for log in _oldest_first(logs):
             _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)])
-        time.sleep(LOOK_EVERY_S if follow else 0.0)  # a log is a file: there is nothing to wait on
+        time.sleep(POLL_EVERY_S if follow else 0.0)  # a log is a file: there is nothing to wait on
 
 
 @dataclass

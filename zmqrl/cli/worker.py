@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zmqrl.orchestrators.base import HostEvent
 
 LEASE_EVERY_S = 1.0
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 GRACE_S = 10.0
 
 
@@ -33,7 +33,7 @@ def worker_command(file: Path) -> int:
             if time.monotonic() >= lease_at:
                 lease_at = time.monotonic() + LEASE_EVERY_S
                 orchestrator.command(boot.host, agent.Lease())
-            for event in orchestrator.monitor(LOOK_EVERY_S):
+            for event in orchestrator.monitor(POLL_EVERY_S):
                 if isinstance(event.event, agent.Handshake):
                     orchestrator.command(boot.host, join)
                 line = _line(event)

@@ -1,4 +1,4 @@
-"""What must hold between `hosts`, `learner`, `security` and the mode; each fault names its key and the way out."""
+"""What must hold between `hosts`, `learner`, `security` and the mode; each fault names its key and the fix."""
 
 from __future__ import annotations
 

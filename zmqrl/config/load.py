@@ -34,9 +34,9 @@ def with_absolute_paths(tree: Branch) -> Branch:
 
 
 def _absolute(path: str, source: Source) -> str:
-    beside = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
+    base_folder = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
     # Links are not followed: a link's own name is the name of the module.
-    return os.path.normpath(Path(beside, Path(path).expanduser()))
+    return os.path.normpath(Path(base_folder, Path(path).expanduser()))
 
 
 def check_code(code: CodeSection) -> None:
@@ -114,11 +114,11 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def preset_path(preset: str, beside: Path | None = None) -> Path:
-    """The file of a preset: a name, or a path (relative to `beside`, the hosts file that names it)."""
+def preset_path(preset: str, base_folder: Path | None = None) -> Path:
+    """The file of a preset: a name, or a path (relative to `base_folder`, the hosts file that names it)."""
     if "/" in preset or preset.endswith((".yaml", ".yml")):
         path = Path(preset).expanduser()
-        return beside.parent / path if beside is not None else path
+        return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
     near = difflib.get_close_matches(preset, presets(), n=1, cutoff=0.4)
@@ -126,9 +126,9 @@ def preset_path(preset: str, beside: Path | None = None) -> Path:
     raise ConfigError(f"run.preset: unknown preset {shown(preset)}; {hint}")
 
 
-def preset_name(preset: str, beside: Path | None = None) -> str:
+def preset_name(preset: str, base_folder: Path | None = None) -> str:
     """What a run's configuration keeps of a preset: the name of a preset of the package, else the absolute path."""
-    path = preset_path(preset, beside)
+    path = preset_path(preset, base_folder)
     return path.stem if path.parent == PRESETS else str(path.resolve())
 
 

@@ -73,7 +73,7 @@ class DirectoryStore(DataStore):
         self.path = os.path.abspath(os.path.expanduser(place))
         self._keep = keep
         self._made = False
-        self._swept = False
+        self._is_cleaned = False
         self._versions: deque[tuple[Version, float, bool]] = deque()
         """When each was written, and whether by this process."""
         self._fulls = FullRetention()
@@ -201,7 +201,7 @@ class DirectoryStore(DataStore):
         self._retire_all(SUPERSEDED_FOR_S)
 
     def finish(self) -> None:
-        self._swept = False
+        self._is_cleaned = False
         self._retire_all(0.0)
         with contextlib.suppress(OSError):
             for name in [name for name in os.listdir(self.path) if _LEARNERS.fullmatch(name)]:
@@ -235,9 +235,9 @@ class DirectoryStore(DataStore):
             raise StoreError(f"checkpoints in {target} cannot be moved back: {error}") from error
 
     def _retire_all(self, superseded_for_s: float) -> None:
-        if not self._swept:
+        if not self._is_cleaned:
             with contextlib.suppress(OSError, StoreError):  # next time
-                self._sweep()
+                self._clean()
         now = time.monotonic()
         # The one after it is what superseded the oldest.
         while len(self._versions) > self._keep and now - self._versions[1][1] >= superseded_for_s:
@@ -349,13 +349,13 @@ class DirectoryStore(DataStore):
         matches = ((name, _NAME.fullmatch(name)) for name in names)
         return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
 
-    def _sweep(self) -> None:
+    def _clean(self) -> None:
         """Take what an earlier process of this run left into retention; by the writer, at its begin and at its end."""
         now = time.monotonic()
         own = {version for version, _, _ in self._versions}
         entries = sorted((v, kind, name) for name, kind, v in self._list())
         temporary = [name for name in os.listdir(self.path) if name.startswith(".") and name.endswith(".tmp")]
-        self._swept = True
+        self._is_cleaned = True
         for name in [name for _, kind, name in entries if name in self._bad and kind != "best-"]:
             self._delete(name)  # else it would take the place of one that can be loaded
         left = [(v, kind) for v, kind, name in entries if name not in self._bad]
@@ -363,9 +363,9 @@ class DirectoryStore(DataStore):
         self._versions.extendleft(reversed(older))
         self._fulls.found(v for v, kind in left if kind == "full-")
         for name in temporary:
-            self._sweep_temporary(name)
+            self._clean_temporary(name)
 
-    def _sweep_temporary(self, name: str) -> None:
+    def _clean_temporary(self, name: str) -> None:
         """A learner's are those of one that has died, since there is one; the evaluator may be writing its own."""
         learners = _LEARNERS.fullmatch(name)
         try:

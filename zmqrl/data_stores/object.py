@@ -55,7 +55,7 @@ class ObjectStore(DataStore):
 
         One thread may write a FULL while another thread retires: single operations, each of them atomic.
         """
-        self._is_swept = False
+        self._is_cleaned = False
         self._damaged: dict[str, str] = {}
         self._unreported: list[str] = []
 
@@ -201,20 +201,20 @@ class ObjectStore(DataStore):
 
     def _retire_all(self, superseded_for_s: float) -> None:
         try:
-            if not self._is_swept:
-                self._sweep()
+            if not self._is_cleaned:
+                self._clean()
             self._delete(self._superseded(time.monotonic() - superseded_for_s))
         except StoreError as error:
             _log.warning("checkpoints are deleted later, or stay: %s", error)
 
-    def _sweep(self) -> None:
+    def _clean(self) -> None:
         """Take what an earlier process of this run left into retention."""
         names = self._objects.names()
         damaged = [name for name in names if name in self._damaged and not name.startswith("best-")]
         self._objects.delete(damaged)  # else they would take the place of those that can be loaded
         for name in set(names) - set(damaged):
             self._written.setdefault(name, time.monotonic())
-        self._is_swept = True
+        self._is_cleaned = True
 
     def _superseded(self, since: float) -> list[str]:
         """Names that retention no longer keeps; the one after each was written at `since` or before."""

@@ -77,7 +77,7 @@ def watch(request: Watch) -> Seen:
             if request.name in os.listdir(folder) and (folder / request.name).read_text() == request.token:
                 return Seen(request.name, time.time())
         except OSError:
-            pass  # replaced or stale in this moment: the next listing says
+            pass  # replaced or stale in this moment: the next listing shows it
         if time.monotonic() >= until:
             return Seen(request.name, None)
         time.sleep(PAUSE_S)

@@ -19,7 +19,7 @@ from zmqrl.drill.run_under_test import LAUNCHER, RunUnderTest
 from zmqrl.drill.small_disk import fill, release
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
-LOOK_EVERY_S = 0.002
+POLL_EVERY_S = 0.002
 APPEAR_S = 30.0
 """How long a process of a resumed run may take to appear."""
 
@@ -75,14 +75,14 @@ def _appeared(run: RunUnderTest, slot: str) -> ProcessId | None:
         process = run.snapshot().processes.get(slot)
         if process is not None:
             return process
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
     return None
 
 
 def _kill_in_end(fault: Fault, run: RunUnderTest) -> Ended:
     """The learner while it comes to its last version; another once the first process of the run has ended."""
     before = run.snapshot().processes
-    run.ask_to_stop()
+    run.request_stop()
     if fault.kind.role == "learner":
         time.sleep(fault.hold_s)
     else:
@@ -103,7 +103,7 @@ def _await_first_end(run: RunUnderTest, before: Mapping[str, ProcessId]) -> None
     while time.monotonic() < until and run.exit_code is None:
         if before.items() - run.snapshot().processes.items():
             return
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 CUT, OVERWRITE = "cut", "overwrite"
@@ -228,7 +228,7 @@ def bring_store_back(scene: Scene) -> None:
 
 
 def _damage_and_kill(scene: Scene) -> float | None:
-    # Stopped first: a learner that goes on would write a newer one.
+    # Stopped first: a learner that continues would write a newer one.
     if signalled(scene.victims, signal.SIGSTOP) is None:
         return None
     _damage(scene)

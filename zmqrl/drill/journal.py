@@ -1,6 +1,6 @@
 """Files that are written by memory stores: what was written before a SIGKILL is there after it.
 
-No system call on the way, so neither a full disk nor a limit on file sizes can disturb the witness. Files are sparse.
+No system call is involved, so neither a full disk nor a limit on file sizes can disturb the witness. Files are sparse.
 """
 
 from __future__ import annotations

@@ -154,10 +154,10 @@ class RunUnderTest:
     def stop(self) -> int:
         """`zmqrl stop`, and wait for the end. Returns the exit code."""
         before = self.snapshot().processes
-        self.ask_to_stop()
+        self.request_stop()
         return self.await_end(before)
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """What `zmqrl stop` does."""
         assert self._process is not None
         if self._process.poll() is None:

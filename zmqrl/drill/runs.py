@@ -38,7 +38,7 @@ FULL_AFTER = 4
 OWN_RATIO = 0.05
 """Replay ratio of a witness whose preset has none."""
 MOST_ENVS, MOST_STEPS = 4, 32
-"""The witness's vector envs are not larger: what is drilled is the way of a segment, not its size."""
+"""The witness's vector envs are not larger: the drill tests the path of a segment, not its size."""
 
 
 @dataclass(frozen=True)

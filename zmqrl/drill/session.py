@@ -17,7 +17,7 @@ from zmqrl.drill.inject import DEEDS, Scene, end_attempt
 from zmqrl.drill.recovery import LASTING, RecentDeaths, Recovery, Snapshot
 from zmqrl.drill.run_under_test import RunUnderTest
 
-LOOK_EVERY_S = 0.03
+POLL_EVERY_S = 0.03
 START_S = 60.0
 RECOVERY_S = 60.0
 """What has not recovered by then has not recovered."""
@@ -108,7 +108,7 @@ class Session:
 
     def _await_progress(self, clock: Clock) -> bool:
         until = time.monotonic() + START_S
-        while time.monotonic() < until and not clock.stop.wait(LOOK_EVERY_S):
+        while time.monotonic() < until and not clock.stop.wait(POLL_EVERY_S):
             version = self.under_test.snapshot().version
             if version is not None and version.n > 0:
                 return True
@@ -121,7 +121,7 @@ class Session:
         self._deaths = RecentDeaths(self.under_test.plan.config.restart.window_s)
         self._begun = time.monotonic()
         until = self._begun + 2 * clock.for_s + RECOVERY_S
-        while not clock.stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < until:
+        while not clock.stop.wait(POLL_EVERY_S) and (now := time.monotonic()) < until:
             if not (pending or self._active) and now >= self._begun + clock.for_s:
                 break  # a run without faults trains as long: it is checked too
             snapshot = self.under_test.snapshot()
@@ -255,7 +255,7 @@ class Session:
         if not (self.under_test.witness and self.under_test.sync):
             return
         until = time.monotonic() + RECOVERY_S
-        while self.under_test.exit_code is None and not clock.stop.wait(LOOK_EVERY_S):
+        while self.under_test.exit_code is None and not clock.stop.wait(POLL_EVERY_S):
             version = self.under_test.snapshot().version
             if version is not None and version.n >= self.under_test.furthest_n:
                 return

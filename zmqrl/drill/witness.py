@@ -76,7 +76,7 @@ EPISODES = 1 << 16
 """Episodes that one file holds."""
 COUNT, STALLED = 0, 1
 """Words of the header: episodes begun; set from outside: the next step never returns."""
-STALL_LOOK_S = 0.1
+STALL_POLL_S = 0.1
 _SERIALS = itertools.count()
 
 
@@ -145,7 +145,7 @@ class _Steps:
 
     def stall_if_set(self) -> None:
         while self._words[STALLED]:
-            time.sleep(STALL_LOOK_S)
+            time.sleep(STALL_POLL_S)
 
 
 def stepped_episodes(folder: Path) -> dict[int, int]:

@@ -74,8 +74,8 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if isinstance(error, ConfigError):
         return error
     if isinstance(error, gym_error.DependencyNotInstalled):
-        way_out = _install(section, error)
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {way_out}")
+        fix = _install(section, error)
+        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {fix}")
     if isinstance(error, gym_error.UnregisteredEnv):
         return _unregistered(section, error)
     if isinstance(error, ImportError):
@@ -107,8 +107,8 @@ def _near(env_id: str) -> str:
 def _install(section: EnvSection, error: Exception) -> str:
     spec = gym.registry.get(section.id)
     hints = f"{section.id} {error} {spec.entry_point if spec is not None else ''}"
-    for word, extra in EXTRAS.items():
-        if word in hints:
+    for text, extra in EXTRAS.items():
+        if text in hints:
             return f'run: pip install "zmqrl[{extra}]"'
     missing = getattr(error, "name", None)
     return f"run: pip install {missing}" if missing else "install it"

@@ -55,7 +55,7 @@ def plan_run(
         is_here: The host `local` will be this machine: its processor, devices and memory are checked.
 
     Raises:
-        ConfigError: One message that names key, value and the way out.
+        ConfigError: One message that names key, value and fix.
     """
     with _located(sources):
         workers = _workers(config)

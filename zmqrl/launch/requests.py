@@ -15,7 +15,7 @@ from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
 
 FOLDER = "requests"
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 MAX_BYTES = 65_536
 TAKEN_S = 5.0
 """A request that the launcher has removed is answered at once: so much longer is waited, and no answer is left."""
@@ -48,7 +48,7 @@ def _appears(path: Path, deadline_s: float) -> bool:
     while not path.exists():
         if time.monotonic() > until:
             return False
-        time.sleep(LOOK_EVERY_S)  # a file is all that two processes of any two times share
+        time.sleep(POLL_EVERY_S)  # a file is all that two processes of any two times share
     return True
 
 

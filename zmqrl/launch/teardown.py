@@ -23,7 +23,7 @@ GRACE_S = 5.0
 """What an agent may take to end its processes; a run that is to write a checkpoint is stopped, not brought down."""
 LAUNCHER_S = 30.0
 """Limit for all hosts, including slow ones."""
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 KILL_WAIT_S = 5.0
 NOTHING = Reaped()
 NO_HOST = "\0"
@@ -102,7 +102,7 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
         return HostReport("launcher")
     if not is_stopped(process):
         send(process, signal.SIGTERM)
-        if not _waits(run_dir, info, SAME_PRESS_S + LOOK_EVERY_S):
+        if not _waits(run_dir, info, SAME_PRESS_S + POLL_EVERY_S):
             send(process, signal.SIGTERM)
         if _waits(run_dir, info, LAUNCHER_S):
             return HostReport("launcher", Reaped(ended=(who,)))
@@ -115,7 +115,7 @@ def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
     """Until the launcher has exited or recorded the end of this run."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
-        if not await_gone([ProcessId(info.pid, info.start_time)], LOOK_EVERY_S):
+        if not await_gone([ProcessId(info.pid, info.start_time)], POLL_EVERY_S):
             return True
         now = read_info(run_dir)
         if now is not None and now.run_id == info.run_id and now.ended_at is not None:

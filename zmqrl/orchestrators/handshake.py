@@ -129,7 +129,7 @@ def warnings(here: Mapping[str, str | None], there: Mapping[str, str | None]) ->
 
 
 def clock_warnings(there: float, here: float) -> list[str]:
-    """What two clocks, in Unix seconds, differ by when it is more than the way between them can explain."""
+    """What two clocks, in Unix seconds, differ by when it is more than the delay between them can explain."""
     ahead_s = there - here
     if abs(ahead_s) <= MOST_SKEW_S:
         return []

@@ -23,7 +23,7 @@ from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished
 
 MB = 1_000_000
-LOOK_S, SEND_S = 30.0, 300.0
+CHECK_S, SEND_S = 30.0, 300.0
 MOST_FILES = 20_000
 HERE, ABSENT = "ZMQRL-CODE here ", "ZMQRL-CODE absent "
 
@@ -32,7 +32,7 @@ base=$1
 case $base in '~') base=$HOME ;; '~/'*) base=$HOME/${base#'~/'} ;; esac
 base=$base/code
 """
-_LOOK = 'if [ -d "$base/$2" ]; then echo "ZMQRL-CODE here $base/$2"; else echo "ZMQRL-CODE absent $base"; fi\n'
+_CHECK = 'if [ -d "$base/$2" ]; then echo "ZMQRL-CODE here $base/$2"; else echo "ZMQRL-CODE absent $base"; fi\n'
 # Complete under another name first, renamed then: another run on this host sees the whole folder or none.
 _UNPACK = """umask 077
 mkdir -p "$base"
@@ -136,7 +136,7 @@ def deliver(connection: Connection, archive: CodeArchive, workdir: str) -> str:
         HostFailed: The host cannot take it, or went away.
     """
     arguments = f"{shlex.quote(workdir)} {archive.sha256}"
-    found = connection.run(f"sh -s -- {arguments}", LOOK_S, (_BEGIN + _LOOK).encode())
+    found = connection.run(f"sh -s -- {arguments}", CHECK_S, (_BEGIN + _CHECK).encode())
     there = _after(found, HERE)
     if there is not None:
         return there

@@ -145,7 +145,7 @@ def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:
             try:
                 blob = base64.b64decode(fields[2], validate=True)
             except binascii.Error:
-                continue  # as ssh does: a line that is no key says nothing
+                continue  # as ssh does: a line that is not a key is skipped
             yield KnownKey(fields[1], blob, marker == "@revoked", f"{path}:{number}")
 
 

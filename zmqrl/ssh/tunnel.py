@@ -51,14 +51,14 @@ class Tunnels:
 
     def _carry(self, channel: paramiko.Channel, port: int) -> None:
         with contextlib.closing(channel):
-            with self._known:  # the first may arrive before `open` has been told the port
+            with self._known:  # the first may arrive before `open` has received the port
                 if not self._known.wait_for(lambda: port in self._leads_to, KNOWN_S):
                     return
                 to = self._leads_to[port]
             try:
                 near = socket.create_connection(to, CONNECT_S)
             except OSError:
-                return  # closing the channel tells the remote side that no process is here
+                return  # closing the channel reports to the remote side that no process is here
             with near:
                 near.settimeout(None)
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,7 +26,7 @@ from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 FOLDER = ".owner"
 RENEW_S = 1.0
 SILENT_PERIODS = 3
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 RECORD_BYTES = 1024
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = "/proc/self/ns/pid"
@@ -114,7 +114,7 @@ class RunOwner:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
             self._record = replace(self._record, renewals=self._record.renewals + 1)
-            with contextlib.suppress(OSError):  # the next period tries again, and `successor` tells of a loss
+            with contextlib.suppress(OSError):  # the next period tries again, and `successor` reports a loss
                 self._write(self._record)
 
     def _write(self, record: Record) -> None:
@@ -135,7 +135,7 @@ def is_owned(run_dir: Path, run_id: str) -> bool:
         if record.is_here:
             return record.is_alive
         while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
-            time.sleep(LOOK_EVERY_S)  # a file is all that two hosts share
+            time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
             now = _decoded(_content(folder, number))
             if now is not None and now != record:
                 return not now.released
@@ -179,7 +179,7 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
             first, since = content, time.monotonic()
         if _newest(folder) > number:
             return
-        time.sleep(LOOK_EVERY_S)  # a file is all that two hosts share
+        time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
 
 
 def _in_use(run_dir: Path, record: Record | None) -> str:

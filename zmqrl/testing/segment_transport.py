@@ -69,21 +69,21 @@ def whole_messages_arrive(make: TransportMaker) -> None:
         [b"large", np.random.Generator(np.random.Philox(1)).integers(0, 255, 3_000_000).astype(np.uint8)],
     ]
     with make(plan_of("whole")) as ends:
-        found = _carried(ends, sent)
+        found = _transported(ends, sent)
     assert sorted(found) == sorted([bytes(frame) for frame in message] for message in sent)
 
 
 def many_messages_arrive(make: TransportMaker) -> None:
     """More than one call of `receive` returns, and more than the carrier may hold: `send` then returns False."""
     with make(plan_of("many")) as ends:
-        found = _carried(ends, [[number.to_bytes(4, "big"), b"x" * 2000] for number in range(500)])
+        found = _transported(ends, [[number.to_bytes(4, "big"), b"x" * 2000] for number in range(500)])
     assert sorted(int.from_bytes(message[0], "big") for message in found) == list(range(500))
 
 
 def waiting_ends_in_time(make: TransportMaker) -> None:
     """Without messages after `timeout_s`; with one as soon as it is there."""
     with make(plan_of("wait")) as ends:
-        _carried(ends, [[b"first"]])
+        _transported(ends, [[b"first"]])
         begun = time.monotonic()
         assert list(ends.receiver.receive(TURN_S)) == []
         assert time.monotonic() - begun < TURN_S + MARGIN_S
@@ -112,7 +112,7 @@ SEGMENT_TRANSPORT = (
 )
 
 
-def _carried(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
+def _transported(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
     """What is received of `messages`."""
     meanwhile = [message for sent in messages for message in _sent(ends, sent)]
     return _received(ends, len(messages), meanwhile)
