@@ -149,9 +149,11 @@ class Jobs(LocalOrchestrator):
         return Reaped(left=(f"job {job}",)) if job == "stuck" else Reaped(ended=(f"job {job}",))
 
 
-@pytest.mark.parametrize(("job", "code", "said"), [("77", 0, "ended job 77, 0 left"), ("stuck", 3, "LEFT job stuck")])
+@pytest.mark.parametrize(
+    ("job", "code", "expected"), [("77", 0, "ended job 77, 0 left"), ("stuck", 3, "LEFT job stuck")]
+)
 def test_a_launcher_of_another_machine_is_ended_by_its_job(
-    zmqrl: Command, finished: Path, tmp_path: Path, job: str, code: int, said: str
+    zmqrl: Command, finished: Path, tmp_path: Path, job: str, code: int, expected: str
 ) -> None:
     directory = copy_of(finished, tmp_path, {})
     stored = json.loads((directory / "config.json").read_text())
@@ -160,7 +162,7 @@ def test_a_launcher_of_another_machine_is_ended_by_its_job(
     data = json.loads((directory / "run.json").read_text())
     (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None, "job": job}))
     down = zmqrl("down", directory)
-    assert (down.code, f"launcher: {said}" in down.out) == (code, True), (down.out, down.err)
+    assert (down.code, f"launcher: {expected}" in down.out) == (code, True), (down.out, down.err)
     assert (json.loads((directory / "run.json").read_text())["ended_at"] is None) == (code != 0)
 
 

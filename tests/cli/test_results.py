@@ -21,8 +21,8 @@ def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finis
 
 
 def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
-    words = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
-    score, line = json.loads(zmqrl(*words, "--json").out), zmqrl(*words).out
+    arguments = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
+    score, line = json.loads(zmqrl(*arguments, "--json").out), zmqrl(*arguments).out
     assert line == (
         f"version {score['version']}: return {score['return_mean']:.2f} +- {score['return_std']:.2f} "
         "over 3 greedy episodes\n"
@@ -63,13 +63,13 @@ def test_plot_that_cannot_be_written(zmqrl: Command, finished: Path, out: str) -
 
 
 def test_bench_passes_its_options_on(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
+    requested: list[dict[str, object]] = []
 
     def run(**options: object) -> SimpleNamespace:
-        asked.append(options)
+        requested.append(options)
         return SimpleNamespace(print=lambda: print("{}"))
 
     monkeypatch.setattr("zmqrl.bench.e2e.run", run)
     assert zmqrl("bench", "e2e", "--repeats", "2", "--sb3-python", "/py").out == "{}\n"
     assert zmqrl("bench", "e2e").code == 0
-    assert asked == [{"repeats": 2, "sb3_python": "/py"}, {}]
+    assert requested == [{"repeats": 2, "sb3_python": "/py"}, {}]

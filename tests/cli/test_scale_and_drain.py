@@ -53,14 +53,14 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
         ("drain", "local"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
     }
-    for (command, word), why in refusals.items():
-        refused = zmqrl(command, directory, word)
+    for (command, argument), why in refusals.items():
+        refused = zmqrl(command, directory, argument)
         assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
     assert workers_of(info.run_id) == {"worker-0"}
     await_none_left(directory / "requests")
 
 
-@pytest.mark.parametrize(("words", "why"), [
+@pytest.mark.parametrize(("arguments", "why"), [
     (("scale", "local=two"), "'local=two': write HOST=N with a number of workers"),
     (("scale", "local=-1"), "'local=-1': write HOST=N with a number of workers"),
     (("scale", "local=²"), "'local=²': write HOST=N with a number of workers"),
@@ -77,17 +77,17 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     (("drain", "n0-run", "local"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),
     (("drain", "local"), "no active run and no run in runs/; give a run directory"),
 ])  # fmt: skip
-def test_what_cannot_be_asked_is_one_message(zmqrl: Command, words: tuple[str, ...], why: str) -> None:
-    refused = zmqrl(*words)
+def test_what_cannot_be_requested_is_one_message(zmqrl: Command, arguments: tuple[str, ...], why: str) -> None:
+    refused = zmqrl(*arguments)
     assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
 
 
-@pytest.mark.parametrize("words", [("scale", "local=2"), ("drain", "local")])
-def test_a_run_that_is_over_is_not_waited_for(zmqrl: Command, finished: Path, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize("arguments", [("scale", "local=2"), ("drain", "local")])
+def test_a_run_that_is_over_is_not_waited_for(zmqrl: Command, finished: Path, arguments: tuple[str, str]) -> None:
     directory = finished / "seed-1"
     info = read_info(directory)
     assert info is not None
-    refused = zmqrl(words[0], directory, words[1])
+    refused = zmqrl(arguments[0], directory, arguments[1])
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == f"zmqrl: run {info.run_id} in {directory} is not running\n"
     assert not (directory / "requests").exists()

@@ -17,9 +17,11 @@ from tests.system.slurm_runs import configuration
 def submit(zmqrl: Command, tmp_path: Path) -> Any:
     """`launch --submit --dry-run` with these sections, and further arguments."""
 
-    def run(*words: str, **sections: Any) -> Any:
+    def run(*arguments: str, **sections: Any) -> Any:
         (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(configuration(**sections)))
-        return zmqrl("launch", tmp_path / "hosts.yaml", "--submit", "--dry-run", "--run-dir", tmp_path / "run", *words)
+        return zmqrl(
+            "launch", tmp_path / "hosts.yaml", "--submit", "--dry-run", "--run-dir", tmp_path / "run", *arguments
+        )
 
     return run
 

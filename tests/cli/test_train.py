@@ -172,12 +172,12 @@ def test_a_finished_run_is_not_resumed(zmqrl: Command, finished: Path) -> None:
 
 
 def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path: Path) -> None:
-    words = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
-    first = zmqrl(*words)
+    arguments = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    first = zmqrl(*arguments)
     assert first.code == 0, first.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 1
-    assert "finished" in zmqrl(*words).out
-    more = zmqrl(*words, "--set", "run.total_env_steps=4096")
+    assert "finished" in zmqrl(*arguments).out
+    more = zmqrl(*arguments, "--set", "run.total_env_steps=4096")
     assert more.code == 0, more.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 2
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 4096
@@ -187,11 +187,11 @@ def test_resume_auto_starts_where_a_launcher_was_killed_before_its_run_began(zmq
     for name in ("logs", "checkpoints"):
         (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run" / "config.json").write_text("{}")
-    words = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    arguments = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
     (tmp_path / "run" / "thesis.txt").write_text("mine")
-    assert zmqrl(*words).code == 2
+    assert zmqrl(*arguments).code == 2
     (tmp_path / "run" / "thesis.txt").unlink()
-    assert zmqrl(*words).code == 0
+    assert zmqrl(*arguments).code == 0
 
 
 @pytest.mark.parametrize("flags", [(), ("--run-dir", "here", "--seeds", "2")])
@@ -219,8 +219,8 @@ def test_an_unknown_key_of_a_kind_is_exit_code_2_with_file_and_line(zmqrl: Comma
 def copied(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a copy of a short run. Tests only read it: a continued run writes to the place of the first."""
     folder = tmp_path_factory.mktemp("copied")
-    words = (*RUN, "--run-dir", folder / "run", "--set", f"store.mirror=file://{folder}/mirror")
-    command_runs.zmqrl(*words, at=folder)
+    arguments = (*RUN, "--run-dir", folder / "run", "--set", f"store.mirror=file://{folder}/mirror")
+    command_runs.zmqrl(*arguments, at=folder)
     (mirrored,) = (folder / "mirror").iterdir()
     shutil.copytree(mirrored, folder / "copies" / mirrored.name)
     return f"file://{folder}/copies/{mirrored.name}"

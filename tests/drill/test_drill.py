@@ -123,9 +123,9 @@ def test_what_cannot_be_drilled_is_refused_and_nothing_written(
             main()
     finally:
         signal.signal(signal.SIGTERM, before)
-    said = capsys.readouterr().err
-    assert ended.value.code == 2, said
-    assert says in said
+    output = capsys.readouterr().err
+    assert ended.value.code == 2, output
+    assert says in output
     assert not folder.exists()
 
 

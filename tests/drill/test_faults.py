@@ -115,10 +115,10 @@ def test_a_kill_of_several_roles_counts_for_each_of_them() -> None:
     assert not minimum.counts(Kind("learner", Action.KILL))
 
 
-@pytest.mark.parametrize("word", ["worker=3", "worker:kill", "worker:kill=0", "worker:kill=x", "wroker:kill=3"])
-def test_a_minimum_that_is_not_understood_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match=f"--at-least {word.partition('=')[0]}"):
-        minimums_named([word])
+@pytest.mark.parametrize("value", ["worker=3", "worker:kill", "worker:kill=0", "worker:kill=x", "wroker:kill=3"])
+def test_a_minimum_that_is_not_understood_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=f"--at-least {value.partition('=')[0]}"):
+        minimums_named([value])
 
 
 def test_minimums_that_no_plan_can_have_are_refused() -> None:
@@ -141,13 +141,13 @@ def test_only_the_kinds_that_were_asked_for() -> None:
     assert {f.kind for f in plan} == only
 
 
-@pytest.mark.parametrize("word", ["brokr", "broker:hang", "worker:"])
-def test_a_kind_that_does_not_exist_is_named(word: str) -> None:
-    if word == "worker:":  # a role alone, written with its colon
-        assert len(kinds_named([word])) == 6
+@pytest.mark.parametrize("value", ["brokr", "broker:hang", "worker:"])
+def test_a_kind_that_does_not_exist_is_named(value: str) -> None:
+    if value == "worker:":  # a role alone, written with its colon
+        assert len(kinds_named([value])) == 6
         return
-    with pytest.raises(ConfigError, match=rf"--only {word}: .*broker:kill"):
-        kinds_named([word])
+    with pytest.raises(ConfigError, match=rf"--only {value}: .*broker:kill"):
+        kinds_named([value])
 
 
 def test_a_run_without_the_role_that_was_asked_for_is_refused() -> None:

@@ -33,7 +33,7 @@ def test_what_was_written_is_read_back_and_nobody_else_can(tmp_path: Path) -> No
         read_connection_file(path)
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "expected"), [
     (lambda data: data.update(format=1), "has format 1, this zmqrl reads 2"),
     (lambda data: data.update(more=1), "unknown field"),
     (lambda data: data["boot"].update(more=1), "unknown field 'more'"),
@@ -43,12 +43,12 @@ def test_what_was_written_is_read_back_and_nobody_else_can(tmp_path: Path) -> No
     (lambda data: data["boot"].update(index="0"), "index"),
     (lambda data: data.clear(), "format"),
 ])  # fmt: skip
-def test_another_one_is_a_configuration_fault(tmp_path: Path, change: Change, said: str) -> None:
+def test_another_one_is_a_configuration_fault(tmp_path: Path, change: Change, expected: str) -> None:
     path, _ = written(tmp_path)
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         read_connection_file(path)
 
 

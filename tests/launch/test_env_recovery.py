@@ -83,9 +83,9 @@ def test_a_resume_is_told_what_a_resume_may_change(tmp_path: Path, limit: int | 
     plan = dataclasses.replace(with_limit(planned(tmp_path), limit), resume=True)
     with pytest.raises(ConfigError) as refused:
         check_recovery(plan)
-    said = str(refused.value)
-    assert "env.recovery: restart_episode" in said
-    assert "get_state" not in said and not re.search(r"env\.(max_episode_steps|num_envs): (N|\d)", said), said
+    output = str(refused.value)
+    assert "env.recovery: restart_episode" in output
+    assert "get_state" not in output and not re.search(r"env\.(max_episode_steps|num_envs): (N|\d)", output), output
 
 
 def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:

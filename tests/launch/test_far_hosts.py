@@ -71,8 +71,8 @@ def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection,
     workdir = f"{inner_tmp(lab, 1)}/code lab"
     place = deliver(connection, code, workdir)
     assert place == f"{workdir}/code/{code.sha256}"
-    said = connection.run(f"PYTHONPATH='{place}' {sys.executable} -c 'import far_walk; print(far_walk.LEGS)'", 20.0)
-    assert (said.stdout, said.code) == (b"4\n", 0)
+    output = connection.run(f"PYTHONPATH='{place}' {sys.executable} -c 'import far_walk; print(far_walk.LEGS)'", 20.0)
+    assert (output.stdout, output.code) == (b"4\n", 0)
     seen = lab.hosts[1].tmp / "code lab" / "code"
     assert os.listdir(seen) == [code.sha256]
     before = (seen / code.sha256).stat()

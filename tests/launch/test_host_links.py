@@ -35,7 +35,7 @@ class Notebook(Orchestrator):
 
     def __init__(self) -> None:
         self.deployed: list[Mapping[str, Boot]] = []
-        self.told: list[tuple[str | None, Command]] = []
+        self.sent: list[tuple[str | None, Command]] = []
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self.deployed.append(boots)
@@ -44,13 +44,13 @@ class Notebook(Orchestrator):
         return ()
 
     def command(self, host: str | None, command: Command) -> None:
-        self.told.append((host, command))
+        self.sent.append((host, command))
 
     def undeploy(self, grace_s: float) -> Teardown:
         return Teardown(0)
 
     def commands(self, kind: type[Command]) -> list[tuple[str | None, Command]]:
-        return [(host, command) for host, command in self.told if isinstance(command, kind)]
+        return [(host, command) for host, command in self.sent if isinstance(command, kind)]
 
 
 def plan_of(run_dir: Path, **config: Any) -> RunPlan:
@@ -164,13 +164,13 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     assert links.links.no_hosts_reason() is None, "local has a worker"
 
 
-@pytest.mark.parametrize(("event", "data", "state", "words"), [
+@pytest.mark.parametrize(("event", "data", "state", "texts"), [
     ("unreachable", {"cause": "port 3 is shut"}, "failed", ("port 3 is shut", "tunnel: true")),
     ("host_failed", {"cause": "no route", "fix": "plug it in"}, "failed", ("no route", "plug it in")),
     ("lease_lost", {"source": "broker"}, "lost", ("no broker heartbeat for limits.host_lease_s (60 s)",)),
 ])  # fmt: skip
 def test_a_lost_host_is_told_once_and_with_its_cause(
-    links: Links, event: str, data: dict[str, Any], state: str, words: tuple[str, ...]
+    links: Links, event: str, data: dict[str, Any], state: str, texts: tuple[str, ...]
 ) -> None:
     links.tell("b", "agent", public="key")
     links.tell("b", event, **data)
@@ -178,8 +178,8 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
     links.tell("b", "agent_exit", code=0, introduced=True)
     (problem,) = links.state.problems
     assert links.state.hosts["b"].state == state
-    for word in (*words, "the run continues without this host"):
-        assert word in str(problem)
+    for text in (*texts, "the run continues without this host"):
+        assert text in str(problem)
 
 
 @pytest.mark.parametrize("ending", [False, True], ids=["the run continues", "the run ends"])
@@ -393,8 +393,8 @@ def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     assert "leave at the end" in links.serve(tmp_path, '{"scale": {"b": 0}}', 20.0)
     links.tell("b", "agent_exit", code=0, introduced=True)
     assert links.state.hosts["b"].state == "drained"
-    told = [problem.cause for problem in links.state.problems]
-    assert told == ["rejected 1 x value", "rejected 1 x fields"], "once per reason, and the end of b is no problem"
+    causes = [problem.cause for problem in links.state.problems]
+    assert causes == ["rejected 1 x value", "rejected 1 x fields"], "once per reason, and the end of b is no problem"
     assert links.state.refused_messages == {"value": 2, "fields": 1}
     assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 1}}', 22.0)
     assert links.orchestrator.deployed[-1]["b"].workers == (4,)

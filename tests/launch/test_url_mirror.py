@@ -190,11 +190,11 @@ def test_a_fetch_that_fails_leaves_nothing(
 ) -> None:
     _write(plan, Version(0, 1))
     assert _copied(plan) == []
-    again, asked = tmp_path / "again", []
+    again, requested = tmp_path / "again", []
 
     def fetch_object(objects: Objects, name: str, path: Path) -> bool:
-        asked.append(name)
-        if len(asked) > 3:
+        requested.append(name)
+        if len(requested) > 3:
             raise StoreError(f"{name} cannot be read: Connection refused")
         path.write_bytes(b"x")
         assert not [*again.glob("*.json")], "a directory without its checkpoints is no run"

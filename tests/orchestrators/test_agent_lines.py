@@ -82,8 +82,8 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(received: Received, tmp_
     for event in events:
         state.handle(event)
     assert state.refused_messages == counts
-    told = [problem.cause for problem in state.problems]
-    assert told == ["rejected 1 x not JSON", "rejected 1 x fields", "rejected 1 x unknown event"], "once per reason"
+    causes = [problem.cause for problem in state.problems]
+    assert causes == ["rejected 1 x not JSON", "rejected 1 x fields", "rejected 1 x unknown event"], "once per reason"
     assert {problem.where for problem in state.problems} == {"the launcher, messages from local/agent-0"}
 
 

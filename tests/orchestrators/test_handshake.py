@@ -27,10 +27,12 @@ def test_an_agent_says_it_before_it_reads_anything() -> None:
     assert (agent.wait(WAIT_S), agent.stdout.read()) == (1, b"")
     agent.stdout.close()
     assert line.startswith(SENTINEL)
-    said = json.loads(line.removeprefix(SENTINEL))
-    assert said["pid"] == agent.pid
-    assert said["cores"] >= 1
-    assert {"zmqrl", "protocol", "python", "pyzmq", "msgpack", "numpy", "torch", "byteorder"} <= set(said["versions"])
+    received = json.loads(line.removeprefix(SENTINEL))
+    assert received["pid"] == agent.pid
+    assert received["cores"] >= 1
+    assert {"zmqrl", "protocol", "python", "pyzmq", "msgpack", "numpy", "torch", "byteorder"} <= set(
+        received["versions"]
+    )
 
 
 def test_two_threads_of_a_core_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

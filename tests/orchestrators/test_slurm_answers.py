@@ -82,16 +82,16 @@ def squeue(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What squeue answers for jobs, and with -s for steps; the list of the questions."""
 
     def answers(jobs: str | None, steps: str = "") -> list[tuple[str, ...]]:
-        asked: list[tuple[str, ...]] = []
+        requested: list[tuple[str, ...]] = []
 
         def slurm(host: str, *command: str) -> str:
-            asked.append(command)
+            requested.append(command)
             if jobs is None:
                 raise HostFailed(host, "squeue did not answer", "scontrol ping")
             return steps if "-s" in command else jobs
 
         monkeypatch.setattr(slurm_commands, "slurm", slurm)
-        return asked
+        return requested
 
     return answers
 
@@ -105,11 +105,11 @@ def test_a_job_in_its_epilog_has_ended_and_one_with_a_step_has_not(squeue: Any) 
 
 
 def test_a_controller_that_does_not_answer_is_waited_for_once(squeue: Any) -> None:
-    asked, listing = squeue(None), Listing()
+    requested, listing = squeue(None), Listing()
     for host in ("n1", "n2"):
         with pytest.raises(HostFailed, match=f"{host}: squeue did not answer"):
             listing.ids(host, "any")
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_an_end_without_an_answer_of_slurm_is_unreachable_and_reaps_the_node_that_slurm_chose(

@@ -71,8 +71,8 @@ def test_what_slurm_rejects_is_reported_with_its_message(
     with pytest.raises(ConfigError) as refused:
         make_orchestrator(plan_of(tmp_path, orchestrator=options))
     ((key, value),) = options.items()
-    asked = value[0] if isinstance(value, list) else f"--{key.replace('_', '-')}={value}"
-    assert f"Slurm rejects the job of n1: {cause}\n" in str(refused.value) and asked in str(refused.value)
+    option = value[0] if isinstance(value, list) else f"--{key.replace('_', '-')}={value}"
+    assert f"Slurm rejects the job of n1: {cause}\n" in str(refused.value) and option in str(refused.value)
     assert not here.jobs()
 
 
