@@ -258,6 +258,8 @@ def test_a_host_without_zmqrl_or_without_python_is_described_by_a_shell(tmp_path
     bare = HostSection(python=sys.executable, env={"PYTHONPATH": str(tmp_path)}, workdir=str(tmp_path))
     (tmp_path / "zmqrl").mkdir()
     (tmp_path / "zmqrl" / "__init__.py").touch()
+    missing = "raise ModuleNotFoundError(\"No module named 'zmqrl.entry'\", name='zmqrl.entry')"
+    (tmp_path / "zmqrl" / "entry.py").write_text(missing)  # else an editable zmqrl of this Python is found
     nothing = HostSection(python="/opt/none/python", workdir=str(tmp_path))
     opening = {name: partial(HostLink, PipedShell(name), section) for name, section in (("a", bare), ("b", nothing))}
     examination = Examination(dict.fromkeys("ab", HostRequests(ASKED, None, False)), "a")

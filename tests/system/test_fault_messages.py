@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import END_S, POLL_EVERY_S, RUN_S
+from tests.running import END_S, LOOK_EVERY_S, RUN_S
 from tests.system.system_plans import IDLE, IDLE_DQN, system_plan
 from tests.system.system_runs import PlanRun
 from tests.system.told_envs import WORDS
@@ -64,7 +64,7 @@ class Heard(PlanRun):
 
     def wait(self, condition: Callable[[], object], what: object) -> None:
         """Until it is true, also when the run ends over it."""
-        until(condition, lambda: f"{what}\n" + "\n".join(self._lines), RUN_S, POLL_EVERY_S)
+        until(condition, lambda: f"{what}\n" + "\n".join(self._lines), RUN_S, LOOK_EVERY_S)
 
     def process_of(self, place: str) -> ProcessId:
         """Who is there, once somebody is."""
