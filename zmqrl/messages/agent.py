@@ -145,7 +145,7 @@ class FirstStep(_Event, frozen=True, tag="first_step"):
 class WorkerRates(_Event, frozen=True, tag="worker"):
     """What a worker has done since its start, and its speed since the event before.
 
-    Worker to its agent, and on to the launcher: about every second; dropped while the launcher does not read.
+    Worker to its agent, and on to the launcher: every 2 s and at its end; dropped while the launcher does not read.
 
     It is shown and recorded, never counted: the ledger has the rows.
     """
