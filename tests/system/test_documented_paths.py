@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.whole
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 RECORDER = Path(__file__).parent / "recorded_calls"
 RUN_S = 90.0
-ROUND = 10
-"""Of the run: the first ones also build what the others use."""
+SETTLED = 5
+"""The rounds before also build what the others use."""
 CONFIG = {
     "env.vector_envs": 1,
     "env.num_envs": 8,
@@ -100,21 +101,28 @@ def recorded(file: Path) -> Calls:
 def below(
     calls: Sequence[Call], function: str, holds: str | None = None, then: str | None = None, until: str | None = None
 ) -> Calls:
-    """The `ROUND`th call of `function`, and all calls below it.
+    """A call of `function` and all calls below it: the first of the kind that is most frequent after `SETTLED` rounds.
 
-    `holds`: only calls with this one below are counted. `then`: up to the end of the next call of this function.
-    `until`: up to the first call of this one.
+    Some rounds also have what is done once per second. `holds`: only calls with this one below are counted. `then`: up
+    to the end of the next call of this function. `until`: up to the first call of this one.
     """
-    found = [i for i, call in enumerate(calls) if name(call) == function]
+    spans = [calls[begin:end] for begin, end in _spans(calls, function, then)]
     if holds is not None:
-        found = [i for i in found if holds in map(name, calls[i : calls[i].end])]
-    begin = found[ROUND]
-    end = calls[begin].end
-    if then is not None:
-        end = next(call.end for call in calls[end:] if name(call) == then)
+        spans = [span for span in spans if holds in map(name, span)]
     if until is not None:
-        end = next(i for i in range(begin, end) if name(calls[i]) == until) + 1
-    return list(calls[begin:end])
+        spans = [span[: [*map(name, span)].index(until) + 1] for span in spans if until in map(name, span)]
+    kinds = [tuple(entered(span)) for span in spans[SETTLED:]]
+    usual, _ = Counter(kinds).most_common(1)[0]
+    return list(spans[SETTLED + kinds.index(usual)])
+
+
+def _spans(calls: Sequence[Call], function: str, then: str | None) -> Iterator[tuple[int, int]]:
+    for begin, call in enumerate(calls):
+        if name(call) == function:
+            ends = (later.end for later in calls[call.end :] if name(later) == then)
+            end = call.end if then is None else next(ends, None)
+            if end is not None:
+                yield begin, end
 
 
 def name(call: Call) -> str:
