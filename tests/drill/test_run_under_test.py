@@ -14,7 +14,7 @@ from tests.held_process import held_process
 from zmqrl.drill import drill, run_under_test
 from zmqrl.drill.run_under_test import Attempt, RunUnderTest
 from zmqrl.drill.witness import ROW
-from zmqrl.supervision.process_table import kill
+from zmqrl.supervision.process_table import ProcessId, kill
 from zmqrl.types import Ledger
 
 
@@ -23,6 +23,14 @@ def test_a_process_that_the_kernel_holds_is_waited_for(monkeypatch: pytest.Monke
     with held_process() as held:
         threading.Timer(0.5, kill, [held]).start()
         assert run_under_test._await_gone([held], time.monotonic()) == []
+
+
+def test_a_process_that_the_kernel_has_just_released_has_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = ProcessId(1, 1)
+    left = [[process], [process], []]
+    monkeypatch.setattr(run_under_test, "await_gone", lambda *_: left.pop(0))
+    monkeypatch.setattr(run_under_test, "held_by_kernel", lambda _: len(left) > 1)
+    assert run_under_test._await_gone([process], time.monotonic()) == []
 
 
 def test_not_longer_than_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

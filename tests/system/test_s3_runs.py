@@ -19,9 +19,11 @@ from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("s3")
-STEPS = 6_000
+STEPS, STEP_S = 4_096, 0.002
+"""Of `slow_envs` no less than 4 s, however fast the machine is: a run is cut after its third full checkpoint of 16."""
 MIRROR = f"s3://{BUCKET}/runs"
 SMALL = (f"run.total_env_steps={STEPS}", "network.hidden=[32, 32]", *PLAIN)
+SLOW = ("env.id=tests.system.slow_envs:Slow", "env.max_episode_steps=50")
 SETTINGS = (*SMALL, "run.checkpoint_every_s=0.2")
 IDLE = ("algorithm.kind=zmqrl.bench.noop:NoUpdate", "run.total_env_steps=1e9")
 OBJECT = ("run.mode=async", "store.kind=object")
@@ -90,7 +92,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    words = ("--mode", "single", "--run-dir", run_dir, "--plain", *_sets(*SMALL))
+    words = ("--mode", "single", "--run-dir", run_dir, "--plain", *_sets(*SMALL, *SLOW, "env.kwargs.step_s=0"))
     zmqrl("train", "cartpole-ppo", *words, at=run_dir.parent)
     return summary(run_dir)
 
@@ -118,7 +120,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
     tmp_path: Path, begin: Begin, service: S3Server, undisturbed: dict[str, Any]
 ) -> None:
     """And nothing that zmqrl writes or sends has the credentials."""
-    run = begin(tmp_path / "lost", *SETTINGS, f"store.mirror={MIRROR}")
+    run = begin(tmp_path / "lost", *SETTINGS, *SLOW, f"env.kwargs.step_s={STEP_S}", f"store.mirror={MIRROR}")
     copy = f"runs/{run.lineage()}/"
     run.wait_for(lambda: _has_records(names := service.names(copy)) and max(_fulls(names), default=0) >= 3)
     run.cut_short()

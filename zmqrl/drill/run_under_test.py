@@ -250,9 +250,14 @@ class RunUnderTest:
 
 
 def _await_gone(processes: Iterable[ProcessId], begun: float) -> list[ProcessId]:
-    """Wait until all have ended; who is left `GONE_S` after `begun`, or `END_S` where the kernel holds one."""
+    """Wait until all have ended; who is left `GONE_S` after `begun`, or `END_S` where the kernel holds one.
+
+    A process that the kernel has released has `GONE_S` from then on.
+    """
     left = await_gone(processes, max(0.0, begun + GONE_S - time.monotonic()))
-    while any(map(held_by_kernel, left)) and time.monotonic() < begun + END_S:
+    held = any(map(held_by_kernel, left))
+    while held and left and time.monotonic() < begun + END_S:
+        held = any(map(held_by_kernel, left))
         left = await_gone(left, GONE_S)
     return left
 
