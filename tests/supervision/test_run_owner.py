@@ -174,6 +174,28 @@ def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: C
     assert second.ask("successor?") == "None"
 
 
+def test_a_contender_that_comes_second_names_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The winner removes the record of the dead owner while others still watch it."""
+    monkeypatch.setattr(run_owner, "_machine", lambda: "elsewhere")
+    dead = RunOwner.acquire(tmp_path, "dead")
+    dead._ended.set()
+    monkeypatch.undo()
+    owners: list[RunOwner] = []
+
+    def wins(_: float) -> None:
+        if not owners:
+            (tmp_path / FOLDER / "2").write_bytes((tmp_path / FOLDER / "1").read_bytes().replace(b"dead", b"wins"))
+            (tmp_path / FOLDER / "1").unlink()
+            owners.append(dead)
+        else:
+            content = (tmp_path / FOLDER / "2").read_bytes()
+            (tmp_path / FOLDER / "2").write_bytes(content.replace(b'"renewals": 0', b'"renewals": 1'))
+
+    monkeypatch.setattr(run_owner.time, "sleep", wins)
+    with pytest.raises(ConfigError, match="is in use by run wins"):
+        RunOwner.acquire(tmp_path, "late")
+
+
 @needs_hosts
 @pytest.mark.parametrize("end", ["released", "killed", "new"])
 def test_of_twenty_that_come_at_once_from_two_hosts_one_wins(contend: Contend, end: str) -> None:

@@ -166,6 +166,8 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
     first, since = _content(folder, number), time.monotonic()
     while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
         content = _content(folder, number)
+        if _newest(folder) > number:  # before `content` is judged: the next owner removes this file
+            return
         record = _decoded(content)
         if record is not None and record.released:
             return
@@ -177,8 +179,6 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
             raise ConfigError(_in_use(run_dir, record))
         if content != first:  # it was just being created
             first, since = content, time.monotonic()
-        if _newest(folder) > number:
-            return
         time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
 
 
