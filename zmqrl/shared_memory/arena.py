@@ -276,8 +276,8 @@ class Arena:
         self.words[BASE_AT] = env_steps + 1
 
     def usage(self) -> ArenaUsage:
-        """What the slots are used for now."""
-        return ArenaUsage(self.open_slots(), self.streams.stored())
+        """What the slots are used for now, and what the stream records count."""
+        return self.streams.usage(self.open_slots())
 
     def ledger(self) -> Ledger:
         """The current ledger: `produced` is from the workers, the rest from the broker. Exact when both have ended."""

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zmqrl.types import DROP_REASONS, SlotRef
+from zmqrl.types import DROP_REASONS, ArenaUsage, SlotRef
 
 LINE = 8
 """Words of a cache line; words of different writers never share one."""
@@ -136,6 +136,10 @@ class StreamTable:
     def stored(self) -> int:
         """Valid rows stored in all streams."""
         return sum(self.read(v).stored for v in range(self.streams))
+
+    def usage(self, leases: int) -> ArenaUsage:
+        """Figures of the stream records, next to the slots that workers may write (`leases`)."""
+        return ArenaUsage(leases, self.stored())
 
     def _read(self, vector_env: int, at: int, count: int) -> list[int]:
         words, first = self._words, self._base + vector_env * self._stride + at
