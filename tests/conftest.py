@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.leaks import Held
 from tests.s3_server import S3Server
+from tests.stolen_time import RunAgain
 from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 from zmqrl.loading import prepare
 
@@ -64,6 +65,7 @@ class Priority:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RunAgain())
     if hasattr(config, "workerinput"):  # a process of `pytest -n`
         config.pluginmanager.register(Priority())
 

@@ -18,6 +18,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.timed, pytest.mark.timeout(400)]
 
 LEASE_S, LOST_S = 5.0, 1.5
+PATIENT_S = 5.0
+"""`limits.lost_after_s` where no worker is to be lost: a lost SYN alone is repeated after 1 s."""
 END_S = 5.0
 """What a host may need beyond its lease."""
 RECOVERY_S = 3.0
@@ -154,7 +156,7 @@ def test_a_broker_killed_while_its_workers_are_far_away(begin: Begin, lab: Lab, 
     for index in (1, 2):
         lab.delay(index, DELAY_MS, LOSS)
     try:
-        run = begin("broker", 1, 2)
+        run = begin("broker", 1, 2, limits={**small()["limits"], "lost_after_s": PATIENT_S})
         until(lambda: version(run) >= 5, "version 5", RUN_S)
         os.kill(here(run.run_id, "zmqrl.broker")[0], signal.SIGKILL)
         took_s = next_round_s(run)
