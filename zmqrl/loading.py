@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -39,3 +41,20 @@ def loading() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+class LazyModule:
+    """A module that is imported when an attribute of it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(importlib.import_module(self._name), attribute)
+        self.__dict__[attribute] = value
+        return value
+
+
+def lazy(name: str) -> Any:
+    """Module `name`, imported at its first use. Code that the launcher and workers import names torch in this way."""
+    return LazyModule(name)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
-from zmqrl.algorithms.base import OffPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
@@ -23,7 +23,7 @@ def make(obs_size: int = 3, **options: object) -> DQN:
 
 
 def learner_of(algorithm: DQN) -> OffPolicyLearner:
-    return algorithm.learner(initial_weights(algorithm.network(), 1), "cpu")
+    return algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1)))
 
 
 class Slots:

@@ -9,6 +9,7 @@ import torch
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, env_spec
 from zmqrl.acting.base import noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.algorithms.base import LearnerContext
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection
@@ -30,7 +31,7 @@ def test_log_probabilities(action: SpaceSpec, activation: str) -> None:
     rng = np.random.default_rng(1)
     noise = noise_for(rng, STEPS, ENVS, 0 if action is DISCRETE else 1)
     extras = {"log_prob": np.zeros((STEPS, ENVS), np.float32)}
-    learner = algorithm.learner(weights, "cpu")
+    learner = algorithm.learner(LearnerContext(weights))
     for t in range(STEPS):
         obs = rng.normal(size=(ENVS, 3)).astype(np.float32) * 3
         actions = policy.act(obs, noise, t, extras).copy()

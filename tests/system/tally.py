@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Weights
@@ -29,10 +29,9 @@ class Tally(PPO):
 
     Config: ClassVar[type[TallyConfig]] = TallyConfig
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
-        del device
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         assert isinstance(self.config, TallyConfig)
-        return _TallyLearner(weights, self.config.round_s)
+        return _TallyLearner(context.weights, self.config.round_s)
 
 
 class _TallyLearner(OnPolicyLearner):

@@ -9,41 +9,24 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
-from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, ModeName, Version, Weights
+from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a run, for schedules and random streams."""
-
-    seed: int
-    env_steps: int
-    updates: int
-    schedule_env_steps: int
-    debug: bool = False
-    version: Version | None = None
-    """The version that this round improves on; its result is published as n + 1. None: unknown."""
-
-    @property
-    def fraction(self) -> float:
-        """Share of the schedules' horizon that is done, in [0, 1]."""
-        return min(1.0, self.env_steps / self.schedule_env_steps)
-
-
-@dataclass(frozen=True)
-class LearnResult:
-    """What one round of learning did."""
-
-    updates: int
-    """Optimiser steps (minibatches)."""
-    metrics: Mapping[str, float]
+__all__ = [
+    "Algorithm",
+    "BaseLearner",
+    "LearnResult",
+    "LearnerContext",
+    "OffPolicyLearner",
+    "OnPolicyLearner",
+    "Progress",
+    "schedule_of",
+]
 
 
 class Algorithm(ABC):
@@ -108,8 +91,8 @@ class Algorithm(ABC):
         return None
 
     @abstractmethod
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner | OffPolicyLearner:
-        """Import torch and build the learner, starting from `weights` (network and statistics)."""
+    def learner(self, context: LearnerContext) -> OnPolicyLearner | OffPolicyLearner:
+        """Import torch and build the learner, starting from the weights of `context`."""
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
@@ -139,43 +122,3 @@ def _checked_value(algorithm: Algorithm, name: str, value: Any) -> float:
     if abs(number) <= LARGEST_FINITE:  # no comparison with NaN holds
         return number
     raise ConfigError(f"{type(algorithm).__qualname__}.schedule: {name}: {value!r:.80}: must be a finite number")
-
-
-class BaseLearner(ABC):
-    """The process with the gradient calls these from one thread. Nothing here blocks on others."""
-
-    @abstractmethod
-    def weights(self) -> dict[str, Array]:
-        """Copies of the network's tensors and the statistics, float32 and float64 numpy, C-contiguous."""
-
-    @abstractmethod
-    def network_names(self) -> tuple[str, ...]:
-        """Which of `weights()` are the network's tensors (the run's sha256 is over these)."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Array]:
-        """State in a full checkpoint in addition to `weights()`: optimiser, target network, statistics, counters."""
-
-    @abstractmethod
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        """Restore what `weights()` and `state()` gave, bit for bit."""
-
-
-class OnPolicyLearner(BaseLearner):
-    """Learns from whole segments, once."""
-
-    @abstractmethod
-    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        """Train on `batch`; `progress` counts its rows already."""
-
-
-class OffPolicyLearner(BaseLearner):
-    """Learns from replay."""
-
-    @abstractmethod
-    def observe(self, batch: SegmentBatch) -> None:
-        """See raw segments as they enter replay, in batch order (for statistics)."""
-
-    @abstractmethod
-    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
-        """Do `updates` optimiser steps; `progress.updates` counts those done before."""

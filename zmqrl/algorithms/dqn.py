@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
-from zmqrl.types import MODES, EnvSpec, ModeName, Weights
+from zmqrl.types import MODES, EnvSpec, ModeName
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class DQN(Algorithm):
         section: Any = self.config.prioritised
         return None if section is None else asdict(section)
 
-    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """The learner; imports torch."""
         from zmqrl.algorithms.dqn_learner import DQNLearner
 
-        return DQNLearner(self, weights, device)
+        return DQNLearner(self, context)

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
@@ -139,11 +139,11 @@ class PPO(Algorithm):
         """The ratio's clip at this point of the run."""
         return self.config.clip * _remaining(self.config.clip_schedule, progress)
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """The learner; imports torch."""
         from zmqrl.algorithms.ppo_learner import PPOLearner
 
-        return PPOLearner(self, weights, device)
+        return PPOLearner(self, context)
 
 
 def _remaining(schedule: Schedule, progress: Progress) -> float:

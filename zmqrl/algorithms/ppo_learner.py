@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zmqrl.acting.spec import NetworkSpec
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
@@ -113,7 +113,8 @@ class Coefficients(NamedTuple):
 class PPOLearner(OnPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
-    def __init__(self, algorithm: PPO, weights: Weights, device: str) -> None:
+    def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
+        weights, device = context.weights, context.device
         self._algorithm, self._config, self._device = algorithm, algorithm.config, device
         network = algorithm.network()
         self._parameters = FlatParameters(parameter_shapes(network), device)

@@ -10,7 +10,15 @@ from typing import ClassVar
 import numpy as np
 
 from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, BaseLearner, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import (
+    Algorithm,
+    BaseLearner,
+    LearnerContext,
+    LearnResult,
+    OffPolicyLearner,
+    OnPolicyLearner,
+    Progress,
+)
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.witness import rows_of
@@ -66,10 +74,9 @@ class WitnessOnPolicy(_Witness):
         """async: one at a time."""
         return 1
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """A recorder."""
-        del device
-        return _OnPolicyRecorder(weights, self._journal())
+        return _OnPolicyRecorder(context.weights, self._journal())
 
 
 class WitnessOffPolicy(_Witness):
@@ -82,10 +89,9 @@ class WitnessOffPolicy(_Witness):
         """Priorities, if configured."""
         return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
 
-    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """A recorder."""
-        del device
-        return _OffPolicyRecorder(weights, self._journal())
+        return _OffPolicyRecorder(context.weights, self._journal())
 
 
 class _Recorder(BaseLearner):

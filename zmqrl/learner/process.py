@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.acting.spec import NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
@@ -46,7 +46,7 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
     events.send(agent.Ready())
-    learner = _make_learner(algorithm, weights, plan)
+    learner = _make_learner(algorithm, session, weights)
     if start.full is not None:
         load_learner(learner, start.full)
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
@@ -107,7 +107,8 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     elif start.version is not None:
         weights = start.version.weights
     else:
-        weights = _version_0(session.plan, algorithm)
+        spec = algorithm.network()
+        weights = {n: a for n, a in _version_0(session.plan, algorithm).items() if not spec.is_learner_only(n)}
     notice = session.publisher.save(weights)
     session.checkpoints.make_start_durable(start.full, weights)
     if session.end.goal_reached(session.progress) is None:
@@ -122,6 +123,12 @@ def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> U
     if start.full is not None and start.held:
         refill(replay, start.full.arrays, start.held)
     return replay
+
+
+def _with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
+    """`weights` as published, and the first ones of what is not; a full checkpoint replaces these."""
+    spec = algorithm.network()
+    return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
 
 
 def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
@@ -139,14 +146,23 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
     return {**drawn, **tensors.parse(content)[0]}
 
 
-def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Learner:
+def _make_learner(algorithm: Algorithm, session: Session, weights: Weights) -> Learner:
     """An algorithm without torch is not made to import it: that takes more than a second."""
+    plan = session.plan
     device, threads = plan.config.learner.device, plan.config.learner.threads or 1
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
     _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
     with loading():
-        learner = algorithm.learner(weights, device)
+        learner = algorithm.learner(
+            LearnerContext(
+                weights=_with_learner_only(algorithm, plan, weights),
+                device=device,
+                seed=plan.config.run.seed,
+                schedule_env_steps=session.progress.counters.schedule_env_steps,
+                replay=None if plan.on_policy else plan.config.replay,
+            )
+        )
     _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
     return learner
 

@@ -24,13 +24,18 @@ def tower(
     output_gain: float,
     orthogonal: bool = True,
     dueling: bool = False,
+    joined: int = 0,
 ) -> tuple[LayerSpec, ...]:
     """The layers from observation to `outputs` numbers, named `<name>.<index>`.
 
-    `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
+    `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
+    features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
     Raises `ConfigError` when a `cnn` does not fit the observation.
     """
     body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(observation)
+    if joined:
+        body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
+        width += joined
     hidden = section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
     for size in hidden:
         body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))

@@ -14,8 +14,9 @@ import numpy as np
 
 from zmqrl.acting.base import noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.codec import to_json
+from zmqrl.config.sections import ReplaySection
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
@@ -74,12 +75,12 @@ def two_instances_agree(make: AlgorithmMaker) -> None:
 def acting_is_of_the_network(make: AlgorithmMaker) -> None:
     """Workers act with the published arrays alone: every named layer and array of `acting` is among them."""
     algorithm = make()
-    acting, weights = algorithm.acting(), _weights(algorithm)
-    shapes = parameter_shapes(algorithm.network())
+    acting, weights = algorithm.acting(), _published(algorithm)
+    shapes = [name for name in parameter_shapes(algorithm.network()) if name in weights]
     for layer in acting.layers:
         if layer.name:
             own = [name for name in shapes if name.startswith(f"{layer.name}.")]
-            assert own, f"layer {layer.name!r} of acting() has no tensor in network()"
+            assert own, f"layer {layer.name!r} of acting() has no published tensor in network()"
     missing = set(acting.arrays) - set(weights)
     assert not missing, f"arrays that acting() needs are not published: {sorted(missing)}"
     assert ({"obs_mean", "obs_scale"} <= set(weights)) == acting.normalise_obs
@@ -103,7 +104,7 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     if algorithm.env.action.kind == "discrete":
         assert (one["action"] >= 0).all() and (one["action"] < algorithm.env.action.n).all()
     policy = make_policy(algorithm.acting())
-    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
+    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
     greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
     assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
 
@@ -121,10 +122,10 @@ def schedules_are_finite(make: AlgorithmMaker) -> None:
 def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
     """Before the first batch `weights` returns version 0 bit for bit; `network_names` are those of `network`."""
     algorithm = make()
-    learner, weights = algorithm.learner(_weights(algorithm), "cpu"), _weights(algorithm)
+    learner, weights = algorithm.learner(_context(algorithm)), _published(algorithm)
     kind = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
     assert isinstance(learner, kind), f"on_policy is {algorithm.on_policy}, and the learner is {type(learner).__name__}"
-    assert set(learner.network_names()) == set(parameter_shapes(algorithm.network()))
+    assert set(learner.network_names()) == set(weights) - set(algorithm.statistics())
     _same(learner.weights(), weights, "weights")
     for name, array in learner.weights().items():
         assert array.flags.c_contiguous, f"{name} is not C-contiguous"
@@ -134,7 +135,7 @@ def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
 def published_weights_are_copies(make: AlgorithmMaker) -> None:
     """Training does not change arrays that `weights` returned before."""
     algorithm = make()
-    learner = algorithm.learner(_weights(algorithm), "cpu")
+    learner = algorithm.learner(_context(algorithm))
     before = learner.weights()
     frozen = {name: array.copy() for name, array in before.items()}
     _train(algorithm, learner, range(2))
@@ -144,7 +145,7 @@ def published_weights_are_copies(make: AlgorithmMaker) -> None:
 def training_changes_the_network(make: AlgorithmMaker) -> None:
     """Two batches change tensors of the network; weights and metrics stay finite, and updates are counted."""
     algorithm = make()
-    learner = algorithm.learner(_weights(algorithm), "cpu")
+    learner = algorithm.learner(_context(algorithm))
     before = learner.weights()
     updates, metrics = _train(algorithm, learner, range(2))
     after = learner.weights()
@@ -159,7 +160,10 @@ def training_is_deterministic(make: AlgorithmMaker) -> None:
     """Two learners with the same batches have the same bits, also from weights in another order, as of a file."""
     algorithm = make()
     weights = _weights(algorithm)
-    learners = [algorithm.learner(weights, "cpu"), make().learner(dict(reversed(weights.items())), "cpu")]
+    learners = [
+        algorithm.learner(_context(algorithm)),
+        make().learner(_context(algorithm, dict(reversed(weights.items())))),
+    ]
     for learner in learners:
         _train(algorithm, learner, range(2))
     _same(learners[0].weights(), learners[1].weights(), "weights of two learners")
@@ -168,7 +172,7 @@ def training_is_deterministic(make: AlgorithmMaker) -> None:
 def a_restored_learner_continues_bit_for_bit(make: AlgorithmMaker) -> None:
     """`load_state` of `weights` and `state` in a new learner: the next batches lead to the same bits."""
     algorithm = make()
-    straight, resumed = (make().learner(_weights(algorithm), "cpu") for _ in range(2))
+    straight, resumed = (make().learner(_context(algorithm)) for _ in range(2))
     _train(algorithm, straight, range(2))
     saved = {name: np.ascontiguousarray(array) for name, array in straight.state().items()}
     resumed.load_state(straight.weights(), dict(reversed(saved.items())))
@@ -191,6 +195,17 @@ def _weights(algorithm: Algorithm) -> dict[str, Array]:
     return {**initial_weights(algorithm.network(), SEED), **algorithm.statistics()}
 
 
+def _published(algorithm: Algorithm) -> dict[str, Array]:
+    """Version 0 as workers receive it."""
+    spec = algorithm.network()
+    return {name: array for name, array in _weights(algorithm).items() if not spec.is_learner_only(name)}
+
+
+def _context(algorithm: Algorithm, weights: Weights | None = None) -> LearnerContext:
+    replay = None if algorithm.on_policy else ReplaySection()
+    return LearnerContext(weights or _weights(algorithm), "cpu", SEED, 10_000, replay)
+
+
 def _progress(rounds: int = 0) -> Progress:
     return Progress(SEED, 100 * rounds, UPDATES * rounds, 10_000, version=Version(0, rounds))
 
@@ -206,7 +221,7 @@ def _acted(algorithm: Algorithm, seed: int) -> dict[str, Array]:
     rng, steps, envs = stream(seed, "testing"), algorithm.segment_steps, algorithm.num_envs
     acting, lead = algorithm.acting(), (SEGMENTS, steps, envs)
     policy = make_policy(acting)
-    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
+    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
     obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
     action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
     extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in acting.extras}
