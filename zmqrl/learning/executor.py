@@ -49,11 +49,12 @@ class EagerExecutor(Executor):
             return {name: value.detach() for name, value in {**results, **norms}.items()}
 
 
-EXECUTORS: Mapping[str, type[Executor]] = {"eager": EagerExecutor}
-
-
 def make_executor(name: str, net: Net) -> Executor:
-    """The executor `learner.executor` names."""
-    if name not in EXECUTORS:
-        raise ConfigError(f"learner.executor: {name!r}: known are {', '.join(sorted(EXECUTORS))}")
-    return EXECUTORS[name](net)
+    """The executor that `learner.executor` names."""
+    if name == "eager":
+        return EagerExecutor(net)
+    if name == "compiled":
+        from zmqrl.learning.compiled import CompiledExecutor
+
+        return CompiledExecutor(net)
+    raise ConfigError(f"learner.executor: {name!r}: eager and compiled are known")

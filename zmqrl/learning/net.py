@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,14 @@ NORM = "grad_norm"
 """Metric of each group's gradient, before clipping: `grad_norm/<group>`."""
 
 
+class Views(NamedTuple):
+    """Flat tensors, and the named tensors in them."""
+
+    flat: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    targets: Mapping[str, Tensor]
+
+
 class Net:
     """One thread. All that changes in training is in the flat tensors of `tensors`; the rest are views of these."""
 
@@ -42,17 +50,18 @@ class Net:
             self.tensors[f"{name}.steps"] = torch.zeros((), dtype=torch.float64, device=device)
             if self._groups[name].target:
                 self.tensors[f"{name}.target"] = torch.zeros(layout.length, device=device)
-        self._bind(self.tensors)
+        self._own = self._views(self.tensors)
+        self._now = self._own
         self._load(weights)
         self.update_targets()
 
     def __call__(self, tower: str, *inputs: Tensor, target: bool = False) -> Tensor:
         """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient."""
-        return forward(self.spec.tower(tower), self._targets if target else self._parameters, *inputs)
+        return forward(self.spec.tower(tower), self._now.targets if target else self._now.parameters, *inputs)
 
     def parameter(self, name: str) -> Tensor:
         """A free parameter, or any tensor of the network."""
-        return self._parameters[name]
+        return self._now.parameters[name]
 
     def step(self, group: str, loss: Tensor) -> None:
         """Move one group by the gradient of the scalar `loss`. Other groups have no gradient from it.
@@ -61,7 +70,7 @@ class Net:
             ValueError: `loss` does not depend on a tensor of the group.
         """
         layout, settings = self._layouts[group], self._groups[group]
-        leaves = [self._parameters[name] for name in layout.shapes]
+        leaves = [self._now.parameters[name] for name in layout.shapes]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)
         used = [grad for grad in grads if grad is not None]
         if len(used) < len(grads):
@@ -71,7 +80,7 @@ class Net:
             grad = layout.joined(used)
             norm = torch.linalg.vector_norm(grad)
             parameters, mean, square, steps = (
-                self._bound[f"{group}.{part}"] for part in ("parameters", "mean", "square", "steps")
+                self._now.flat[f"{group}.{part}"] for part in ("parameters", "mean", "square", "steps")
             )
             grad = clipped(grad, norm, settings.max_grad_norm)
             adam_step(parameters, grad, mean, square, steps, self._rates[group], settings)
@@ -82,7 +91,7 @@ class Net:
         with torch.no_grad():
             for name, group in self._groups.items():
                 if group.target:
-                    self._bound[f"{name}.target"].lerp_(self._bound[f"{name}.parameters"], tau)
+                    self._now.flat[f"{name}.target"].lerp_(self._now.flat[f"{name}.parameters"], tau)
 
     @contextmanager
     def running(
@@ -95,12 +104,11 @@ class Net:
         self._rates = rates
         self._norms: dict[str, Tensor] = {}
         if tensors is not None:
-            self._bind(tensors)
+            self._now = self._views(tensors)
         try:
             yield self._norms
         finally:
-            if tensors is not None:
-                self._bind(self.tensors)
+            self._now = self._own
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -114,12 +122,12 @@ class Net:
 
     def weights(self) -> dict[str, Array]:
         """Copies of the published tensors, C-contiguous float32."""
-        return {name: _array(self._parameters[name]) for name in self.network_names}
+        return {name: _array(self._own.parameters[name]) for name in self.network_names}
 
     def state(self) -> dict[str, Array]:
         """The rest: learner-only tensors, targets, moments and steps of the optimisers."""
-        private = {f"private.{n}": _array(self._parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
-        targets = {f"target.{name}": _array(tensor) for name, tensor in self._targets.items()}
+        private = {f"private.{n}": _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
+        targets = {f"target.{name}": _array(tensor) for name, tensor in self._own.targets.items()}
         moments = {
             f"optimiser.{name}": _array(tensor)
             for name, tensor in self.tensors.items()
@@ -132,7 +140,7 @@ class Net:
         private = {name.removeprefix("private."): value for name, value in state.items() if name.startswith("private.")}
         self._load({**weights, **private})
         with torch.no_grad():
-            for name, tensor in self._targets.items():
+            for name, tensor in self._own.targets.items():
                 tensor.copy_(_tensor(state[f"target.{name}"], tensor))
             for name, tensor in self.tensors.items():
                 if name.rpartition(".")[2] in ("mean", "square", "steps"):
@@ -141,18 +149,18 @@ class Net:
     def _load(self, weights: Weights) -> None:
         with torch.no_grad():
             for name in self._names:
-                self._parameters[name].copy_(_tensor(weights[name], self._parameters[name]))
+                self._own.parameters[name].copy_(_tensor(weights[name], self._own.parameters[name]))
 
-    def _bind(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make the views of these flat tensors; those that are trained are leaves of autograd."""
-        self._bound = tensors
-        self._parameters: dict[str, Tensor] = {}
-        self._targets: dict[str, Tensor] = {}
+    def _views(self, tensors: Mapping[str, Tensor]) -> Views:
+        """Of these flat tensors; those that are trained are leaves of autograd."""
+        parameters: dict[str, Tensor] = {}
+        targets: dict[str, Tensor] = {}
         for name, layout in self._layouts.items():
             for tensor, view in layout.views(tensors[f"{name}.parameters"]).items():
-                self._parameters[tensor] = view.detach().requires_grad_()
+                parameters[tensor] = view.detach().requires_grad_()
             if self._groups[name].target:
-                self._targets |= layout.views(tensors[f"{name}.target"])
+                targets |= layout.views(tensors[f"{name}.target"])
+        return Views(tensors, parameters, targets)
 
 
 def _array(tensor: Tensor) -> Array:
