@@ -41,6 +41,11 @@ class Algorithm(ABC):
     modes: ClassVar[frozenset[ModeName]]
     on_policy: ClassVar[bool]
 
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """The values of `learner.executor` that the learner supports; `auto` is the first."""
+        return ("eager", "compiled")
+
     def __init__(self, config: Any, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int) -> None:
         """Raise `ConfigError` naming key and value when these do not go together."""
         self.config = config

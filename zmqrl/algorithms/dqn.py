@@ -124,6 +124,11 @@ class DQN(Algorithm):
                 f"in mode {mode}; it must be at least {least}"
             )
 
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Gradients are written out."""
+        return ("manual",)
+
     def network(self) -> NetworkSpec:
         """One tower `q`."""
         gain_free = tower(

@@ -88,6 +88,11 @@ class PPO(Algorithm):
                 f"({segments} segments of {self.segment_steps} steps of {self.num_envs} envs)"
             )
 
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Gradients are written out."""
+        return ("manual",)
+
     def network(self) -> NetworkSpec:
         """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
         space, section, orthogonal = self.env.observation, self.network_section, self.config.orthogonal_init

@@ -147,6 +147,11 @@ class LearnerSection:
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: Positive | None = None
     """BLAS and torch threads; default 1."""
+    executor: Literal["auto", "manual", "eager", "compiled"] = "auto"
+    """How updates run. manual: with hand-written gradients, if the algorithm has them. eager: with autograd. compiled:
+    as machine code, which is built once per network and machine (about 30 s, needs a C++ compiler) and then kept in
+    `$ZMQRL_CACHE`, else `~/.cache/zmqrl`. auto: manual if the algorithm has it, else eager. A resume keeps it.
+    """
     address: str | None = None
     """Address that workers connect to; null: each host tries all addresses of the learner's host."""
     port: Annotated[int, Ge(1), Le(65_533)] | Literal["auto"] = "auto"

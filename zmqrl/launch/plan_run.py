@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
@@ -64,6 +65,7 @@ def plan_run(
             check_processor(config, workers)
         env = probe(config.env)
         algorithm = _algorithm(config, env)
+        config = _with_executor(config, algorithm)
         acting = algorithm.acting()
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
@@ -154,6 +156,17 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
         raise ConfigError(f"run.mode: {config.run.mode!r}: {config.algorithm['kind']} allows {allowed}")
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
+
+
+def _with_executor(config: Config, algorithm: Algorithm) -> Config:
+    """`auto` resolved, from the configuration alone: a resume and another machine have the same."""
+    executor, known = config.learner.executor, algorithm.executors
+    if executor != "auto" and executor not in known:
+        raise ConfigError(
+            f"learner.executor: {executor!r}: algorithm.kind {config.algorithm['kind']} allows {', '.join(known)}"
+        )
+    chosen: Any = known[0] if executor == "auto" else executor
+    return replace(config, learner=replace(config.learner, executor=chosen))
 
 
 def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,9 @@ import numpy as np
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.tensors import Rows
+from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
+from zmqrl.learning.compiled import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
@@ -25,8 +30,29 @@ RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_starte
 """Names in a FULL of 0.1, and the names of today."""
 
 
+@cache
+def made_with(executor: str) -> dict[str, str]:
+    """What the bits of a learner depend on beside its state: executor, version of torch, instruction sets."""
+    return {"executor": executor, "torch": version("torch"), "cpu": sha256(cpu_flags().encode()).hexdigest()[:16]}
+
+
+def check_executor(full: Full, executor: str) -> None:
+    """ConfigError when `full` was made with another one: its run would continue with other bits."""
+    stored: Any = full.meta.get("made_with", {})  # a FULL of 0.1 has none
+    before = stored.get("executor", executor)
+    if before != executor:
+        raise ConfigError(
+            f"learner.executor: {executor!r}: full checkpoint {full.version} was made with {before!r}, and a resumed "
+            f"run must keep it: set learner.executor: {before}"
+        )
+
+
 def full_of(
-    progress: RunProgress, weights: Weights, state: Weights | None = None, without: Collection[int] = ()
+    progress: RunProgress,
+    weights: Weights,
+    state: Weights | None = None,
+    without: Collection[int] = (),
+    executor: str = "eager",
 ) -> Full:
     """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`."""
     arrays = {
@@ -34,7 +60,8 @@ def full_of(
         **prefixed("state", state or {}),
         **prefixed("episodes", progress.episodes.arrays(without)),
     }
-    return Full(progress.version, arrays, {"counters": progress.counters.stored(), "written_at": time.time()})
+    meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made_with(executor)}
+    return Full(progress.version, arrays, meta)
 
 
 def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array]) -> Full:

@@ -16,7 +16,7 @@ from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.learner.full_content import load_learner, refill, stored_counters, stored_weights
+from zmqrl.learner.full_content import check_executor, load_learner, refill, stored_counters, stored_weights
 from zmqrl.learner.restore import StartState, await_store, load_start_state
 from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Learner, run_sync
@@ -39,6 +39,8 @@ def main(boot: Boot) -> int:
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
     start = load_start_state(boot, store, ends)
+    if start.full is not None:
+        check_executor(start.full, plan.config.learner.executor)
     session = make_session(plan, algorithm, store, ends, events, start)
     _report_start(boot, store, events, start)
     if boot.spawn > 0 or plan.resume:
@@ -161,6 +163,7 @@ def _make_learner(algorithm: Algorithm, session: Session, weights: Weights) -> L
                 seed=plan.config.run.seed,
                 schedule_env_steps=session.progress.counters.schedule_env_steps,
                 replay=None if plan.on_policy else plan.config.replay,
+                executor=plan.config.learner.executor,
             )
         )
     _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
