@@ -174,7 +174,18 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
 
 
 class BatchLearner(NetLearner, OnPolicyLearner):
-    """Epochs of minibatches over one batch of segments. The configuration has `epochs` and `minibatch_size`."""
+    """Epochs of minibatches over one batch of segments."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a batch; default: `config.epochs`, else 1."""
+        return int(getattr(self.config, "epochs", 1))
+
+    @property
+    def minibatch_size(self) -> int | None:
+        """Rows per update, at most; default: `config.minibatch_size`, else the whole batch (None)."""
+        size: int | None = getattr(self.config, "minibatch_size", None)
+        return size
 
     @abstractmethod
     def prepare(self, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
@@ -197,8 +208,12 @@ class BatchLearner(NetLearner, OnPolicyLearner):
             metrics.append(self.measured(results))
             if self.is_done(results):
                 break
-        last = metrics[-max(1, -(-size // self.config.minibatch_size)) :]
+        last = metrics[-self._count(size) :]
         return LearnResult(updates, {name: float(np.mean([m[name] for m in last])) for name in last[0]} if last else {})
+
+    def _count(self, size: int) -> int:
+        """Minibatches of an epoch."""
+        return 1 if self.minibatch_size is None else max(1, -(-size // self.minibatch_size))
 
     def _minibatches(
         self,
@@ -208,10 +223,9 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         rates: Mapping[str, float],
         progress: Progress,
     ) -> Iterator[dict[str, Tensor]]:
-        count = -(-size // self.config.minibatch_size)
         random = stream(self.context.seed, "shuffle", index=progress.updates)
-        for _ in range(self.config.epochs if size else 0):
+        for _ in range(self.epochs if size else 0):
             order = self.tensor(random.permutation(size))
-            for part in torch.tensor_split(order, count):
+            for part in torch.tensor_split(order, self._count(size)):
                 minibatch = {name: column.index_select(0, part) for name, column in rows.items()}
                 yield self.run({**minibatch, **scalars}, rates)
