@@ -18,7 +18,7 @@ from tests.envs.odd_envs import Stateful, Walker
 from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo_manual import ManualPPOLearner
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
@@ -230,7 +230,7 @@ def changed(**members: Any) -> Callable[[], PPO]:
 
 
 def learning(**methods: Any) -> Callable[[], PPO]:
-    kind = type("DefectLearner", (PPOLearner,), methods)
+    kind = type("DefectLearner", (ManualPPOLearner,), methods)
     return changed(learner=lambda self, weights, device: kind(self, weights, device))
 
 
@@ -246,7 +246,7 @@ NUMBERS = Counter()
 
 
 def noisy(self: Any, batch: Any, progress: Any) -> Any:
-    result = PPOLearner.learn(self, batch, progress)
+    result = ManualPPOLearner.learn(self, batch, progress)
     self._parameters.flat.add_(NUMBERS.next() * 1e-3)
     return result
 
@@ -275,7 +275,7 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.schedules_are_finite, changed(schedule=lambda self, progress: {"epsilon": float("nan")})),
     (
         algorithm.the_learner_publishes_what_it_was_given,
-        learning(weights=lambda self: {n: a + 1 for n, a in PPOLearner.weights(self).items()}),
+        learning(weights=lambda self: {n: a + 1 for n, a in ManualPPOLearner.weights(self).items()}),
     ),
     (
         algorithm.published_weights_are_copies,

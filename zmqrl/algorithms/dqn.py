@@ -169,6 +169,6 @@ class DQN(Algorithm):
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """The learner; imports torch."""
-        from zmqrl.algorithms.dqn_learner import DQNLearner
+        from zmqrl.algorithms.dqn_manual import ManualDQNLearner
 
-        return DQNLearner(self, context)
+        return ManualDQNLearner(self, context)

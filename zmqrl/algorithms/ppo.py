@@ -146,9 +146,9 @@ class PPO(Algorithm):
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """The learner; imports torch."""
-        from zmqrl.algorithms.ppo_learner import PPOLearner
+        from zmqrl.algorithms.ppo_manual import ManualPPOLearner
 
-        return PPOLearner(self, context)
+        return ManualPPOLearner(self, context)
 
 
 def _remaining(schedule: Schedule, progress: Progress) -> float:

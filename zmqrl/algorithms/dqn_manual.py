@@ -18,7 +18,7 @@ from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, Weights
 
 
-class DQNLearner(OffPolicyLearner):
+class ManualDQNLearner(OffPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
     def __init__(self, algorithm: DQN, context: LearnerContext) -> None:

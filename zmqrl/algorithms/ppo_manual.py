@@ -110,7 +110,7 @@ class Coefficients(NamedTuple):
     clip: float
 
 
-class PPOLearner(OnPolicyLearner):
+class ManualPPOLearner(OnPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
     def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
