@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.acting.heads import make_head
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import check_acting, state_columns
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
@@ -65,6 +67,8 @@ def plan_run(
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
+        check_acting(acting, config.env.segment_steps)
+        make_head(acting, 1)  # it refuses what it does not know
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
@@ -165,6 +169,7 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,
         *acting.extras,
+        *state_columns(acting, steps, envs),
         *_states(config, env),
     )
 
