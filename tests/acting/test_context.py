@@ -154,6 +154,7 @@ def test_a_warm_up_that_cannot_be(spec: ActingSpec, message: str) -> None:
         (spec_of("categorical", options={"x": float("nan")}), "'x'.*finite"),
         (spec_of("categorical", state=(ActingState("a", 1),), state_every=5), "env.segment_steps: 12.*5"),
         (spec_of("categorical", state_every=-1), "-1"),
+        (spec_of("categorical", extras=(ColumnSpec("state.a", "float32", (T, N)),)), "'state.a'"),
     ],
 )
 def test_a_spec_that_cannot_be(spec: ActingSpec, message: str) -> None:

@@ -97,7 +97,9 @@ def noise_for(
 ) -> ActingNoise:
     """Draw a segment's noise in one fixed order."""
     uniform, normal = generator.random((steps, envs, 2)), generator.standard_normal((steps, envs, action_size))
-    draw = {"normal": generator.standard_normal, "uniform": generator.random}
-    return ActingNoise(
-        uniform, normal, {spec.name: draw[spec.distribution]((steps, envs, spec.size)) for spec in further}
-    )
+    return ActingNoise(uniform, normal, {spec.name: _drawn(generator, spec, steps, envs) for spec in further})
+
+
+def _drawn(generator: np.random.Generator, spec: NoiseSpec, steps: int, envs: int) -> Array:
+    shape = steps, envs, spec.size
+    return generator.random(shape) if spec.distribution == "uniform" else generator.standard_normal(shape)

@@ -37,7 +37,7 @@ class Head(ABC):
         self._extras = frozenset(column.name for column in spec.extras)
         if unknown := self._extras - self.fills:
             raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
-        if unknown := spec.options.keys() - self.takes:
+        if unknown := frozenset(spec.options) - self.takes:
             raise ConfigError(f"head {spec.head!r} has no options {sorted(unknown)}, only {sorted(self.takes)}")
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:  # noqa: B027 - some need nothing

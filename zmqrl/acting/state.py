@@ -42,7 +42,7 @@ def unpack_state(rows: Iterable[Array | None], state: Mapping[str, Array]) -> No
 
 
 def check_acting(spec: ActingSpec, steps: int) -> None:
-    """Check what a spec says of noise, options and state for segments of `steps` rows.
+    """Check what a spec declares of noise, options and state for segments of `steps` rows.
 
     Raises:
         ConfigError: Names the field and what would be valid.
@@ -50,9 +50,12 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
     for what, names in (("noise", [n.name for n in spec.noise]), ("state", [s.name for s in spec.state])):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"acting: {what} {twice} is declared more than once; each needs a name of its own")
-    for declared in (*spec.noise, *spec.state):
-        if declared.size < 1:
-            raise ConfigError(f"acting: {declared} has no numbers: its size must be at least 1")
+    for extra in spec.extras:
+        if extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
+            raise ConfigError(f"acting: extra {extra.name!r} has the name of a column of state; use another name")
+    for name, size in [(n.name, n.size) for n in spec.noise] + [(s.name, s.size) for s in spec.state]:
+        if size < 1:
+            raise ConfigError(f"acting: {name!r} has size {size}: noise and state have a size of at least 1")
     for name, value in spec.options.items():
         if not math.isfinite(value):
             raise ConfigError(f"acting: option {name!r} of head {spec.head!r} is {value}: must be a finite number")
