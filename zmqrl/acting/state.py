@@ -27,13 +27,8 @@ def state_columns(spec: ActingSpec, steps: int, envs: int) -> tuple[ColumnSpec, 
     )
 
 
-def packed_state(state: Mapping[str, Array]) -> Array | None:
-    """float32 `[N, S]`: all state of each env side by side, as env-slot records hold it; None without state."""
-    return np.concatenate(list(state.values()), axis=1) if state else None
-
-
 def unpack_state(rows: Iterable[Array | None], state: Mapping[str, Array]) -> None:
-    """Fill `state` from one row `[S]` of `packed_state` per env; None: its episode begins."""
+    """Fill `state` from one row `[S]` per env, all states side by side as in a record; None: its episode begins."""
     for env, row in enumerate(rows):
         begin = 0
         for array in state.values():
