@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.errors import ConfigError
@@ -66,7 +66,8 @@ def run(spec: ActingSpec, w: dict[str, np.ndarray], obs: np.ndarray, **schedule:
     policy.load(w, schedule)
     noise = noise_for(np.random.default_rng(7), T, len(obs), 2 if spec.action.kind == "box" else 0)
     extras = {column.name: np.full((T, len(obs), *column.shape[2:]), np.nan, np.float32) for column in spec.extras}
-    return policy.act(obs, noise, 1, extras), noise, extras, policy
+    context = ActingContext(noise, extras, Place.of(0, 1, len(obs)))
+    return policy.act(obs, 1, context), noise, extras, policy
 
 
 def test_categorical_by_inverse_cdf_and_its_log_prob() -> None:
@@ -90,7 +91,10 @@ def test_categorical_frequencies() -> None:
     logits = np.array([0.0, 1.0, -1.0, 2.0, 0.5], np.float32)
     policy.load({"p.weight": np.zeros((5, 3), np.float32), "p.bias": logits}, {})
     noise = noise_for(np.random.default_rng(0), 1, 40_000, 0)
-    counts = np.bincount(policy.act(np.zeros((40_000, 3)), noise, 0, {}), minlength=5) / 40_000
+    counts = (
+        np.bincount(policy.act(np.zeros((40_000, 3)), 0, ActingContext(noise, {}, Place.of(0, 1, 40_000))), minlength=5)
+        / 40_000
+    )
     np.testing.assert_allclose(counts, np.exp(logits) / np.exp(logits).sum(), atol=0.01)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zmqrl.acting.spec import ActingState, LayerSpec
+from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
@@ -121,11 +124,35 @@ def test_numbers_beyond_64_bits_do_not_wrap(tmp_path: Path, steps: int) -> None:
 
 
 def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zmqrl.algorithms.ppo import PPO
-
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
     with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
+
+
+@pytest.mark.parametrize(
+    ("acting", "message"),
+    [
+        ({"state": (ActingState("core", 8),), "state_every": 5}, r"env\.segment_steps: \d+ is not a multiple of 5"),
+        ({"options": {"temperature": 2.0}}, r"head 'categorical' has no options \['temperature'\]"),
+        ({"head": "no_such:Head"}, r"head 'no_such:Head' is unknown"),
+        ({"layers": (LayerSpec("gru", "core", 4, 8),)}, r"declare ActingState\('core', 8\)"),
+    ],
+)
+def test_acting_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acting: dict[str, Any], message: str
+) -> None:
+    spec = PPO.acting
+    monkeypatch.setattr(PPO, "acting", lambda self: replace(spec(self), **acting))
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, "cartpole-ppo")
+
+
+def test_state_has_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, state = PPO.acting, (ActingState("core", 8),)
+    monkeypatch.setattr(PPO, "acting", lambda self: replace(spec(self), state=state, state_every=16))
+    plan = planned(tmp_path, "cartpole-ppo", env__segment_steps=64, env__num_envs=3)
+    shapes = {column.name: column.shape for column in plan.columns}
+    assert (shapes["state.core"], shapes["state_end.core"]) == ((4, 3, 8), (1, 3, 8))
 
 
 def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path) -> None:

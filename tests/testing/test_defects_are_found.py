@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.envs.odd_envs import Stateful, Walker
+from zmqrl.acting.heads import Categorical
 from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
@@ -259,6 +260,20 @@ def other_tower(self: PPO) -> Any:
     return replace(PPO.acting(self), layers=(LayerSpec("linear", "missing.0", 3, 3),))
 
 
+class Remembers(Categorical):
+    """Its memory is an attribute, so it is one for all vector envs of a worker."""
+
+    rows = 0
+
+    def act(self, outputs: Any, t: int, context: Any) -> Any:
+        self.rows += 1
+        return (super().act(outputs, t, context) + self.rows // 7) % 3
+
+
+def remembering(self: PPO) -> Any:
+    return replace(PPO.acting(self), head=f"{__name__}:Remembers")
+
+
 def nan_weights(self: PPO) -> Any:
     acting = PPO.acting(self)
     return replace(acting, layers=(*acting.layers[:-1], replace(acting.layers[-1], name=f"{NUMBERS.next()}")))
@@ -271,7 +286,9 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.two_instances_agree, changed(statistics=lambda self: {"n": np.array(NUMBERS.next())})),
     (algorithm.acting_is_of_the_network, changed(acting=other_tower)),
     (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("reward", (STEPS, ENVS_EACH)))),
+    (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("state.h", (STEPS, ENVS_EACH)))),
     (algorithm.workers_act_with_version_0, changed(acting=nan_weights)),
+    (algorithm.acting_has_no_memory_of_its_own, changed(acting=remembering)),
     (algorithm.schedules_are_finite, changed(schedule=lambda self, progress: {"epsilon": float("nan")})),
     (
         algorithm.the_learner_publishes_what_it_was_given,

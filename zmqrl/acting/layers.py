@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from zmqrl.acting.recurrent import GruCell
 from zmqrl.acting.spec import ActingSpec, LayerSpec
 from zmqrl.types import Array, Weights
 
@@ -89,6 +90,28 @@ class Scale(Layer):
         return x
 
 
+class Gru(Layer):
+    """A gated recurrent unit; `step` takes the place of `forward`."""
+
+    def __init__(self, name: str, inputs: int, outputs: int, rows: int) -> None:
+        self.name = name
+        self._cell = GruCell(inputs, outputs, rows)
+        self._out = np.zeros((rows, outputs), np.float32)
+
+    def load(self, weights: Weights) -> None:
+        self._cell.load(weights, self.name)
+
+    def forward(self, x: Array) -> Array:
+        """As at the first row of an episode."""
+        return self.step(x, np.zeros_like(self._out))
+
+    def step(self, x: Array, state: Array) -> Array:
+        """The output for `x [rows, inputs]`, which is the next state too: `state [rows, outputs]` is written."""
+        self._cell.step(x, state)
+        np.copyto(self._out, state)  # the layer after may change its input in place
+        return self._out
+
+
 def make_layers(specs: tuple[LayerSpec, ...], rows: int) -> list[Layer]:
     """The layers of a spec; ValueError for one that needs the torch runtime."""
     layers: list[Layer] = []
@@ -97,6 +120,8 @@ def make_layers(specs: tuple[LayerSpec, ...], rows: int) -> list[Layer]:
             layers.append(Linear(spec.name, spec.inputs, spec.outputs, rows))
         elif spec.kind == "dueling":
             layers.append(Dueling(spec.name, spec.inputs, spec.outputs, rows))
+        elif spec.kind == "gru":
+            layers.append(Gru(spec.name, spec.inputs, spec.outputs, rows))
         elif spec.kind in ("tanh", "relu"):
             layers.append(Tanh() if spec.kind == "tanh" else Relu())
         elif spec.kind == "scale":

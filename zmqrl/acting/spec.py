@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from zmqrl.types import ColumnSpec, SpaceSpec
@@ -17,10 +18,12 @@ class LayerSpec:
     conv     `actor.0.weight [outputs, inputs, kernel, kernel]`, `actor.0.bias [outputs]`
     dueling  `actor.0.value.weight [1, inputs]`, `.value.bias`, `actor.0.advantage.weight [outputs, inputs]`,
              `.advantage.bias`; gives value + advantage - mean(advantage)
+    gru      `core.weight_ih [3 outputs, inputs]`, `core.weight_hh [3 outputs, outputs]`, `core.bias_ih [3 outputs]`,
+             `core.bias_hh [3 outputs]`, as torch.nn.GRUCell; its recurrent state has the name of the layer
     tanh, relu, flatten, scale (divide by `inputs`, e.g. 255 for pixels) have none.
     """
 
-    kind: Literal["linear", "conv", "dueling", "tanh", "relu", "flatten", "scale", "concat"]
+    kind: Literal["linear", "conv", "dueling", "gru", "tanh", "relu", "flatten", "scale", "concat"]
     name: str = ""
     inputs: int = 0
     outputs: int = 0
@@ -49,6 +52,27 @@ class NetworkSpec:
 
 
 @dataclass(frozen=True)
+class ActingState:
+    """Recurrent state of acting: `size` float32 numbers per env, zero where an episode begins.
+
+    It is that of the layer, or of the head, that has this name. The collector owns it.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """Further random numbers: `size` for each row of each env, float64, drawn before the segment's first step."""
+
+    name: str
+    size: int
+    distribution: Literal["normal", "uniform"] = "normal"
+    """Standard normal, or uniform in [0, 1)."""
+
+
+@dataclass(frozen=True)
 class ActingSpec:
     """How observations become actions.
 
@@ -69,3 +93,11 @@ class ActingSpec:
     arrays: tuple[str, ...] = ()
     """Names of further arrays the head needs, such as `log_std`."""
     runtime: Literal["numpy", "torch"] = "numpy"
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the head, by name; `Head.takes` has those that a head reads."""
+    noise: tuple[NoiseSpec, ...] = ()
+    """Drawn in this order, after the noise that every head has (`zmqrl.acting.base.ActingNoise`)."""
+    state: tuple[ActingState, ...] = ()
+    """Recurrent state. Segments have the columns `state.<name>` and `state_end.<name>` (`zmqrl.acting.state`)."""
+    state_every: int = 0
+    """Rows between two stored states, a divisor of `env.segment_steps`; 0: that of the segment's first row alone."""

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zmqrl.acting.base import ActingNoise, Policy
+from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.state import zero_state
 from zmqrl.types import Array, Weights
 
 
@@ -40,11 +41,14 @@ class TorchPolicy(Policy):
         if self._rows:
             self._load()
 
-    def act(self, obs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        return self._prepared(obs).act(self._forward(obs), noise, t, extras)
+    def act(self, obs: Array, t: int, context: ActingContext) -> Array:
+        return self._prepared(obs).act(self._forward(obs, context.state), t, context)
 
-    def act_greedily(self, obs: Array) -> Array:
-        return self._prepared(obs).act_greedily(self._forward(obs))
+    def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
+        return self._prepared(obs).act_greedily(self._forward(obs, state))
+
+    def zero_state(self, rows: int) -> dict[str, Array]:
+        return zero_state(self._spec.state, rows)
 
     def _prepared(self, obs: Array) -> Head:
         if len(obs) != self._rows:
@@ -58,12 +62,21 @@ class TorchPolicy(Policy):
         self._input.load(self._weights)
         self._head.load(self._weights, self._schedule)
 
-    def _forward(self, obs: Array) -> Array:
+    def _forward(self, obs: Array, state: State) -> Array:
         with torch.inference_mode():
             x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._spec.observation.shape)
             for layer in self._spec.layers:
-                x = _apply(layer, x, self._tensors)
+                x = _step(layer, x, self._tensors, state) if layer.kind == "gru" else _apply(layer, x, self._tensors)
             return np.ascontiguousarray(x.numpy())
+
+
+def _step(layer: LayerSpec, x: Tensor, tensors: Mapping[str, Tensor], state: State) -> Tensor:
+    """One step of a recurrent layer: its state is the memory of a tensor, and receives the next one."""
+    held = torch.from_numpy(state[layer.name])
+    parts = (tensors[f"{layer.name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    after = torch.gru_cell(x, held, *parts)
+    held.copy_(after)
+    return after
 
 
 def _apply(layer: LayerSpec, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zmqrl.acting.heads import make_head
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import check_acting, state_columns
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
@@ -67,6 +69,8 @@ def plan_run(
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
+        check_acting(acting, config.env.segment_steps)
+        make_head(acting, 1)  # it refuses what it does not know
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
@@ -178,6 +182,7 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,
         *acting.extras,
+        *state_columns(acting, steps, envs),
         *_states(config, env),
     )
 

@@ -31,7 +31,7 @@ def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
 
 def multi_categorical(logits: Tensor, action: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Sums over the parts of a multi-discrete action: `logits [B, sum of sizes]`, `action [B, parts]` int64."""
-    parts = [categorical(part, action[:, i]) for i, part in enumerate(logits.split(sizes, 1))]
+    parts = [categorical(part, action[:, i]) for i, part in enumerate(torch.split(logits, list(sizes), 1))]
     log_probs, entropies = zip(*parts, strict=True)
     return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.state import check_acting, state_columns
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import ReplaySection
@@ -22,7 +23,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
 from zmqrl.replay.prioritised import build_replay
 from zmqrl.testing.expect import is_frozen_config
-from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
 SEED, SEGMENTS, UPDATES = 1, 4, 10
 LAUNCH_S = 60.0
@@ -85,13 +86,15 @@ def acting_is_of_the_network(make: AlgorithmMaker) -> None:
     assert not missing, f"arrays that acting() needs are not published: {sorted(missing)}"
     assert ({"obs_mean", "obs_scale"} <= set(weights)) == acting.normalise_obs
     assert (acting.action, acting.observation) == (algorithm.env.action, algorithm.env.observation)
+    check_acting(acting, algorithm.segment_steps)
 
 
 def extras_are_columns_of_their_own(make: AlgorithmMaker) -> None:
-    """An extra column is `[T, N, ...]` and has no name of the fixed columns."""
+    """An extra column is `[T, N, ...]` and has no name of the fixed columns or of recurrent state."""
     algorithm = make()
     for extra in algorithm.acting().extras:
-        assert extra.name not in FIXED_COLUMNS, f"the extra {extra.name!r} would replace a fixed column"
+        fixed = extra.name in FIXED_COLUMNS or extra.name.startswith((ACTING_STATE, ACTING_STATE_END))
+        assert not fixed, f"the extra {extra.name!r} would replace a fixed column"
         assert extra.shape[:2] == (algorithm.segment_steps, algorithm.num_envs), f"{extra.name}: {extra.shape}"
 
 
@@ -103,10 +106,23 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
     if algorithm.env.action.kind == "discrete":
         assert (one["action"] >= 0).all() and (one["action"] < algorithm.env.action.n).all()
-    policy = make_policy(algorithm.acting())
-    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
-    greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
+    policy = _policy(algorithm)
+    obs = _observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,))
+    greedy = policy.act_greedily(obs, policy.zero_state(algorithm.num_envs))
     assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
+
+
+def acting_has_no_memory_of_its_own(make: AlgorithmMaker) -> None:
+    """One policy acts for all vector envs of a worker in turn: each has the bits that it has alone.
+
+    What a head or layer keeps from row to row belongs into the state of the spec, which each vector env has for itself.
+    """
+    algorithm = make()
+    alone = [_acted(algorithm, SEED + place) for place in range(2)]
+    policy = _policy(algorithm)
+    together = [_acted(algorithm, SEED + place, policy) for place in range(2)]
+    for place in range(2):
+        _same(together[place], alone[place], f"columns of vector env {place}, acted by a policy that acts for two")
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:
@@ -216,27 +232,45 @@ def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[in
     return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
 
-def _acted(algorithm: Algorithm, seed: int) -> dict[str, Array]:
-    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy."""
+def _policy(algorithm: Algorithm) -> Policy:
+    """With version 0."""
+    policy = make_policy(algorithm.acting())
+    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
+    return policy
+
+
+def _acted(algorithm: Algorithm, seed: int, policy: Policy | None = None) -> dict[str, Array]:
+    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy.
+
+    Its vector envs have one segment each.
+    """
     rng, steps, envs = stream(seed, "testing"), algorithm.segment_steps, algorithm.num_envs
     acting, lead = algorithm.acting(), (SEGMENTS, steps, envs)
-    policy = make_policy(acting)
-    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
-    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
-    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
-    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in acting.extras}
-    size = 0 if algorithm.env.action.kind == "discrete" else math.prod(algorithm.env.action.shape)
-    for segment in range(SEGMENTS):
-        noise = noise_for(rng, steps, envs, size)
-        filled = {name: column[segment] for name, column in extras.items()}
-        for t in range(steps):
-            action[segment, t] = policy.act(obs[segment, t], noise, t, filled)
+    policy = policy or _policy(algorithm)
     ended = rng.random(lead) < 0.1
     valid = np.ones(lead, dtype=bool)
     for t in range(1, steps):
         valid[:, t] = ~ended[:, t - 1]
         ended[:, t] &= valid[:, t]
     truncated = ended & (rng.random(lead) < 0.3)
+    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
+    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
+    added = (*acting.extras, *state_columns(acting, steps, envs))
+    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
+    size = 0 if algorithm.env.action.kind == "discrete" else math.prod(algorithm.env.action.shape)
+    for segment in range(SEGMENTS):
+        noise, state = noise_for(rng, steps, envs, size, acting.noise), policy.zero_state(envs)
+        filled = {name: column[segment] for name, column in extras.items()}
+        context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), state)
+        every = acting.state_every or steps
+        for t in range(steps):
+            if t % every == 0:
+                for name, array in state.items():
+                    filled[ACTING_STATE + name][t // every] = array
+            action[segment, t] = policy.act(obs[segment, t], t, context)
+            for name, array in state.items():
+                array[~valid[segment, t]] = 0.0
+                filled[ACTING_STATE_END + name][0] = array
     reward = np.where(valid, rng.normal(size=lead), 0.0).astype(np.float32)
     fixed = (obs, action, reward, ended & ~truncated, truncated, valid)
     return {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
@@ -277,6 +311,7 @@ ALGORITHM = (
     acting_is_of_the_network,
     extras_are_columns_of_their_own,
     workers_act_with_version_0,
+    acting_has_no_memory_of_its_own,
     schedules_are_finite,
     the_learner_publishes_what_it_was_given,
     published_weights_are_copies,

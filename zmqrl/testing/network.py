@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.base import ActingNoise
+from zmqrl.acting.base import ActingContext
 from zmqrl.acting.heads import Head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
@@ -24,8 +24,8 @@ CONVOLUTION = ("conv",)
 class OutputsHead(Head):
     """Actions are the outputs of the network."""
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        del noise, t, extras
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        del t, context
         return outputs
 
     def act_greedily(self, outputs: Array) -> Array:
