@@ -1,4 +1,4 @@
-"""DQN and its parts, each an option: double, dueling, n-step, prioritised. No torch here.
+"""DQN and its parts, each an option: double, dueling, n-step, prioritised.
 
 Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -15,8 +15,17 @@ from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
+from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.replay.base import Replay
 from zmqrl.types import MODES, EnvSpec, ModeName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,9 @@ class DQN(Algorithm):
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Gradients are written out."""
-        return ("manual",)
+        """Gradients are written out for MLPs."""
+        manual = ("manual",) if self.network_section.kind == "mlp" else ()
+        return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
         """One tower `q`."""
@@ -168,7 +178,49 @@ class DQN(Algorithm):
         return None if section is None else asdict(section)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """The learner; imports torch."""
-        from zmqrl.algorithms.dqn_manual import ManualDQNLearner
+        """The learner of the executor."""
+        if context.executor == "manual":
+            from zmqrl.algorithms.dqn_manual import ManualDQNLearner  # it imports torch
 
-        return ManualDQNLearner(self, context)
+            return ManualDQNLearner(self, context)
+        return DQNLearner(self, context)
+
+
+class DQNLearner(ReplayLearner):
+    """One sampled minibatch per update."""
+
+    algorithm: DQN
+    config: DQNConfig
+
+    def __init__(self, algorithm: DQN, context: LearnerContext) -> None:
+        config = algorithm.config
+        decay = config.weight_decay if config.optimiser == "adamw" else 0.0
+        group = Group("q", (), config.max_grad_norm, config.adam_epsilon, decay, target=True)
+        super().__init__(algorithm, context, (group,))
+
+    def anneal(self, replay: Replay, progress: Progress) -> None:
+        """The exponent of the importance weights."""
+        section = self.config.prioritised
+        if section is not None:
+            replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        """Whether the target network follows after update `number`."""
+        return {"moves_target": (number + 1) % self.config.target_update_every == 0}
+
+    def train(self, batch: Batch, moves_target: bool = False) -> Mapping[str, Tensor]:
+        """Equation 2 of Mnih et al. 2015; with `double` equation 4 of van Hasselt et al. 2016."""
+        net, config = self.net, self.config
+        with torch.no_grad():
+            next_q = net("q", batch["next_obs"], target=True)
+            best = (net("q", batch["next_obs"]) if config.double else next_q).argmax(1, keepdim=True)
+            target = batch["n_step_return"] + batch["discount"] * next_q.gather(1, best).squeeze(1)
+        q = net("q", batch["obs"])
+        error = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1) - target
+        slope = error.clamp(-1.0, 1.0) if config.loss == "huber" else error
+        loss = (batch["weight"] * slope.detach() * (error - 0.5 * slope.detach())).mean()
+        net.step("q", loss)
+        if moves_target:
+            net.update_targets(1.0 if config.target_tau is None else config.target_tau)
+        results = {"loss/q": loss, "td_error": error.abs().mean(), "q_mean": q.mean()}
+        return results if config.prioritised is None else {**results, PRIORITY: error.abs()}

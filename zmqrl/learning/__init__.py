@@ -3,7 +3,7 @@
 from zmqrl.learning.base import LearnerContext, LearnResult, Progress
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
-from zmqrl.learning.learners import PRIORITY, BatchLearner, ReplayLearner
+from zmqrl.learning.learners import PRIORITY, BatchLearner, Part, ReplayLearner
 from zmqrl.learning.net import Net
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "LearnResult",
     "LearnerContext",
     "Net",
+    "Part",
     "Progress",
     "ReplayLearner",
 ]

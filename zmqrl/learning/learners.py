@@ -145,12 +145,17 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
         del number
         return {}
 
+    def anneal(self, replay: Replay, progress: Progress) -> None:
+        """Before the updates of a round: settings of replay that change over the run. Default: none."""
+        del replay, progress
+
     def observe(self, batch: SegmentBatch) -> None:
         """For statistics; default: none."""
         del batch
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
         """Do `updates` updates."""
+        self.anneal(replay, progress)
         rates, results = self.learning_rates(progress), {}
         for number in range(progress.updates, progress.updates + updates):
             sample = self.sample(replay, number)
