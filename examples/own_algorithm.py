@@ -9,12 +9,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnResult, OnPolicyLearner, Progress
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, EnvSpec
 

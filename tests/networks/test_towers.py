@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import SpaceSpec
 
 VECTOR = SpaceSpec("box", (5,), "float32")

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from tests.envs.odd_envs import Stateful, Walker
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_learner import PPOLearner
@@ -24,6 +23,7 @@ from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ZmqrlError
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.testing import algorithm, data_store, env, network
 from zmqrl.types import ColumnSpec, EnvSpec, Version
 

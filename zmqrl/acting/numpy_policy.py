@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from zmqrl.acting.base import ActingNoise, Policy
 from zmqrl.acting.heads import Head, make_head
-from zmqrl.acting.layers import Layer, ObservationInput, make_layers
+from zmqrl.acting.layers import ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.networks.kinds.base import NumpyLayer
 from zmqrl.plugins import load
 from zmqrl.types import Array, Weights
 
@@ -26,7 +27,7 @@ class NumpyPolicy(Policy):
         self._weights: Weights = {}
         self._schedule: Mapping[str, float] = {}
         self._input: ObservationInput
-        self._layers: list[Layer] = []
+        self._layers: list[NumpyLayer] = []
         self._head: Head
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:

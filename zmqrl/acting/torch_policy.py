@@ -1,4 +1,7 @@
-"""Acting for networks with convolutions: torch layers under the same numpy heads. The only acting module with torch."""
+"""Acting with torch layers under the same numpy heads, for kinds without a numpy layer, such as convolutions.
+
+The only acting module with torch.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from zmqrl.acting.base import ActingNoise, Policy
 from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.networks.forward import forward
+from zmqrl.networks.kinds.base import check_layer
 from zmqrl.types import Array, Weights
 
 
@@ -21,6 +25,8 @@ class TorchPolicy(Policy):
 
     def __init__(self, spec: ActingSpec) -> None:
         torch.set_num_threads(1)
+        for layer in spec.layers:
+            check_layer(layer)
         self._spec = spec
         self._rows = 0
         self._tensors: dict[str, Tensor] = {}
@@ -61,24 +67,4 @@ class TorchPolicy(Policy):
     def _forward(self, obs: Array) -> Array:
         with torch.inference_mode():
             x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._spec.observation.shape)
-            for layer in self._spec.layers:
-                x = _apply(layer, x, self._tensors)
-            return np.ascontiguousarray(x.numpy())
-
-
-def _apply(layer: LayerSpec, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    if layer.kind == "linear":
-        return functional.linear(x, tensors[f"{layer.name}.weight"], tensors[f"{layer.name}.bias"])
-    if layer.kind == "conv":
-        return functional.conv2d(x, tensors[f"{layer.name}.weight"], tensors[f"{layer.name}.bias"], layer.stride)
-    if layer.kind == "dueling":
-        value, advantage = (
-            functional.linear(x, tensors[f"{layer.name}.{part}.weight"], tensors[f"{layer.name}.{part}.bias"])
-            for part in ("value", "advantage")
-        )
-        return value + advantage - advantage.mean(dim=1, keepdim=True)
-    if layer.kind == "flatten":
-        return x.flatten(1)
-    if layer.kind == "scale":
-        return x / layer.inputs
-    return torch.tanh(x) if layer.kind == "tanh" else torch.relu(x)
+            return np.ascontiguousarray(forward(self._spec.layers, self._tensors, x).numpy())

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, ModeName, Version, Weights
 

@@ -11,11 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import MODES, EnvSpec, ModeName, Weights
 
 
@@ -139,12 +141,13 @@ class DQN(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Epsilon-greedy in the q values; `epsilon` is part of the version."""
+        layers = self.network().tower("q")
         return ActingSpec(
-            layers=self.network().tower("q"),
+            layers=layers,
             head="epsilon_greedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

@@ -9,11 +9,13 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, OnPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import MODES, ColumnSpec, ModeName, Weights
 
 Schedule = Literal["constant", "linear"]
@@ -98,8 +100,9 @@ class PPO(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Categorical or Gaussian actions; a segment contains their log-probabilities."""
+        layers = self.network().tower("actor")
         return ActingSpec(
-            layers=self.network().tower("actor"),
+            layers=layers,
             head="categorical" if self.discrete else "gaussian",
             action=self.env.action,
             observation=self.env.observation,
@@ -107,7 +110,7 @@ class PPO(Algorithm):
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
             arrays=() if self.discrete else ("log_std",),
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
     def statistics(self) -> Weights:

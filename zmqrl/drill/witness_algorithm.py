@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, BaseLearner, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import MODES, Array, ModeName, Weights
 

@@ -22,6 +22,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import (
     check_frames,
+    check_layers,
     check_machine,
     check_parts,
     check_processor,
@@ -65,6 +66,7 @@ def plan_run(
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
+        check_layers(algorithm.network(), acting)
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
