@@ -176,6 +176,13 @@ def test_an_unknown_layer_kind_is_refused(runtime: Literal["numpy", "torch"]) ->
         run(spec, weights(5), np.zeros((N, 3), np.float32))
 
 
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_an_unknown_option_is_refused(runtime: Literal["numpy", "torch"]) -> None:
+    layer = LayerSpec("linear", "p.0", 3, 5, options=(("rank", 2.0),))
+    with pytest.raises(ConfigError, match=r"layer 'p\.0': kind 'linear' has no option 'rank' \(known: none\)"):
+        make_policy(ActingSpec((layer,), "categorical", DISCRETE, OBS, runtime=runtime))
+
+
 def test_an_own_head_by_dotted_path() -> None:
     spec = ActingSpec(layers(5), "zmqrl.acting.heads:Categorical", DISCRETE, OBS)
     assert len(run(spec, weights(5), np.zeros((N, 3), np.float32))[0]) == N

@@ -189,7 +189,8 @@ def test_a_kind_without_a_backward_pass_is_named_by_the_tower() -> None:
         Tower(layers, FlatParameters(parameter_shapes(NetworkSpec((("a", layers),)))))
 
 
-def test_a_tower_under_autograd_trains_its_weights_too() -> None:
+@pytest.mark.parametrize("method", [Tower.run, Tower.forward])
+def test_a_tower_under_autograd_trains_its_weights_too(method: Callable[[Tower, torch.Tensor], torch.Tensor]) -> None:
     layers = tower("q", NetworkSection(hidden=(7,)), VECTOR, 4, output_gain=1.0)
     flat = FlatParameters(parameter_shapes(NetworkSpec((("q", layers),))))
     flat.load(initial_weights(NetworkSpec((("q", layers),)), 1))
@@ -199,7 +200,7 @@ def test_a_tower_under_autograd_trains_its_weights_too() -> None:
     by_hand.backward(grad)
     for tensor in flat.tensors.values():
         tensor.requires_grad_()
-    by_hand.run(x).backward(grad)
+    method(by_hand, x).backward(grad)
     for name, tensor in flat.tensors.items():
         assert tensor.grad is not None, name
         torch.testing.assert_close(tensor.grad, flat.grads[name], atol=1e-5, rtol=1e-5)

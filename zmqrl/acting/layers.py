@@ -8,7 +8,7 @@ import numpy as np
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
-from zmqrl.networks.kinds.base import NumpyLayer, numpy_layer
+from zmqrl.networks.kinds.base import NumpyLayer, check_layer, numpy_layer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
 
@@ -17,6 +17,7 @@ def make_layers(specs: tuple[LayerSpec, ...], rows: int) -> list[NumpyLayer]:
     """The layers of a spec; `ConfigError` for one that is unknown or needs the torch runtime."""
     layers: list[NumpyLayer] = []
     for spec in specs:
+        check_layer(spec)
         layer = numpy_layer(spec, rows)
         if layer is None:
             raise ConfigError(f"layer {spec.name!r} of kind {spec.kind!r} needs runtime torch")
