@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch, BatchLearner, Group, LearnerContext, Progress
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, EnvSpec
 
@@ -47,12 +49,13 @@ class Reinforce(Algorithm):
         return NetworkSpec((("policy", layers),))
 
     def acting(self) -> ActingSpec:
+        layers = self.network().tower("policy")
         return ActingSpec(
-            layers=self.network().tower("policy"),
+            layers=layers,
             head="categorical",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:

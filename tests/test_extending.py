@@ -20,6 +20,7 @@ import zmqrl.testing
 from tests.running import ROOT, environment
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
+from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 from zmqrl.segment_transports.base import SegmentTransport
@@ -142,6 +143,7 @@ SEAMS = {
     "A command that reaches a host": PipedOrchestrator,
     "Other engines": Orchestrator,
     "Segment transport": SegmentTransport,
+    "Layer": LayerKind,
 }
 
 

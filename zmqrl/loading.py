@@ -13,6 +13,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -43,18 +44,20 @@ def loading() -> Iterator[None]:
             gc.enable()
 
 
-class LazyModule:
-    """A module that is imported when an attribute of it is first used."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        value = getattr(importlib.import_module(self._name), attribute)
-        self.__dict__[attribute] = value
-        return value
-
-
 def lazy(name: str) -> Any:
-    """Module `name`, imported at its first use. Code that the launcher and workers import names torch in this way."""
-    return LazyModule(name)
+    """The module `name`, imported when an attribute is used for the first time.
+
+    Code that only a process with torch calls can so be in a file that every process imports.
+    """
+    return _LazyModule(name)
+
+
+class _LazyModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what inspection and tracing look for; they import nothing
+            raise AttributeError(name)
+        with loading():
+            module = importlib.import_module(self.__name__)
+        value = getattr(module, name)
+        setattr(self, name, value)  # found without this method from now on
+        return value

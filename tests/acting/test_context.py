@@ -10,10 +10,11 @@ import pytest
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.heads import make_head
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, ActingState, LayerSpec, NoiseSpec
+from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
 from zmqrl.acting.state import check_acting
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.errors import ConfigError
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, ColumnSpec, SpaceSpec
 
 N, T, A = 4, 3, 3

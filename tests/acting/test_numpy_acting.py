@@ -3,14 +3,16 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
 
 N, T = 8, 4
@@ -27,7 +29,7 @@ def layers(outputs: int, *, last: str = "linear") -> tuple[LayerSpec, ...]:
         LayerSpec("tanh"),
         LayerSpec("linear", "p.1", 16, 16),
         LayerSpec("relu"),
-        LayerSpec(last, "p.2", 16, outputs),  # type: ignore[arg-type]
+        LayerSpec(last, "p.2", 16, outputs),
     )
 
 
@@ -167,8 +169,22 @@ def test_an_unknown_head_or_extra_is_refused() -> None:
         run(ActingSpec(layers(5), "softmix", DISCRETE, OBS), weights(5), obs)
     with pytest.raises(ConfigError, match="log_prob"):
         run(ActingSpec(layers(5), "epsilon_greedy", DISCRETE, OBS, LOG_PROB), weights(5), obs, epsilon=0.0)
-    with pytest.raises(ValueError, match="torch"):
+    with pytest.raises(ConfigError, match="torch"):
         make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS))
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_an_unknown_layer_kind_is_refused(runtime: Literal["numpy", "torch"]) -> None:
+    spec = ActingSpec((*layers(5)[:2], LayerSpec("norm")), "categorical", DISCRETE, OBS, runtime=runtime)
+    with pytest.raises(ConfigError, match=r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh"):
+        run(spec, weights(5), np.zeros((N, 3), np.float32))
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_an_unknown_option_is_refused(runtime: Literal["numpy", "torch"]) -> None:
+    layer = LayerSpec("linear", "p.0", 3, 5, options=(("rank", 2.0),))
+    with pytest.raises(ConfigError, match=r"layer 'p\.0': kind 'linear' has no option 'rank' \(known: none\)"):
+        make_policy(ActingSpec((layer,), "categorical", DISCRETE, OBS, runtime=runtime))
 
 
 def test_an_own_head_by_dotted_path() -> None:

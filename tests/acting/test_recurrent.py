@@ -8,11 +8,12 @@ import torch
 
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.recurrent import GruCell
-from zmqrl.acting.spec import ActingSpec, ActingState, LayerSpec
+from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import check_acting, state_columns, unpack_state, zero_state
 from zmqrl.api import LoadedPolicy
 from zmqrl.errors import ConfigError
+from zmqrl.networks.kinds.gru import NumpyGru
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, ColumnSpec, EnvSpec, SpaceSpec
 
 N, T, INPUTS, H = 5, 20, 3, 7
@@ -41,8 +42,8 @@ def cell_and_weights() -> tuple[torch.nn.GRUCell, dict[str, Array]]:
 
 def test_a_gru_cell_is_that_of_torch() -> None:
     cell, weights = cell_and_weights()
-    ours = GruCell(INPUTS, H, N)
-    ours.load(weights, "core")
+    ours = NumpyGru("core", INPUTS, H, N)
+    ours.load(weights)
     state, rng = np.zeros((N, H), np.float32), np.random.default_rng(1)
     expected = torch.zeros(N, H)
     for scale in (1.0, 3.0, 1000.0, 1.0) * 10:
@@ -104,7 +105,7 @@ def test_states_side_by_side() -> None:
 
 def test_a_core_and_its_state_have_one_size() -> None:
     check_acting(SPEC, T)
-    with pytest.raises(ConfigError, match=r"'core'.*7 outputs.*has size 3.*ActingState\('core', 7\)"):
+    with pytest.raises(ConfigError, match=r"'core'.*7 numbers of state.*has size 3.*ActingState\('core', 7\)"):
         check_acting(replace(SPEC, state=(ActingState("core", 3),)), T)
     with pytest.raises(ConfigError, match="not declared"):
         check_acting(replace(SPEC, state=()), T)

@@ -23,7 +23,7 @@ def make(obs_size: int = 3, **options: object) -> DQN:
 
 
 def learner_of(algorithm: DQN) -> OffPolicyLearner:
-    return algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1)))
+    return algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor="manual"))
 
 
 class Slots:

@@ -32,7 +32,7 @@ def test_log_probabilities(action: SpaceSpec, activation: str) -> None:
     noise = noise_for(rng, STEPS, ENVS, 0 if action is DISCRETE else 1)
     extras = {"log_prob": np.zeros((STEPS, ENVS), np.float32)}
     context = ActingContext(noise, extras, Place.of(0, 1, ENVS))
-    learner = algorithm.learner(LearnerContext(weights))
+    learner = algorithm.learner(LearnerContext(weights, executor="manual"))
     for t in range(STEPS):
         obs = rng.normal(size=(ENVS, 3)).astype(np.float32) * 3
         actions = policy.act(obs, t, context).copy()

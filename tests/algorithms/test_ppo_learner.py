@@ -27,7 +27,7 @@ def make(action: SpaceSpec = DISCRETE, obs_size: int = 3, envs: int = 8, steps: 
 
 def learner_of(algorithm: PPO) -> OnPolicyLearner:
     weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
-    return algorithm.learner(LearnerContext(weights))
+    return algorithm.learner(LearnerContext(weights, executor="manual"))
 
 
 def progress(env_steps: int = 0, updates: int = 0, **options: object) -> Progress:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zmqrl.acting.spec import ActingState, LayerSpec
+from zmqrl.acting.spec import ActingState
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.load import PRESETS
@@ -20,6 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
 
 
@@ -77,6 +78,10 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("cartpole-ppo", "sync", {"env__id": "Blackjack-v1"}, "--set: env.id: 'Blackjack-v1' has observations"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
+        ("cartpole-ppo", "sync", {"network__activation": "norm"}, "network.activation: layer kind 'norm' is unknown (known: concat, conv, "),
+        ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation (known: gelu, "),
+        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown (known: concat, conv, "),
+        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:TorchOnly"}, "layer 'actor.0' of kind 'conv' needs runtime torch"),
         ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
         ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.errors import ConfigError
 from zmqrl.learning.executor import EagerExecutor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
 from zmqrl.networks.initial import initial_weights
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 
 SPEC = NetworkSpec(
     (

@@ -11,7 +11,7 @@ import pytest
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.heads import Categorical
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, ActingState, LayerSpec
+from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import state_columns
 from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
@@ -19,6 +19,7 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.rollout.collector import Collector
 from zmqrl.types import STATE_COLUMN, Array, ColumnSpec, ModeName, SegmentId, SegmentMeta, Version
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from tests.system.tally import STEP, Tally, TallyConfig, TallyLearner
-from zmqrl.acting.spec import ActingSpec, ActingState, LayerSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 
 SIZE = 8

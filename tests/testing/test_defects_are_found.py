@@ -13,10 +13,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from torch import Tensor
 
 from tests.envs.odd_envs import Stateful, Walker
 from zmqrl.acting.heads import Categorical
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_manual import ManualPPOLearner
@@ -25,8 +25,11 @@ from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ZmqrlError
-from zmqrl.testing import algorithm, data_store, env, network
-from zmqrl.types import ColumnSpec, EnvSpec, Version
+from zmqrl.networks.kinds.base import LayerKind, NumpyLayer, RecurrentLayer
+from zmqrl.networks.kinds.gru import Gru, NumpyGru
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.testing import algorithm, data_store, env, layer, network
+from zmqrl.types import Array, ColumnSpec, EnvSpec, Version
 
 FOUND = (AssertionError, ZmqrlError, KeyError, ValueError, RuntimeError, TypeError)
 """How a check fails: by its own comparison, or by an error of the class that it passes through."""
@@ -352,7 +355,7 @@ NETWORKS: list[tuple[Callable[..., None], Callable[[], network.Network]]] = [
     (network.every_tower_has_a_tensor, net(TANH)),
     (network.version_0_is_a_function_of_the_seed, unsteady),
     (network.layers_fit_each_other, net(linear("a.0", 3, 4), linear("a.1", 5, 2))),
-    (network.both_runtimes_agree, net(linear("a.0", 3, 4), LayerSpec("norm"), linear("a.1", 4, 2))),
+    (network.both_runtimes_agree, net(linear("a.0", 3, 4), LayerSpec(f"{__name__}:OtherNumpy"), linear("a.1", 4, 2))),
     (
         network.the_learner_computes_what_workers_act_with,
         net(replace(linear("a.0", 3, 4), gain=1e4), TANH, replace(linear("a.1", 4, 2), gain=1e-30)),
@@ -366,11 +369,112 @@ def test_of_a_network(check: Callable[[Any], None], make: Any) -> None:
         check(make)
 
 
+# --- layers
+
+
+class Doubled(NumpyLayer):
+    """Not what torch computes, into a new array."""
+
+    def forward(self, x: Array) -> Array:
+        return x * np.float32(2)
+
+
+class Own(LayerKind):
+    """A layer with one array `a.0.w`, correct as it is."""
+
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        return {f"{spec.name}.w": (3,)}
+
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        return {f"{spec.name}.w": np.ones(3, np.float32)}
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer | None:
+        return None
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * tensors[f"{spec.name}.w"]
+
+
+class OtherNumpy(LayerKind):
+    """Without arrays."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
+        return Doubled()
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * 1
+
+
+class OtherNames(Own):
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        return {"w": (3,)}
+
+
+class RandomStart(Own):
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        return {f"{spec.name}.w": np.full(3, NUMBERS.next(), np.float32)}
+
+
+class Wider(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x.repeat(1, 2)
+
+
+class BatchMean(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Detached(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * tensors[f"{spec.name}.w"].detach()
+
+
+class ForgetfulCore(NumpyGru):
+    """Leaves the state of the caller as it was."""
+
+    def step(self, x: Array, state: Array) -> Array:
+        return super().step(x, state.copy())
+
+
+class Forgetful(Gru):
+    def numpy(self, spec: LayerSpec, rows: int) -> RecurrentLayer:
+        return ForgetfulCore(spec.name, spec.inputs, spec.outputs, rows)
+
+
+def of(kind: type[LayerKind]) -> Callable[[], layer.Layer]:
+    return lambda: layer.Layer(LayerSpec(f"{__name__}:{kind.__name__}", "a.0", 3, 3), (3,))
+
+
+LAYERS: list[tuple[Callable[..., None], Callable[[], layer.Layer]]] = [
+    (layer.arrays_have_the_layers_name, of(OtherNames)),
+    (layer.first_values_are_a_function_of_the_generator, of(RandomStart)),
+    (layer.outputs_have_the_declared_width, of(Wider)),
+    (layer.each_row_depends_on_itself, of(BatchMean)),
+    (layer.numpy_and_torch_agree, of(OtherNumpy)),
+    (layer.steps_in_numpy_and_torch_agree, of(Forgetful)),
+    (layer.acting_allocates_no_arrays, of(OtherNumpy)),
+    (layer.gradients_are_those_of_finite_differences, of(Detached)),
+]
+
+
+@pytest.mark.parametrize(("check", "make"), LAYERS, ids=ids(LAYERS))
+def test_of_a_layer(check: Callable[[Any], None], make: Any) -> None:
+    with pytest.raises(AssertionError):
+        check(make)
+
+
+@pytest.mark.parametrize("check", layer.LAYER, ids=lambda check: check.__name__)
+def test_the_layer_without_a_defect_passes(check: Callable[[Any], None]) -> None:
+    check(of(Own))
+
+
 SUITES: Mapping[str, tuple[Any, list[tuple[Callable[..., None], Any]]]] = {
     "data store": (data_store.DATA_STORE, STORES),
     "env": (env.ENV, ENVS),
     "algorithm": (algorithm.ALGORITHM, ALGORITHMS),
     "network": (network.NETWORK, NETWORKS),
+    "layer": (layer.LAYER, LAYERS),
 }
 
 

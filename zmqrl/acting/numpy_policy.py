@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head, make_head
-from zmqrl.acting.layers import Gru, Layer, ObservationInput, make_layers
+from zmqrl.acting.layers import ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import zero_state
+from zmqrl.networks.kinds.base import NumpyLayer, RecurrentLayer
 from zmqrl.plugins import load
 from zmqrl.types import Array, Weights
 
@@ -27,8 +28,8 @@ class NumpyPolicy(Policy):
         self._weights: Weights = {}
         self._schedule: Mapping[str, float] = {}
         self._input: ObservationInput
-        self._layers: list[Layer] = []
-        self._steps: list[tuple[Layer, Gru | None]] = []
+        self._layers: list[NumpyLayer] = []
+        self._steps: list[tuple[NumpyLayer, RecurrentLayer | None]] = []
         self._head: Head
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
@@ -59,7 +60,7 @@ class NumpyPolicy(Policy):
         self._rows = rows
         self._input = ObservationInput(self._spec, rows)
         self._layers = make_layers(self._spec.layers, rows)
-        self._steps = [(layer, layer if isinstance(layer, Gru) else None) for layer in self._layers]
+        self._steps = [(layer, layer if isinstance(layer, RecurrentLayer) else None) for layer in self._layers]
         self._head = make_head(self._spec, rows)
         self._load()
 

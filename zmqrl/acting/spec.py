@@ -6,49 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
-
-
-@dataclass(frozen=True)
-class LayerSpec:
-    """One layer of a feed-forward network.
-
-    Arrays of a layer named `actor.0`:
-    linear   `actor.0.weight [outputs, inputs]`, `actor.0.bias [outputs]`
-    conv     `actor.0.weight [outputs, inputs, kernel, kernel]`, `actor.0.bias [outputs]`
-    dueling  `actor.0.value.weight [1, inputs]`, `.value.bias`, `actor.0.advantage.weight [outputs, inputs]`,
-             `.advantage.bias`; gives value + advantage - mean(advantage)
-    gru      `core.weight_ih [3 outputs, inputs]`, `core.weight_hh [3 outputs, outputs]`, `core.bias_ih [3 outputs]`,
-             `core.bias_hh [3 outputs]`, as torch.nn.GRUCell; its recurrent state has the name of the layer
-    tanh, relu, flatten, scale (divide by `inputs`, e.g. 255 for pixels) have none.
-    """
-
-    kind: Literal["linear", "conv", "dueling", "gru", "tanh", "relu", "flatten", "scale", "concat"]
-    name: str = ""
-    inputs: int = 0
-    outputs: int = 0
-    kernel: int = 0
-    stride: int = 1
-    gain: float = 1.0
-    """Orthogonal initialisation's gain; 0 means PyTorch's default uniform(+-1/sqrt(inputs))."""
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """A network as named towers of layers, and free parameters (name, shape, first value)."""
-
-    towers: tuple[tuple[str, tuple[LayerSpec, ...]], ...]
-    parameters: tuple[tuple[str, tuple[int, ...], float], ...] = ()
-    learner_only: tuple[str, ...] = ()
-    """Towers and free parameters that full checkpoints hold and that are never published, such as critics."""
-
-    def is_learner_only(self, tensor: str) -> bool:
-        """Whether a tensor of this name is not published."""
-        return any(tensor == name or tensor.startswith(f"{name}.") for name in self.learner_only)
-
-    def tower(self, name: str) -> tuple[LayerSpec, ...]:
-        """The layers of one tower; KeyError names it when there is none."""
-        return dict(self.towers)[name]
 
 
 @dataclass(frozen=True)

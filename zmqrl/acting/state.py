@@ -9,6 +9,7 @@ import numpy as np
 
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.errors import ConfigError
+from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, Array, ColumnSpec
 
 
@@ -65,9 +66,10 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
 def _check_cores(spec: ActingSpec) -> None:
     sizes = {state.name: state.size for state in spec.state}
     for layer in spec.layers:
-        if layer.kind == "gru" and sizes.get(layer.name) != layer.outputs:
+        size = layer_kind(layer.kind).state_size(layer)
+        if size and sizes.get(layer.name) != size:
             found = f"has size {sizes[layer.name]}" if layer.name in sizes else "is not declared"
             raise ConfigError(
-                f"acting: layer {layer.name!r} of kind {layer.kind!r} has {layer.outputs} outputs, and its state "
-                f"{found}; declare ActingState({layer.name!r}, {layer.outputs})"
+                f"acting: layer {layer.name!r} of kind {layer.kind!r} has {size} numbers of state, and it "
+                f"{found}; declare ActingState({layer.name!r}, {size})"
             )

@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
 
 __all__ = [

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of, without_backward
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay
 from zmqrl.types import MODES, EnvSpec, ModeName
 
@@ -135,8 +137,8 @@ class DQN(Algorithm):
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Gradients are written out for MLPs."""
-        manual = ("manual",) if self.network_section.kind == "mlp" else ()
+        """Gradients are written out for linear layers with tanh or relu."""
+        manual = () if without_backward(self.network().tower("q")) else ("manual",)
         return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
@@ -154,12 +156,13 @@ class DQN(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Epsilon-greedy in the q values; `epsilon` is part of the version."""
+        layers = self.network().tower("q")
         return ActingSpec(
-            layers=self.network().tower("q"),
+            layers=layers,
             head="epsilon_greedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
@@ -18,6 +18,8 @@ from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.advantages import explained_variance, generalised_advantages
 from zmqrl.ops.policies import categorical, gaussian
 from zmqrl.replay.base import SegmentBatch
@@ -123,8 +125,9 @@ class PPO(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Categorical or Gaussian actions; a segment contains their log-probabilities."""
+        layers = self.network().tower("actor")
         return ActingSpec(
-            layers=self.network().tower("actor"),
+            layers=layers,
             head="categorical" if self.discrete else "gaussian",
             action=self.env.action,
             observation=self.env.observation,
@@ -132,7 +135,7 @@ class PPO(Algorithm):
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
             arrays=() if self.discrete else ("log_std",),
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
     def statistics(self) -> Weights:

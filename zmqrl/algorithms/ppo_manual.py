@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zmqrl.acting.spec import NetworkSpec
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
 from zmqrl.ops.advantages import explained_variance, generalised_advantages
 from zmqrl.ops.distributions import Categorical, Gaussian

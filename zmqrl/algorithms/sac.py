@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive
 from zmqrl.errors import ConfigError
@@ -18,6 +18,8 @@ from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.squashed import tanh_gaussian
 from zmqrl.types import MODES, EnvSpec, ModeName
 
@@ -88,7 +90,7 @@ class SAC(Algorithm):
             head="squashed_gaussian",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(self.network().tower("actor")),
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive
 from zmqrl.errors import ConfigError
@@ -18,6 +18,8 @@ from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class TD3(Algorithm):
             head="deterministic_noise",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(self.network().tower("actor")),
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

@@ -94,14 +94,16 @@ class NetworkSection:
     """mlp, or cnn for images."""
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of the hidden layers."""
+    activation: str = "tanh"
+    """Activation of the hidden layers: `tanh`, `relu`, `gelu`, `silu`, or a dotted path `a.b:Kind`."""
     channels: tuple[Positive, ...] = (32, 64, 64)
     """cnn: channels of the convolutions."""
     kernels: tuple[Positive, ...] = (8, 4, 3)
     """cnn: kernel sizes of the convolutions."""
     strides: tuple[Positive, ...] = (4, 2, 1)
     """cnn: strides of the convolutions."""
+    layer_norm: bool = False
+    """A layer normalisation before each activation."""
 
 
 @dataclass(frozen=True)

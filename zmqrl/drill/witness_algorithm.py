@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import (
     Algorithm,
     BaseLearner,
@@ -23,6 +23,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import MODES, Array, ModeName, Weights
 

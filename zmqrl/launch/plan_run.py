@@ -25,6 +25,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import (
     check_frames,
+    check_layers,
     check_machine,
     check_parts,
     check_processor,
@@ -69,6 +70,7 @@ def plan_run(
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
+        check_layers(algorithm.network(), acting)
         check_acting(acting, config.env.segment_steps)
         make_head(acting, 1)  # it refuses what it does not know
         size = _size(config, algorithm, workers)

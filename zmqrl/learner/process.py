@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zmqrl.acting.spec import NetworkSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
@@ -25,6 +24,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.prioritised import build_replay
 from zmqrl.replay.uniform import UniformReplay
 from zmqrl.rollout.in_process import InProcessWorker

@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,7 +190,7 @@ def _key(graph: Any, arguments: tuple[list[Tensor], ...]) -> str:
     layout = [[(str(t.dtype), tuple(t.shape[1:]), str(t.device)) for t in group] for group in arguments]
     constants = {name: value.tolist() for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
     constants |= {name: value.tolist() for name, value in graph.named_buffers()}
-    parts = (graph.code, layout, sorted(constants.items()), torch.__version__, torch.get_num_threads(), cpu_flags())
+    parts = (graph.code, layout, sorted(constants.items()), version("torch"), torch.get_num_threads(), cpu_flags())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

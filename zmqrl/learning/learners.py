@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zmqrl.acting.spec import NetworkSpec
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
 from zmqrl.loading import lazy
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, EnvSpec, Weights

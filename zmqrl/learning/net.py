@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from zmqrl.acting.spec import NetworkSpec
 from zmqrl.learning.groups import Group, adam_step, clipped, layouts
 from zmqrl.loading import lazy
-from zmqrl.networks.forward import forward
+from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import Array, Weights
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ class Net:
     def __call__(self, tower: str, *inputs: Tensor, target: bool = False) -> Tensor:
         """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient."""
         return forward(self.spec.tower(tower), self._now.targets if target else self._now.parameters, *inputs)
+
+    def unroll(
+        self, tower: str, x: Tensor, state: Mapping[str, Tensor], reset: Tensor, target: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
+        tensors = self._now.targets if target else self._now.parameters
+        return unroll(self.spec.tower(tower), tensors, x, state, reset)
 
     def parameter(self, name: str) -> Tensor:
         """A free parameter, or any tensor of the network."""

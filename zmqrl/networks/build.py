@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from zmqrl.acting.spec import LayerSpec
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.networks.kinds.base import known_kinds, layer_kind
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import SpaceSpec
 
 HIDDEN_GAIN = math.sqrt(2.0)
@@ -30,8 +31,9 @@ def tower(
 
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
-    Raises `ConfigError` when a `cnn` does not fit the observation.
+    Raises `ConfigError` when a `cnn` does not fit the observation, or `network.activation` is unknown.
     """
+    check_section(section)
     body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(observation)
     if joined:
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
@@ -39,11 +41,34 @@ def tower(
     hidden = section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
     for size in hidden:
         body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
-        body.append(LayerSpec(section.activation))
+        body += _activation(name, section, body, section.activation, size)
         width = size
     last = f"{name}.{_count(body)}"
     body.append(LayerSpec("dueling" if dueling else "linear", last, width, outputs, gain=output_gain))
     return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
+
+
+def check_section(section: NetworkSection) -> None:
+    """Raise `ConfigError` when `network.activation` is unknown, or not an activation."""
+    try:
+        kind = layer_kind(section.activation)
+    except ConfigError as error:
+        raise ConfigError(f"network.activation: {error}") from error
+    if not kind.is_activation:
+        known = ", ".join(name for name in known_kinds() if layer_kind(name).is_activation)
+        raise ConfigError(
+            f"network.activation: layer kind {section.activation!r} is not an activation (known: {known}; "
+            "or a dotted path `module:Name`)"
+        )
+
+
+def _activation(
+    name: str, section: NetworkSection, below: list[LayerSpec], kind: str, features: int
+) -> list[LayerSpec]:
+    """An activation of `features` numbers, behind a normalisation if the section has it."""
+    if not section.layer_norm:
+        return [LayerSpec(kind)]
+    return [LayerSpec("layernorm", f"{name}.{_count(below)}", features, features), LayerSpec(kind)]
 
 
 def _count(layers: list[LayerSpec]) -> int:
@@ -79,7 +104,7 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
         if kernel > min(height, width):
             raise ConfigError(f"network.kernels: {kernel} is larger than the remaining image, {height}x{width}")
         layers.append(LayerSpec("conv", f"{name}.{_count(layers)}", channels, outputs, kernel, stride, HIDDEN_GAIN))
-        layers.append(LayerSpec("relu"))
         channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        layers += _activation(name, section, layers, "relu", channels * height * width)
     layers.append(LayerSpec("flatten"))
     return layers, channels * height * width

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zmqrl.testing.algorithm import ALGORITHM
 from zmqrl.testing.data_store import DATA_STORE, KEEP
 from zmqrl.testing.env import ENV
+from zmqrl.testing.layer import LAYER, Layer
 from zmqrl.testing.network import NETWORK, Network
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
 from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, transport_maker
@@ -14,11 +15,13 @@ __all__ = [
     "DATA_STORE",
     "ENV",
     "KEEP",
+    "LAYER",
     "NETWORK",
     "ORCHESTRATOR",
     "SEGMENT_TRANSPORT",
     "Ends",
     "Hosts",
+    "Layer",
     "Machines",
     "Network",
     "transport_maker",

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.networks.build import tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import MODES, Array, ModeName, Weights
 
