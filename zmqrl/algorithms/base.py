@@ -16,6 +16,7 @@ from zmqrl.acting.spec import ActingSpec, NetworkSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, ModeName, Version, Weights
 
 
@@ -93,19 +94,13 @@ class Algorithm(ABC):
         return None
 
     @property
-    def n_step(self) -> int:
-        """Length of n-step targets: sync needs a T of at least four of them."""
-        return 1
-
-    @property
     def batch_segments(self) -> int | None:
         """async, on-policy: segments of one training batch; None for off-policy."""
         return None
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay (`alpha`, `epsilon`), or None for uniform."""
-        return None
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws, and how. The launcher checks it against the columns of a segment."""
+        return ReplaySpec()
 
     @abstractmethod
     def learner(self, weights: Weights, device: str) -> OnPolicyLearner | OffPolicyLearner:

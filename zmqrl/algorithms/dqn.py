@@ -6,8 +6,8 @@ Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -16,6 +16,7 @@ from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import MODES, EnvSpec, ModeName, Weights
 
 
@@ -117,10 +118,10 @@ class DQN(Algorithm):
             raise ConfigError(
                 f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}"
             )
-        least = 4 * self.n_step if MODES[mode].deterministic else self.n_step
+        least = 4 * self.config.n_step if MODES[mode].deterministic else self.config.n_step
         if self.segment_steps < least:
             raise ConfigError(
-                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.n_step} "
+                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.config.n_step} "
                 f"in mode {mode}; it must be at least {least}"
             )
 
@@ -151,16 +152,13 @@ class DQN(Algorithm):
         """`epsilon` for the workers."""
         return {"epsilon": self.config.epsilon.at(progress.fraction)}
 
-    @property
-    def n_step(self) -> int:
-        """Rewards summed before bootstrapping."""
-        return self.config.n_step
-
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay, or None."""
-        section: Any = self.config.prioritised
-        return None if section is None else asdict(section)
+    def replay(self) -> ReplaySpec:
+        """Transitions, by priority if configured."""
+        section = self.config.prioritised
+        if section is None:
+            return ReplaySpec(n_step=self.config.n_step)
+        prioritised = Prioritised(section.alpha, section.beta, section.epsilon, section.uniform_mix)
+        return ReplaySpec(n_step=self.config.n_step, prioritised=prioritised)
 
     def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
         """The learner; imports torch."""

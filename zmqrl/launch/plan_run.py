@@ -32,6 +32,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec
 
@@ -65,6 +66,9 @@ def plan_run(
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
+        columns = _columns(config, env, acting)
+        if not algorithm.on_policy:
+            check_spec(algorithm.replay(), {column.name: column.shape for column in columns})
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
@@ -78,7 +82,7 @@ def plan_run(
             config=config,
             env=env,
             acting=to_json(acting),
-            columns=_columns(config, env, acting),
+            columns=columns,
             on_policy=algorithm.on_policy,
             slots=size.slots,
             streams=size.streams,

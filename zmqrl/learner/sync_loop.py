@@ -11,7 +11,7 @@ from zmqrl.learner.session import Session
 from zmqrl.memory_backends.base import Handover, TakenSegment
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import SlotRef
 
 TAKE_S = 0.2
@@ -23,7 +23,7 @@ Collect: TypeAlias = Callable[[Callable[[], bool]], None]
 called between two env steps, returns true."""
 
 
-def run_sync(session: Session, learner: Learner, replay: UniformReplay | None, collect: Collect | None) -> str:
+def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, collect: Collect | None) -> str:
     """Train round by round until a reason to end; the last version is saved and not announced.
 
     `collect` is given in single mode; else workers collect in processes of their own.
@@ -86,7 +86,7 @@ def _take_round(
 def _learn(
     session: Session,
     learner: Learner,
-    replay: UniformReplay | None,
+    replay: SegmentReplay | None,
     batch: SegmentBatch,
     segments: Sequence[TakenSegment],
 ) -> list[SlotRef]:

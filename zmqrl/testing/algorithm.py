@@ -19,7 +19,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
-from zmqrl.replay.prioritised import build_replay
+from zmqrl.replay.segment_replay import build_replay
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
@@ -239,7 +239,7 @@ def _train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tupl
         if isinstance(learner, OnPolicyLearner):
             result = learner.learn(batch, progress)
         else:
-            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.prioritised)
+            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay())
             for ref, meta in zip(refs, metas, strict=True):
                 replay.add(ref, meta)
             learner.observe(batch)
