@@ -41,6 +41,8 @@ NORMALISED: Mapping[str, Any] = {**PPO, "normalise_obs": True, "normalise_reward
 DQN: Mapping[str, Any] = {"kind": "dqn", "target_update_every": 50}
 IDLE_DQN: Mapping[str, Any] = {**DQN, "kind": "tests.system.idle_dqn:IdleDQN"}
 """DQN of the same kind."""
+SEQUENCES: Mapping[str, Any] = {"kind": "tests.system.sequence_tally:SequenceTally"}
+"""Sequences by priority, learned without torch."""
 PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}
 
 CARTPOLE = EnvSection(num_envs=2, vector_envs=4, segment_steps=32)

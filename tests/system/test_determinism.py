@@ -17,6 +17,7 @@ from tests.system.system_plans import (
     PENDULUM,
     PPO,
     PRIORITISED,
+    SEQUENCES,
     TALLY,
     system_plan,
 )
@@ -31,6 +32,7 @@ KINDS = {
     "ppo-gaussian": ({**PPO, "normalise_reward": True}, PENDULUM),
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
+    "sequences": (SEQUENCES, CARTPOLE),
 }
 
 

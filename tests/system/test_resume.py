@@ -22,6 +22,7 @@ from tests.system.system_plans import (
     NORMALISED,
     PPO,
     PRIORITISED,
+    SEQUENCES,
     SLOW_TALLY,
     TALLY,
     system_plan,
@@ -40,6 +41,7 @@ KINDS = {
     "tally": (SLOW_TALLY, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
+    "sequences": (SEQUENCES, CARTPOLE),
 }
 
 
@@ -60,6 +62,7 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("ppo-normalised", "sync"),
     ("dqn", "single"),
     ("dqn-prioritised", "sync"),
+    ("sequences", "single"),
 ])  # fmt: skip
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]

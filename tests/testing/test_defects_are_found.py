@@ -24,7 +24,8 @@ from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ZmqrlError
-from zmqrl.testing import algorithm, data_store, env, network
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.testing import algorithm, data_store, env, network, sampler
 from zmqrl.types import ColumnSpec, EnvSpec, Version
 
 FOUND = (AssertionError, ZmqrlError, KeyError, ValueError, RuntimeError, TypeError)
@@ -264,6 +265,11 @@ def nan_weights(self: PPO) -> Any:
     return replace(acting, layers=(*acting.layers[:-1], replace(acting.layers[-1], name=f"{NUMBERS.next()}")))
 
 
+def long_sequences() -> DQN:
+    kind = type("Defect", (DQN,), {"replay": lambda self: ReplaySpec(length=STEPS + 1)})
+    return kind(DQN.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
+
+
 ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.config_is_a_frozen_dataclass, changed(Config=Thawed)),
     (algorithm.modes_are_named, changed(modes=frozenset({"sometimes"}))),
@@ -272,6 +278,7 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.acting_is_of_the_network, changed(acting=other_tower)),
     (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("reward", (STEPS, ENVS_EACH)))),
     (algorithm.workers_act_with_version_0, changed(acting=nan_weights)),
+    (algorithm.replay_fits_a_segment, long_sequences),
     (algorithm.schedules_are_finite, changed(schedule=lambda self, progress: {"epsilon": float("nan")})),
     (
         algorithm.the_learner_publishes_what_it_was_given,
@@ -349,11 +356,33 @@ def test_of_a_network(check: Callable[[Any], None], make: Any) -> None:
         check(make)
 
 
+# --- samplers
+
+
+def sampling(name: str) -> Callable[[], ReplaySpec]:
+    return lambda: ReplaySpec(sampler=f"tests.testing.defective_samplers:{name}")
+
+
+SAMPLERS: list[tuple[Callable[..., None], Callable[[], ReplaySpec]]] = [
+    (sampler.valid_items_are_drawn, sampling("Unfiltered")),
+    (sampler.released_segments_are_never_drawn, sampling("Clinging")),
+    (sampler.draws_are_deterministic, sampling("Moody")),
+    (sampler.a_restored_sampler_continues_bit_for_bit, sampling("Forgetful")),
+]
+
+
+@pytest.mark.parametrize(("check", "make"), SAMPLERS, ids=ids(SAMPLERS))
+def test_of_a_sampler(check: Callable[[Any], None], make: Any) -> None:
+    with pytest.raises(FOUND):
+        check(make)
+
+
 SUITES: Mapping[str, tuple[Any, list[tuple[Callable[..., None], Any]]]] = {
     "data store": (data_store.DATA_STORE, STORES),
     "env": (env.ENV, ENVS),
     "algorithm": (algorithm.ALGORITHM, ALGORITHMS),
     "network": (network.NETWORK, NETWORKS),
+    "sampler": (sampler.SAMPLER, SAMPLERS),
 }
 
 

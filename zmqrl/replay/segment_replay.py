@@ -42,6 +42,10 @@ class SegmentReplay(Replay):
         """Segments held."""
         return self._held.count
 
+    def may_be_drawn(self, rows: Array) -> Array:
+        """Whether each of `rows [B]`, as samples name them, is held and may be drawn."""
+        return self._held.may_be_drawn(rows)
+
     def add(self, ref: SlotRef, meta: SegmentMeta) -> SlotRef | None:
         """Hold a segment; returns the slot of the oldest one when it had to make room, for the caller to release.
 
@@ -126,7 +130,7 @@ class SegmentReplay(Replay):
                 raise ValueError(f"{who}: {what} must be {kind} [{count}], got {array.dtype} {list(array.shape)}")
         if not np.isfinite(weight).all():
             raise ValueError(f"{who}: a weight is not finite")
-        wrong = items[~self._held.may_be_drawn(items)]
+        wrong = items[~self.may_be_drawn(items)]
         if len(wrong):
             raise ValueError(
                 f"{who}: item {wrong[0]} is not held, or not a valid row; {len(wrong)} of {count} are wrong"

@@ -7,6 +7,7 @@ from zmqrl.testing.data_store import DATA_STORE, KEEP
 from zmqrl.testing.env import ENV
 from zmqrl.testing.network import NETWORK, Network
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+from zmqrl.testing.sampler import SAMPLER
 from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, transport_maker
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "KEEP",
     "NETWORK",
     "ORCHESTRATOR",
+    "SAMPLER",
     "SEGMENT_TRANSPORT",
     "Ends",
     "Hosts",

@@ -19,7 +19,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
-from zmqrl.replay.segment_replay import build_replay
+from zmqrl.replay.segment_replay import build_replay, check_spec
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
@@ -56,18 +56,18 @@ def modes_are_named(make: AlgorithmMaker) -> None:
 
 
 def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
-    """`batch_segments` is the size of an on-policy batch in async; None off-policy. `n_step` is at least 1."""
+    """`batch_segments` is the size of an on-policy batch in async; None off-policy."""
     algorithm = make()
     if any(not MODES[mode].deterministic for mode in algorithm.modes) or not algorithm.on_policy:
         assert (algorithm.batch_segments is not None) == algorithm.on_policy
-    assert algorithm.n_step >= 1
 
 
 def two_instances_agree(make: AlgorithmMaker) -> None:
-    """The launcher and the learner each make an instance: network, acting and statistics are the same."""
+    """The launcher and the learner each make an instance: network, acting, replay and statistics are the same."""
     one, other = make(), make()
     assert one.network() == other.network()
     assert one.acting() == other.acting()
+    assert one.replay() == other.replay()
     _same(one.statistics(), other.statistics(), "statistics")
 
 
@@ -106,6 +106,14 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
     greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
     assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
+
+
+def replay_fits_a_segment(make: AlgorithmMaker) -> None:
+    """Off-policy: sequences, first priority and sampler of `replay` fit T and the columns of a segment."""
+    algorithm = make()
+    if not algorithm.on_policy:
+        lead = (algorithm.segment_steps, algorithm.num_envs)
+        check_spec(algorithm.replay(), {"reward": lead} | {c.name: c.shape for c in algorithm.acting().extras})
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:
@@ -262,6 +270,7 @@ ALGORITHM = (
     acting_is_of_the_network,
     extras_are_columns_of_their_own,
     workers_act_with_version_0,
+    replay_fits_a_segment,
     schedules_are_finite,
     the_learner_publishes_what_it_was_given,
     published_weights_are_copies,
