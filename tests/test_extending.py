@@ -22,6 +22,7 @@ from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.replay.samplers.base import Sampler
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Version
 
@@ -142,6 +143,7 @@ SEAMS = {
     "A command that reaches a host": PipedOrchestrator,
     "Other engines": Orchestrator,
     "Segment transport": SegmentTransport,
+    "Sampler": Sampler,
 }
 
 
