@@ -29,7 +29,7 @@ class Recent(Sampler):
         super().__init__(spec, held)  # type: ignore[arg-type]
         self.places: deque[int] = deque()
         self.added_segments: list[AddedSegment] = []
-        self.calls = np.zeros(2)
+        self.calls: Array = np.zeros(2)
         self.beta = 0.0
 
     def draw(self, generator: np.random.Generator, count: int) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ SHAPES = [
 @pytest.mark.parametrize(("slots", "steps", "envs", "state_every", "fields"), SHAPES)
 @pytest.mark.parametrize("prioritised", [None, Prioritised()])
 def test_sequences_are_those_of_walking_the_segments(
-    slots: int, steps: int, envs: int, state_every: int, fields: dict[str, int], prioritised: Any, seed: int
+    slots: int, steps: int, envs: int, state_every: int, fields: dict[str, Any], prioritised: Any, seed: int
 ) -> None:
     acted, spec = Acted(slots, steps, envs, seed, state_every), ReplaySpec(prioritised=prioritised, **fields)
     replay = acted.replay(spec, slots - 1, range(slots))  # the first is released
@@ -60,7 +60,7 @@ def test_sequences_are_those_of_walking_the_segments(
 
 @pytest.mark.parametrize(("slots", "steps", "envs", "state_every", "fields"), SHAPES)
 def test_the_stored_state_unrolled_is_the_state_that_acted(
-    slots: int, steps: int, envs: int, state_every: int, fields: dict[str, int]
+    slots: int, steps: int, envs: int, state_every: int, fields: dict[str, Any]
 ) -> None:
     acted, spec = Acted(slots, steps, envs, 7, state_every, end_share=0.3), ReplaySpec(**fields)
     sample = acted.replay(spec, slots, range(slots)).sample_sequences(200, key=1)

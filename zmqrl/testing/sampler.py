@@ -51,7 +51,7 @@ def draws_are_deterministic(make: SamplerMaker) -> None:
         replay, spec = _replay(make), make()
         _add(replay, range(6))
         samples.append(_train(replay, spec, range(4)))
-    _same(*samples, "two samplers with the same history")
+    _same(samples[0], samples[1], "two samplers with the same history")
 
 
 def a_restored_sampler_continues_bit_for_bit(make: SamplerMaker) -> None:
@@ -64,7 +64,7 @@ def a_restored_sampler_continues_bit_for_bit(make: SamplerMaker) -> None:
     _add(resumed, range(6 - PLACES, 6))
     for replay in (straight, resumed):
         _add(replay, [6])
-    _same(*(_train(replay, spec, range(3, 6)) for replay in (straight, resumed)), "after a resume")
+    _same(_train(straight, spec, range(3, 6)), _train(resumed, spec, range(3, 6)), "after a resume")
     one, other = straight.state(), resumed.state()
     assert one.keys() == other.keys(), f"state after a resume: other names: {sorted(one.keys() ^ other.keys())}"
     differing = [name for name in one if one[name].tobytes() != other[name].tobytes()]
@@ -80,7 +80,7 @@ def _columns(spec: ReplaySpec) -> dict[str, Array]:
     for t in range(1, steps):
         valid[:, t] = ~ended[:, t - 1]
         ended[:, t] &= valid[:, t]
-    columns = {
+    columns: dict[str, Array] = {
         "obs": rng.normal(size=(SLOTS, steps + 1, ENVS, 3)).astype(np.float32),
         "action": rng.integers(0, 3, lead),
         "reward": rng.normal(size=lead).astype(np.float32),
