@@ -18,6 +18,7 @@ from tests.system.system_plans import (
     PPO,
     PRIORITISED,
     SEQUENCES,
+    STACKED,
     TALLY,
     system_plan,
 )
@@ -33,6 +34,7 @@ KINDS = {
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
     "sequences": (SEQUENCES, CARTPOLE),
+    "sequences-of-stacks": (SEQUENCES, STACKED),
 }
 
 

@@ -24,6 +24,8 @@ from tests.system.system_plans import (
     PRIORITISED,
     SEQUENCES,
     SLOW_TALLY,
+    STACKED,
+    STACKED_STATES,
     TALLY,
     system_plan,
 )
@@ -42,6 +44,8 @@ KINDS = {
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
     "sequences": (SEQUENCES, CARTPOLE),
+    "stacks": (TALLY, STACKED),
+    "stacks-in-states": (TALLY, STACKED_STATES),
 }
 
 
@@ -63,6 +67,8 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("dqn", "single"),
     ("dqn-prioritised", "sync"),
     ("sequences", "single"),
+    ("stacks", "sync"),
+    ("stacks-in-states", "sync"),
 ])  # fmt: skip
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]

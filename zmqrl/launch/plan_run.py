@@ -161,10 +161,11 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
 
 
 def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:
-    steps, envs = config.env.segment_steps, config.env.num_envs
+    steps, envs, stack = config.env.segment_steps, config.env.num_envs, config.env.frame_stack
+    frame = env.observation.shape if stack == 1 else env.observation.shape[1:]
     flags = (ColumnSpec(name, "bool", (steps, envs)) for name in ("terminated", "truncated", "valid"))
     return (
-        ColumnSpec("obs", env.observation.dtype, (steps + 1, envs, *env.observation.shape)),
+        ColumnSpec("obs", env.observation.dtype, (steps + stack, envs, *frame)),
         ColumnSpec("action", env.action.dtype, (steps, envs, *env.action.shape)),
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,

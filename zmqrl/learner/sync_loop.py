@@ -11,6 +11,7 @@ from zmqrl.learner.session import Session
 from zmqrl.memory_backends.base import Handover, TakenSegment
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT
+from zmqrl.replay.observations import last_observation
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import SlotRef
 
@@ -107,7 +108,10 @@ def _advance_episodes(session: Session, segment: TakenSegment) -> None:
     """Move the env-slot record of the segment's vector env to its end."""
     episodes, slot = session.progress.episodes, segment.ref.slot
     columns = session.source.columns
-    episodes.advance(segment.meta, {name: columns[name][slot] for name in episodes.record_columns})
+    read = {name: columns[name][slot] for name in episodes.record_columns}
+    if "obs" in read:
+        read["obs"] = last_observation(columns, slot)[None]
+    episodes.advance(segment.meta, read)
 
 
 def _answer_handover_requests(session: Session) -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from zmqrl.replay.observations import Observations, stack_depth
 from zmqrl.types import Array, SegmentMeta, SlotRef
 
 __all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta", "SequenceSample"]
@@ -111,14 +112,18 @@ class Replay(ABC):
 def gather(columns: Mapping[str, Array], refs: Sequence[SlotRef], metas: Sequence[SegmentMeta]) -> SegmentBatch:
     """Copy held slots out of the arena's views `[slots, T, N, ...]` into C-contiguous `[T, E, ...]`.
 
-    E = segments * N. The segments are put into the order of vector envs (then incarnation, index), whatever the order
-    of `refs`, so that a batch does not depend on which worker was faster.
+    E = segments * N. Observations are `[T + 1, E, ...]`, also where slots hold the frames of stacks. The segments are
+    put into the order of vector envs (then incarnation, index), whatever the order of `refs`, so that a batch does not
+    depend on which worker was faster.
     """
     if len(refs) != len(metas) or not refs:
         raise ValueError(f"need as many metas as refs and at least one, got {len(metas)} and {len(refs)}")
     order = sorted(range(len(refs)), key=lambda i: metas[i].id)
     slots = [refs[i].slot for i in order]
-    return SegmentBatch({k: _side_by_side(v, slots) for k, v in columns.items()}, tuple(metas[i] for i in order))
+    copied = {k: _side_by_side(v, slots) for k, v in columns.items() if k != "obs" or stack_depth(columns) == 1}
+    if "obs" not in copied and "obs" in columns:
+        copied = {"obs": Observations(columns).segments(np.array(slots))} | copied
+    return SegmentBatch(copied, tuple(metas[i] for i in order))
 
 
 def _side_by_side(column: Array, slots: Sequence[int]) -> Array:

@@ -10,6 +10,7 @@ from zmqrl.ops.priorities import sequence_priorities
 from zmqrl.replay.base import SequenceSample
 from zmqrl.replay.columns import STATE_PREFIX, extra_columns, state_columns
 from zmqrl.replay.held_segments import HeldSegments
+from zmqrl.replay.observations import Observations
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import Array
 
@@ -21,7 +22,8 @@ class Sequences:
         """`spec` fits the columns: `zmqrl.replay.columns.check_columns`."""
         _, steps, self._envs = columns["reward"].shape
         shapes = {name: column.shape[1:] for name, column in columns.items()}
-        self._columns, self._burn_in, self._rows = columns, spec.burn_in, spec.burn_in + spec.length
+        self._columns, self._observations = columns, Observations(columns)
+        self._burn_in, self._rows = spec.burn_in, spec.burn_in + spec.length
         self._max_share = (spec.prioritised or Prioritised()).max_share
         self._starts = np.arange(0, steps - self._rows + 1, spec.every)
         self._learned = self._starts[:, None] + np.arange(self._burn_in, self._rows)
@@ -49,12 +51,12 @@ class Sequences:
         start, env = np.divmod(within, self._envs)
         start, slot = self._starts[start], held.slots[place]
         t = start + np.arange(rows + 1)[:, None]
-        at, at_obs = (slot, t[:rows], env), (slot, t, env)
+        at = (slot, t[:rows], env)
         valid = columns["valid"][at]
         mask = valid.copy()
         mask[: self._burn_in] = False
         return SequenceSample(
-            obs=columns["obs"][at_obs],
+            obs=self._observations.read(slot, t, env),
             action=columns["action"][at],
             reward=columns["reward"][at],
             terminated=columns["terminated"][at],

@@ -10,6 +10,7 @@ from zmqrl.ops.n_step import n_step_targets
 from zmqrl.replay.base import ReplaySample
 from zmqrl.replay.columns import extra_columns
 from zmqrl.replay.held_segments import HeldSegments
+from zmqrl.replay.observations import Observations
 from zmqrl.types import Array
 
 
@@ -18,7 +19,7 @@ class Transitions:
 
     def __init__(self, columns: Mapping[str, Array]) -> None:
         _, self._steps, self._envs = columns["reward"].shape
-        self._columns = columns
+        self._columns, self._observations = columns, Observations(columns)
         self._extras = {name: columns[name] for name in extra_columns({n: c.shape[1:] for n, c in columns.items()})}
         self.per_place = self._steps * self._envs
 
@@ -43,10 +44,10 @@ class Transitions:
         flags = (columns["terminated"][at], columns["truncated"][at])
         target = n_step_targets(columns["reward"][at], *flags, present, gamma)
         return ReplaySample(
-            obs=columns["obs"][slot, t, env],
+            obs=self._observations.read(slot, t, env),
             action=columns["action"][slot, t, env],
             n_step_return=target.n_step_return,
-            next_obs=columns["obs"][slot, t + target.length, env],
+            next_obs=self._observations.read(slot, t + target.length, env),
             discount=target.discount,
             weight=weight,
             rows=rows,
