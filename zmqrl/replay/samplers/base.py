@@ -25,7 +25,7 @@ class AddedSegment:
     """First |delta| of each of `items`, from the column `ReplaySpec.first_priority`."""
     meta: SegmentMeta
     columns: Mapping[str, Array]
-    """Views `[T, N, ...]` of the slot (`obs [T + 1, N, ...]`), until it is released."""
+    """Views `[T, N, ...]` of the slot until it is released; `obs` is `[T + 1, N, ...]`, or frames `[T + k, N, ...]`."""
 
 
 class Sampler(ABC):
