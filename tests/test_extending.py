@@ -23,6 +23,7 @@ from zmqrl.errors import StoreError
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.replay.samplers.base import Sampler
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Version
 
@@ -144,6 +145,7 @@ SEAMS = {
     "Other engines": Orchestrator,
     "Segment transport": SegmentTransport,
     "Layer": LayerKind,
+    "Sampler": Sampler,
 }
 
 

@@ -103,7 +103,10 @@ class SegmentMeta:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`."""
+    """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`.
+
+    With `env.frame_stack` k, `obs` is `[T + k, N, ...]`: single frames, read by `zmqrl.replay.observations`.
+    """
 
     name: str
     dtype: str

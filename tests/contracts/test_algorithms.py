@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
@@ -43,6 +44,14 @@ def again(algorithm: Algorithm) -> Algorithm:
 @pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
 def test_contract(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm) -> None:
     check(lambda: again(algorithm))
+
+
+@pytest.mark.parametrize("config", [SequenceConfig(), SequenceConfig(length=6, first=False)])
+@pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
+def test_contract_of_an_own_algorithm_with_sequences(
+    check: Callable[[AlgorithmMaker], None], config: SequenceConfig
+) -> None:
+    check(lambda: SequenceTally(config, MLP, EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS))
 
 
 def test_every_kind_is_among_them() -> None:

@@ -92,6 +92,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100: workers and learner would wait for each other; the least value is 128"),
         ("cartpole-dqn", "async", {"replay__slack": 130, "replay__ratio": 0.01}, "--set: replay.slack: 130: workers and learner would wait for each other; the least value is 132"),
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
+        ("cartpole-dqn", "sync", {"algorithm__kind": "tests.system.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
         ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
         ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
         ("cartpole-ppo", "sync", {"learner__device": "cuda:1"}, "--set: learner.device: 'cuda:1': this machine has no NVIDIA device"),

@@ -28,7 +28,8 @@ from zmqrl.errors import ZmqrlError
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer, RecurrentLayer
 from zmqrl.networks.kinds.gru import Gru, NumpyGru
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
-from zmqrl.testing import algorithm, data_store, env, layer, network
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.testing import algorithm, data_store, env, layer, network, sampler
 from zmqrl.types import Array, ColumnSpec, EnvSpec, Version
 
 FOUND = (AssertionError, ZmqrlError, KeyError, ValueError, RuntimeError, TypeError)
@@ -282,6 +283,11 @@ def nan_weights(self: PPO) -> Any:
     return replace(acting, layers=(*acting.layers[:-1], replace(acting.layers[-1], name=f"{NUMBERS.next()}")))
 
 
+def long_sequences() -> DQN:
+    kind = type("Defect", (DQN,), {"replay": lambda self: ReplaySpec(length=STEPS + 1)})
+    return kind(DQN.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
+
+
 ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.config_is_a_frozen_dataclass, changed(Config=Thawed)),
     (algorithm.modes_are_named, changed(modes=frozenset({"sometimes"}))),
@@ -292,6 +298,7 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("state.h", (STEPS, ENVS_EACH)))),
     (algorithm.workers_act_with_version_0, changed(acting=nan_weights)),
     (algorithm.acting_has_no_memory_of_its_own, changed(acting=remembering)),
+    (algorithm.replay_fits_a_segment, long_sequences),
     (algorithm.schedules_are_finite, changed(schedule=lambda self, progress: {"epsilon": float("nan")})),
     (
         algorithm.the_learner_publishes_what_it_was_given,
@@ -430,16 +437,16 @@ class Detached(Own):
         return x * tensors[f"{spec.name}.w"].detach()
 
 
-class ForgetfulCore(NumpyGru):
+class StatelessCore(NumpyGru):
     """Leaves the state of the caller as it was."""
 
     def step(self, x: Array, state: Array) -> Array:
         return super().step(x, state.copy())
 
 
-class Forgetful(Gru):
+class StatelessGru(Gru):
     def numpy(self, spec: LayerSpec, rows: int) -> RecurrentLayer:
-        return ForgetfulCore(spec.name, spec.inputs, spec.outputs, rows)
+        return StatelessCore(spec.name, spec.inputs, spec.outputs, rows)
 
 
 def of(kind: type[LayerKind]) -> Callable[[], layer.Layer]:
@@ -452,7 +459,7 @@ LAYERS: list[tuple[Callable[..., None], Callable[[], layer.Layer]]] = [
     (layer.outputs_have_the_declared_width, of(Wider)),
     (layer.each_row_depends_on_itself, of(BatchMean)),
     (layer.numpy_and_torch_agree, of(OtherNumpy)),
-    (layer.steps_in_numpy_and_torch_agree, of(Forgetful)),
+    (layer.steps_in_numpy_and_torch_agree, of(StatelessGru)),
     (layer.acting_allocates_no_arrays, of(OtherNumpy)),
     (layer.gradients_are_those_of_finite_differences, of(Detached)),
 ]
@@ -469,12 +476,34 @@ def test_the_layer_without_a_defect_passes(check: Callable[[Any], None]) -> None
     check(of(Own))
 
 
+# --- samplers
+
+
+def sampling(name: str) -> Callable[[], ReplaySpec]:
+    return lambda: ReplaySpec(sampler=f"tests.testing.defective_samplers:{name}")
+
+
+SAMPLERS: list[tuple[Callable[..., None], Callable[[], ReplaySpec]]] = [
+    (sampler.valid_items_are_drawn, sampling("Unfiltered")),
+    (sampler.released_segments_are_never_drawn, sampling("Clinging")),
+    (sampler.draws_are_deterministic, sampling("Moody")),
+    (sampler.a_restored_sampler_continues_bit_for_bit, sampling("Forgetful")),
+]
+
+
+@pytest.mark.parametrize(("check", "make"), SAMPLERS, ids=ids(SAMPLERS))
+def test_of_a_sampler(check: Callable[[Any], None], make: Any) -> None:
+    with pytest.raises(FOUND):
+        check(make)
+
+
 SUITES: Mapping[str, tuple[Any, list[tuple[Callable[..., None], Any]]]] = {
     "data store": (data_store.DATA_STORE, STORES),
     "env": (env.ENV, ENVS),
     "algorithm": (algorithm.ALGORITHM, ALGORITHMS),
     "network": (network.NETWORK, NETWORKS),
     "layer": (layer.LAYER, LAYERS),
+    "sampler": (sampler.SAMPLER, SAMPLERS),
 }
 
 

@@ -16,6 +16,7 @@ from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.networks.spec import NetworkSpec
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
 
 __all__ = [
@@ -82,19 +83,13 @@ class Algorithm(ABC):
         return None
 
     @property
-    def n_step(self) -> int:
-        """Length of n-step targets: sync needs a T of at least four of them."""
-        return 1
-
-    @property
     def batch_segments(self) -> int | None:
         """async, on-policy: segments of one training batch; None for off-policy."""
         return None
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay (`alpha`, `epsilon`), or None for uniform."""
-        return None
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws, and how. The launcher checks it against the columns of a segment."""
+        return ReplaySpec()
 
     @abstractmethod
     def learner(self, context: LearnerContext) -> OnPolicyLearner | OffPolicyLearner:

@@ -6,8 +6,8 @@ Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -21,6 +21,7 @@ from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of, without_backward
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
@@ -128,10 +129,10 @@ class DQN(Algorithm):
             raise ConfigError(
                 f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}"
             )
-        least = 4 * self.n_step if MODES[mode].deterministic else self.n_step
+        least = 4 * self.config.n_step if MODES[mode].deterministic else self.config.n_step
         if self.segment_steps < least:
             raise ConfigError(
-                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.n_step} "
+                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.config.n_step} "
                 f"in mode {mode}; it must be at least {least}"
             )
 
@@ -169,16 +170,13 @@ class DQN(Algorithm):
         """`epsilon` for the workers."""
         return {"epsilon": self.config.epsilon.at(progress.fraction)}
 
-    @property
-    def n_step(self) -> int:
-        """Rewards summed before bootstrapping."""
-        return self.config.n_step
-
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay, or None."""
-        section: Any = self.config.prioritised
-        return None if section is None else asdict(section)
+    def replay(self) -> ReplaySpec:
+        """Transitions, by priority if configured."""
+        section = self.config.prioritised
+        if section is None:
+            return ReplaySpec(n_step=self.config.n_step)
+        prioritised = Prioritised(section.alpha, section.beta, section.epsilon, section.uniform_mix)
+        return ReplaySpec(n_step=self.config.n_step, prioritised=prioritised)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """The learner of the executor."""

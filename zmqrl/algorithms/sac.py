@@ -21,6 +21,7 @@ from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.squashed import tanh_gaussian
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
@@ -93,10 +94,9 @@ class SAC(Algorithm):
             runtime=runtime_of(self.network().tower("actor")),
         )
 
-    @property
-    def n_step(self) -> int:
-        """Rewards summed before bootstrapping."""
-        return self.config.n_step
+    def replay(self) -> ReplaySpec:
+        """Transitions."""
+        return ReplaySpec(n_step=self.config.n_step)
 
     @property
     def action_size(self) -> int:

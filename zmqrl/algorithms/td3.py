@@ -20,6 +20,7 @@ from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
@@ -99,10 +100,9 @@ class TD3(Algorithm):
         del progress
         return {"noise": self.config.exploration_noise}
 
-    @property
-    def n_step(self) -> int:
-        """Rewards summed before bootstrapping."""
-        return self.config.n_step
+    def replay(self) -> ReplaySpec:
+        """Transitions."""
+        return ReplaySpec(n_step=self.config.n_step)
 
     @property
     def action_size(self) -> int:

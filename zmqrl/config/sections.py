@@ -73,6 +73,8 @@ class EnvSection:
     """Keyword arguments of the env."""
     wrappers: tuple[str, ...] = ()
     """Dotted paths `a.b:Wrapper`, applied in order."""
+    frame_stack: Positive = 1
+    """k: an observation is the last k ones, `[k, ...]`, outside of all wrappers. Segments and replay hold each once."""
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 

@@ -25,6 +25,7 @@ from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import MODES, Array, ModeName, Weights
 
 SUFFIX = "rows"
@@ -85,10 +86,9 @@ class WitnessOffPolicy(_Witness):
 
     on_policy: ClassVar[bool] = False
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
+    def replay(self) -> ReplaySpec:
         """Priorities, if configured."""
-        return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
+        return ReplaySpec(prioritised=Prioritised() if self.config.prioritised else None)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """A recorder."""

@@ -36,6 +36,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec
 
@@ -73,6 +74,9 @@ def plan_run(
         check_layers(algorithm.network(), acting)
         check_acting(acting, config.env.segment_steps)
         make_head(acting, 1)  # it refuses what it does not know
+        columns = _columns(config, env, acting)
+        if not algorithm.on_policy:
+            check_spec(algorithm.replay(), {column.name: column.shape for column in columns})
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
@@ -86,7 +90,7 @@ def plan_run(
             config=config,
             env=env,
             acting=to_json(acting),
-            columns=_columns(config, env, acting),
+            columns=columns,
             on_policy=algorithm.on_policy,
             slots=size.slots,
             streams=size.streams,
@@ -176,10 +180,11 @@ def _with_executor(config: Config, algorithm: Algorithm) -> Config:
 
 
 def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:
-    steps, envs = config.env.segment_steps, config.env.num_envs
+    steps, envs, stack = config.env.segment_steps, config.env.num_envs, config.env.frame_stack
+    frame = env.observation.shape if stack == 1 else env.observation.shape[1:]
     flags = (ColumnSpec(name, "bool", (steps, envs)) for name in ("terminated", "truncated", "valid"))
     return (
-        ColumnSpec("obs", env.observation.dtype, (steps + 1, envs, *env.observation.shape)),
+        ColumnSpec("obs", env.observation.dtype, (steps + stack, envs, *frame)),
         ColumnSpec("action", env.action.dtype, (steps, envs, *env.action.shape)),
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,

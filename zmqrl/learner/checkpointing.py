@@ -17,7 +17,7 @@ from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_replay
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import Array, SlotRef, Weights
 
@@ -81,7 +81,7 @@ class FullCheckpoints:
     def write(
         self,
         learner: BaseLearner,
-        replay: UniformReplay | None = None,
+        replay: SegmentReplay | None = None,
         last: bool = False,
         without: Collection[int] = (),
     ) -> int | None:
@@ -106,7 +106,7 @@ class FullCheckpoints:
         self.spent_s += took_s
         return nbytes
 
-    def write_in_background(self, learner: BaseLearner, replay: UniformReplay) -> None:
+    def write_in_background(self, learner: BaseLearner, replay: SegmentReplay) -> None:
         """Begin to write FULL with `replay` while training continues; nothing while one is under way.
 
         Raises:

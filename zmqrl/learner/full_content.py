@@ -23,7 +23,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learning.compiled import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
 
 RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_started_at"}
@@ -32,7 +32,7 @@ RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_starte
 
 @cache
 def made_with(executor: str) -> dict[str, str]:
-    """What the bits of a learner depend on beside its state: executor, version of torch, instruction sets."""
+    """What the bits of a learner depend on in addition to its state: executor, version of torch, instruction sets."""
     return {"executor": executor, "torch": version("torch"), "cpu": sha256(cpu_flags().encode()).hexdigest()[:16]}
 
 
@@ -64,7 +64,7 @@ def full_of(
     return Full(progress.version, arrays, meta)
 
 
-def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array]) -> Full:
+def with_replay(full: Full, replay: SegmentReplay, columns: Mapping[str, Array]) -> Full:
     """`full` with `replay`: the sampler's state, and the held rows, to be written from the slots themselves."""
     held = replay.held()
     slots = [ref.slot for ref, _ in held]
@@ -73,7 +73,7 @@ def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array])
     return replace(full, arrays=arrays, rows={f"held/{name}": Rows(column, slots) for name, column in columns.items()})
 
 
-def copy_with_sampler(full: Full, replay: UniformReplay) -> Full:
+def copy_with_sampler(full: Full, replay: SegmentReplay) -> Full:
     """A copy that stays as it is while training continues, with the sampler's state; `with_held` adds the segments."""
     arrays = {**full.arrays, **prefixed("sampler", replay.state())}
     return replace(full, arrays={name: np.array(array) for name, array in arrays.items()})
@@ -134,7 +134,7 @@ def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegmen
     return source.restore(metas, columns) if metas else []
 
 
-def refill(replay: UniformReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
+def refill(replay: SegmentReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
     """Have an empty replay hold what it held, with the same priorities."""
     replay.load_state(unprefixed("sampler", arrays))
     for ref, meta in held:

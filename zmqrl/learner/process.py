@@ -25,8 +25,7 @@ from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.replay.prioritised import build_replay
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.rollout.in_process import InProcessWorker
 from zmqrl.types import Weights
 
@@ -62,7 +61,7 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _run(session: Session, learner: Learner, replay: UniformReplay | None, worker: InProcessWorker | None) -> str:
+def _run(session: Session, learner: Learner, replay: SegmentReplay | None, worker: InProcessWorker | None) -> str:
     if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, None if worker is None else worker.collect)
     if isinstance(learner, OnPolicyLearner):
@@ -118,10 +117,10 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     return weights
 
 
-def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> UniformReplay:
+def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> SegmentReplay:
     """The replay of an off-policy run, with the segments of FULL."""
     config = session.plan.config
-    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.prioritised)
+    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.replay())
     if start.full is not None and start.held:
         refill(replay, start.full.arrays, start.held)
     return replay

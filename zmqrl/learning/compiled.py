@@ -73,7 +73,7 @@ class CompiledExecutor(Executor):
     """
 
     def __init__(self, net: Net, cache: Path | None = None) -> None:
-        """ConfigError when there is no C++ compiler."""
+        """ConfigError when a C++ compiler is missing."""
         super().__init__(net)
         self._eager = EagerExecutor(net)
         self._cache = cache or cache_folder()

@@ -19,6 +19,7 @@ from zmqrl.loading import lazy
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ PRIORITY = "priority"
 
 
 class Part(Protocol):
-    """State of a learner beside its network, such as statistics of observations."""
+    """State of a learner in addition to its network, such as statistics of observations."""
 
     def state(self) -> dict[str, Array]:
         """For FULL."""
@@ -47,9 +48,8 @@ class Trained(Protocol):
     config: Any
     env: EnvSpec
 
-    @property
-    def n_step(self) -> int:
-        """Length of n-step targets."""
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws."""
 
     def network(self) -> NetworkSpec:
         """The network."""
@@ -166,7 +166,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
 
     def sample(self, replay: Replay, number: int) -> ReplaySample:
         """The rows of update `number`."""
-        return replay.sample(self.config.batch_size, self.algorithm.n_step, self.config.gamma, number)
+        return replay.sample(self.config.batch_size, self.algorithm.replay().n_step, self.config.gamma, number)
 
     def batch(self, sample: ReplaySample, progress: Progress, number: int) -> dict[str, Tensor]:
         """What `train` receives: the sample's columns, `noise` and `numbers`."""

@@ -101,7 +101,9 @@ class Collector:
         context = ActingContext(noise, extras, self._place, state)
         act, step = self._policy.act, self._env.step
         ended, ended_count, rows = self._ended, self._ended_count, 0
-        obs[0] = self._obs
+        depth = len(obs) - steps  # frames of a stack; each is stored once, after those that the first row needs
+        obs[:depth] = self._obs if depth == 1 else np.moveaxis(self._obs, 1, 0)
+        seen = obs[0] if depth == 1 else self._obs
         valid.fill(True)
         for t in range(steps):
             if stopped():
@@ -111,10 +113,14 @@ class Collector:
             if state and t % every == 0:
                 for name, array in state.items():
                     columns[ACTING_STATE + name][t // every] = array
-            chosen = act(obs[t], t, context)
+            chosen = act(seen, t, context)
             action[t] = chosen
             result = step(chosen if self._low is None else self.clipped(chosen))
-            obs[t + 1] = result.obs
+            if depth == 1:
+                obs[t + 1] = result.obs
+                seen = obs[t + 1]
+            else:
+                obs[t + depth], seen = result.obs[:, -1], result.obs
             reward[t] = result.reward
             terminated[t] = result.terminated
             truncated[t] = result.truncated
@@ -129,7 +135,7 @@ class Collector:
             columns[STATE_COLUMN][0] = self._env.states()
         for name, array in state.items():
             columns[ACTING_STATE_END + name][0] = array
-        self._obs, self._ended, self._ended_count = obs[steps].copy(), ended, ended_count
+        self._obs, self._ended, self._ended_count = seen.copy(), ended, ended_count
         return rows
 
     def clipped(self, actions: Array) -> Array:

@@ -8,6 +8,7 @@ from zmqrl.testing.env import ENV
 from zmqrl.testing.layer import LAYER, Layer
 from zmqrl.testing.network import NETWORK, Network
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+from zmqrl.testing.sampler import SAMPLER
 from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, transport_maker
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LAYER",
     "NETWORK",
     "ORCHESTRATOR",
+    "SAMPLER",
     "SEGMENT_TRANSPORT",
     "Ends",
     "Hosts",

@@ -21,7 +21,7 @@ from zmqrl.config.sections import ReplaySection
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
-from zmqrl.replay.prioritised import build_replay
+from zmqrl.replay.segment_replay import build_replay, check_spec
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
@@ -58,18 +58,18 @@ def modes_are_named(make: AlgorithmMaker) -> None:
 
 
 def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
-    """`batch_segments` is the size of an on-policy batch in async; None off-policy. `n_step` is at least 1."""
+    """`batch_segments` is the size of an on-policy batch in async; None off-policy."""
     algorithm = make()
     if any(not MODES[mode].deterministic for mode in algorithm.modes) or not algorithm.on_policy:
         assert (algorithm.batch_segments is not None) == algorithm.on_policy
-    assert algorithm.n_step >= 1
 
 
 def two_instances_agree(make: AlgorithmMaker) -> None:
-    """The launcher and the learner each make an instance: network, acting and statistics are the same."""
+    """The launcher and the learner each make an instance: network, acting, replay and statistics are the same."""
     one, other = make(), make()
     assert one.network() == other.network()
     assert one.acting() == other.acting()
+    assert one.replay() == other.replay()
     _same(one.statistics(), other.statistics(), "statistics")
 
 
@@ -123,6 +123,14 @@ def acting_has_no_memory_of_its_own(make: AlgorithmMaker) -> None:
     together = [_acted(algorithm, SEED + place, policy) for place in range(2)]
     for place in range(2):
         _same(together[place], alone[place], f"columns of vector env {place}, acted by a policy that acts for two")
+
+
+def replay_fits_a_segment(make: AlgorithmMaker) -> None:
+    """Off-policy: sequences, first priority and sampler of `replay` fit T and the columns of a segment."""
+    algorithm = make()
+    if not algorithm.on_policy:
+        lead = (algorithm.segment_steps, algorithm.num_envs)
+        check_spec(algorithm.replay(), {"reward": lead} | {c.name: c.shape for c in algorithm.acting().extras})
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:
@@ -288,7 +296,7 @@ def _train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tupl
         if isinstance(learner, OnPolicyLearner):
             result = learner.learn(batch, progress)
         else:
-            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.prioritised)
+            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay())
             for ref, meta in zip(refs, metas, strict=True):
                 replay.add(ref, meta)
             learner.observe(batch)
@@ -312,6 +320,7 @@ ALGORITHM = (
     extras_are_columns_of_their_own,
     workers_act_with_version_0,
     acting_has_no_memory_of_its_own,
+    replay_fits_a_segment,
     schedules_are_finite,
     the_learner_publishes_what_it_was_given,
     published_weights_are_copies,
