@@ -35,3 +35,26 @@ def explained_variance(predicted: Array, target: Array) -> float:
     assert predicted.shape == target.shape, (predicted.shape, target.shape)
     variance = float(np.var(target, dtype=np.float64))
     return float("nan") if variance == 0.0 else 1.0 - float(np.var(target - predicted, dtype=np.float64)) / variance
+
+
+def q_lambda_returns(
+    reward: Array, next_best: Array, terminated: Array, truncated: Array, valid: Array, gamma: float, lambda_: float
+) -> Array:
+    """Returns `[T, E]` of Q(lambda) (Gallici et al. 2025, equation 8), 0 on invalid rows.
+
+    R_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda R_{t+1}). Everything is `[T, E]`; `next_best` is max Q
+    of the obs after each row, which for a row that ends an episode is its true final obs: a truncation bootstraps from
+    it, a termination does not. The last row of a segment bootstraps too.
+    """
+    steps, envs = reward.shape
+    flags = terminated.shape == truncated.shape == valid.shape == reward.shape
+    if next_best.shape != reward.shape or not flags:
+        raise ValueError(f"next_best {next_best.shape} and the flags must have the shape of reward, {reward.shape}")
+    best = next_best.astype(np.float64)
+    goes_on = ~(terminated | truncated)
+    returns, following = np.zeros((steps, envs)), best[-1]
+    for t in range(steps - 1, -1, -1):
+        mixed = np.where(goes_on[t], (1.0 - lambda_) * best[t] + lambda_ * following, best[t])
+        returns[t] = np.where(valid[t], reward[t] + gamma * ~terminated[t] * mixed, 0.0)
+        following = returns[t]
+    return returns.astype(np.float32)

@@ -1,0 +1,133 @@
+"""Targets and losses against slow definitions, term by term."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from zmqrl.algorithms.qrdqn import quantile_huber
+from zmqrl.ops.advantages import q_lambda_returns
+from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
+from zmqrl.ops.squashed import tanh_gaussian
+from zmqrl.types import Array
+
+STEPS, ENVS, GAMMA = 9, 6, 0.9
+
+
+def segment(seed: int) -> dict[str, Array]:
+    """Rows with NEXT_STEP autoreset: the row after one that ended is invalid."""
+    rng = np.random.default_rng(seed)
+    ended = rng.random((STEPS, ENVS)) < 0.25
+    valid = np.ones((STEPS, ENVS), bool)
+    for t in range(1, STEPS):
+        valid[t] = ~ended[t - 1]
+        ended[t] &= valid[t]
+    truncated = ended & (rng.random((STEPS, ENVS)) < 0.5)
+    reward = np.where(valid, rng.normal(size=(STEPS, ENVS)), 0.0).astype(np.float32)
+    best = rng.normal(size=(STEPS, ENVS)).astype(np.float32)
+    return {
+        "reward": reward,
+        "next_best": best,
+        "terminated": ended & ~truncated,
+        "truncated": truncated,
+        "valid": valid,
+    }
+
+
+def slow_return(s: dict[str, Array], t: int, e: int, lambda_: float) -> float:
+    if s["terminated"][t, e]:
+        return float(s["reward"][t, e])
+    best = float(s["next_best"][t, e])
+    if s["truncated"][t, e] or t == STEPS - 1:
+        return float(s["reward"][t, e]) + GAMMA * best
+    return float(s["reward"][t, e]) + GAMMA * ((1 - lambda_) * best + lambda_ * slow_return(s, t + 1, e, lambda_))
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.65, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_q_lambda_returns(seed: int, lambda_: float) -> None:
+    s = segment(seed)
+    returns = q_lambda_returns(**s, gamma=GAMMA, lambda_=lambda_)
+    for t in range(STEPS):
+        for e in range(ENVS):
+            expected = slow_return(s, t, e, lambda_) if s["valid"][t, e] else 0.0
+            assert returns[t, e] == pytest.approx(expected, abs=1e-5)
+
+
+def test_q_lambda_returns_refuse_other_shapes() -> None:
+    s = segment(0)
+    with pytest.raises(ValueError, match="must have the shape of reward"):
+        q_lambda_returns(**{**s, "next_best": s["next_best"][1:]}, gamma=GAMMA, lambda_=0.5)
+
+
+def test_quantile_huber() -> None:
+    rng = np.random.default_rng(1)
+    quantiles, target = (rng.normal(size=(4, n)) * 2 for n in (5, 3))
+    found = quantile_huber(torch.from_numpy(quantiles), torch.from_numpy(target)).numpy()
+    for row in range(4):
+        expected = 0.0
+        for i, q in enumerate(quantiles[row]):
+            for y in target[row]:
+                u = y - q
+                huber = 0.5 * u * u if abs(u) <= 1 else abs(u) - 0.5
+                expected += abs((i + 0.5) / 5 - (u < 0)) * huber / 3
+        assert found[row] == pytest.approx(expected, rel=1e-12)
+
+
+def test_log_probabilities_are_those_of_torch_distributions() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, action = torch.randn(6, 5, generator=generator), torch.randint(0, 2, (6,), generator=generator)
+    other = torch.randint(0, 3, (6,), generator=generator)
+    one = torch.distributions.Categorical(logits=logits)
+    for found, expected in zip(categorical(logits, other), (one.log_prob(other), one.entropy()), strict=True):
+        torch.testing.assert_close(found, expected)
+    parts = [torch.distributions.Categorical(logits=part) for part in logits.split([2, 3], 1)]
+    pair = torch.stack((action, other), 1)
+    expected = sum(part.log_prob(a) for part, a in zip(parts, pair.unbind(1), strict=True))
+    found, entropy = multi_categorical(logits, pair, (2, 3))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(entropy, sum(part.entropy() for part in parts))
+    log_std, continuous = torch.randn(5, generator=generator), torch.randn(6, 5, generator=generator)
+    normal = torch.distributions.Normal(logits, log_std.exp())
+    found, entropy = gaussian(logits, log_std, continuous)
+    torch.testing.assert_close(found, normal.log_prob(continuous).sum(1))
+    torch.testing.assert_close(entropy, normal.entropy().sum(1))
+
+
+def test_a_masked_action_has_no_probability_and_no_gradient() -> None:
+    logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    mask = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
+    log_prob, entropy = categorical(masked(logits, mask), torch.tensor([0, 2, 3]))
+    (grad,) = torch.autograd.grad((log_prob + entropy).sum(), logits)
+    assert torch.isfinite(grad).all() and not grad[mask == 0].any()
+    log_prob, entropy = log_prob.detach(), entropy.detach()
+    assert float(log_prob[1]) == 0.0 and float(entropy[1]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_density_of_a_squashed_gaussian() -> None:
+    generator = torch.Generator().manual_seed(1)
+    outputs = torch.randn(50, 4, generator=generator).double()
+    noise = torch.randn(50, 2, generator=generator).double()
+    action, log_prob = tanh_gaussian(outputs, noise)
+    mean, log_std = outputs[:, :2], outputs[:, 2:].clamp(-20, 2)
+    before = mean + log_std.exp() * noise
+    torch.testing.assert_close(action, torch.tanh(before))
+    near = before.abs().amax(1) < 3  # further out the inverse of tanh loses its digits
+    base = torch.distributions.Normal(mean[near], log_std[near].exp())
+    tanh = torch.distributions.transforms.TanhTransform(cache_size=1)
+    squashed = torch.distributions.TransformedDistribution(base, tanh)
+    expected = squashed.log_prob(action[near]).sum(1)
+    torch.testing.assert_close(log_prob[near], expected, rtol=1e-5, atol=1e-5)
+    assert int(near.sum()) > 20
+
+
+def test_the_log_std_of_a_squashed_gaussian_is_bounded() -> None:
+    outputs = torch.tensor([[0.0, 50.0], [0.0, -50.0]], requires_grad=True)
+    action, log_density = tanh_gaussian(outputs, torch.ones(2, 1))
+    action = action.detach()
+    assert math.isclose(float(action[0]), math.tanh(math.exp(2.0)), abs_tol=1e-6) and abs(float(action[1])) < 1e-6
+    (grad,) = torch.autograd.grad(log_density.sum(), outputs)
+    assert torch.isfinite(grad).all()

@@ -1,0 +1,144 @@
+"""Parallelised Q network (Gallici et al. 2025, arXiv 2407.04811): Q(lambda) on fresh segments.
+
+No replay and no target network: layer normalisation keeps the targets stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Gt
+
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
+from zmqrl.algorithms.dqn import EpsilonSection
+from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
+from zmqrl.errors import ConfigError
+from zmqrl.learning import Batch, BatchLearner, Group
+from zmqrl.loading import lazy
+from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.ops.advantages import q_lambda_returns
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import MODES, EnvSpec, ModeName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+
+@dataclass(frozen=True)
+class PQNConfig:
+    """The fields other than `kind: pqn`."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    learning_rate: Annotated[float, Gt(0)] = 2.5e-4
+    """Adam's step size."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    q_lambda: Fraction = 0.65
+    """Lambda of the returns: 0 bootstraps after one step, 1 at the end of the segment."""
+    epochs: Positive = 4
+    """Passes over each batch."""
+    minibatch_size: Positive = 256
+    """Rows per update, at most: valid rows are spread evenly over the minibatches of an epoch."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
+    """Bound of the gradient's global norm; null switches it off."""
+    epsilon: EpsilonSection = field(default_factory=lambda: EpsilonSection(1.0, 0.05, 0.5))
+    """Exploration."""
+    batch_segments: Positive = 4
+    """async: segments of one batch. In single and sync a batch is one segment per vector env."""
+
+
+class PQN(Algorithm):
+    """Discrete actions."""
+
+    Config: ClassVar[type[PQNConfig]] = PQNConfig
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
+    on_policy: ClassVar[bool] = True
+    config: PQNConfig
+
+    def __init__(
+        self, config: PQNConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
+    ) -> None:
+        """Raise `ConfigError` when actions are not discrete. The network has layer normalisation in any case."""
+        super().__init__(config, replace(network, layer_norm=True), env, segment_steps, num_envs)
+        if env.action.kind != "discrete":
+            raise ConfigError(f"algorithm.kind: pqn needs discrete actions, {env.id} has {env.action.kind} actions")
+
+    def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
+        """Raise `ConfigError` when a minibatch is larger than the batch."""
+        del replay
+        segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
+        rows = segments * self.segment_steps * self.num_envs
+        if self.config.minibatch_size > rows:
+            raise ConfigError(
+                f"algorithm.minibatch_size: {self.config.minibatch_size} is larger than the batch of {rows} rows "
+                f"({segments} segments of {self.segment_steps} steps of {self.num_envs} envs)"
+            )
+
+    def network(self) -> NetworkSpec:
+        """One tower `q`."""
+        layers = tower(
+            "q", self.network_section, self.env.observation, self.env.action.n, output_gain=0.0, orthogonal=False
+        )
+        return NetworkSpec((("q", layers),))
+
+    def acting(self) -> ActingSpec:
+        """Epsilon-greedy in the q values; `epsilon` is part of the version."""
+        layers = self.network().tower("q")
+        return ActingSpec(
+            layers=layers,
+            head="epsilon_greedy",
+            action=self.env.action,
+            observation=self.env.observation,
+            runtime=runtime_of(layers),
+        )
+
+    def schedule(self, progress: Progress) -> Mapping[str, float]:
+        """`epsilon` for the workers."""
+        return {"epsilon": self.config.epsilon.at(progress.fraction)}
+
+    @property
+    def batch_segments(self) -> int | None:
+        """async: segments of one batch."""
+        return self.config.batch_segments
+
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
+        """The learner."""
+        return PQNLearner(self, context, (Group("q", max_grad_norm=self.config.max_grad_norm),))
+
+
+class PQNLearner(BatchLearner):
+    """Returns of a batch with the current network, then epochs of minibatches."""
+
+    algorithm: PQN
+    config: PQNConfig
+
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
+        """The valid rows and their returns."""
+        del progress
+        config, columns, valid = self.config, batch.columns, batch.columns["valid"]
+        obs = self.tensor(columns["obs"])
+        steps, envs = valid.shape
+        best = self.net("q", obs[1:].flatten(0, 1)).amax(1).cpu().numpy().reshape(steps, envs)
+        flags = (columns["terminated"], columns["truncated"], valid)
+        returns = q_lambda_returns(columns["reward"], best, *flags, config.gamma, config.q_lambda)
+        rows = self.tensor(np.flatnonzero(valid))
+        found = {"action": self.tensor(columns["action"][valid]), "return": self.tensor(returns[valid])}
+        return {"obs": obs[:-1].flatten(0, 1)[rows], **found}
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Mean squared error to the returns."""
+        q = self.net("q", batch["obs"])
+        chosen = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+        loss = (chosen - batch["return"]).square().mean()
+        self.net.step("q", loss)
+        return {"loss/q": loss, "q_mean": q.mean()}
