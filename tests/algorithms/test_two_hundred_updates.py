@@ -10,7 +10,7 @@ import pytest
 
 from tests.oracles.two_hundred_updates import ORACLE, SEED, UPDATES, algorithm, sample, weights
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
-from zmqrl.replay.base import Replay, ReplaySample
+from zmqrl.replay.base import Replay, ReplaySample, SequenceSample
 from zmqrl.types import Array
 
 FOUND: dict[str, Any] = json.loads(ORACLE.read_text())
@@ -26,6 +26,9 @@ class Given(Replay):
     def sample(self, batch_size: int, n_step: int, gamma: float, key: int) -> ReplaySample:
         del batch_size, n_step, gamma
         return sample(self._kind, key)
+
+    def sample_sequences(self, count: int, key: int) -> SequenceSample:
+        raise AssertionError("transitions alone")
 
     def set_priorities(self, sample: ReplaySample, priorities: Array) -> None:
         raise AssertionError("there are none")

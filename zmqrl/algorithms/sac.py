@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
-from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
-from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive
+from zmqrl.acting.heads import UNIFORM
+from zmqrl.acting.spec import ActingSpec, NoiseSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
+from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, NetworkSection, Positive
 from zmqrl.errors import ConfigError
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
@@ -45,6 +46,8 @@ class SACConfig:
     """Rows per update."""
     n_step: Positive = 1
     """Rewards summed before bootstrapping."""
+    warmup_env_steps: Count = 1_000
+    """Env steps with uniform actions at the start, usually as many as `replay.learning_starts`."""
     target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
     """Share of the critics mixed into their targets in each update."""
     temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
@@ -91,8 +94,13 @@ class SAC(Algorithm):
             head="squashed_gaussian",
             action=self.env.action,
             observation=self.env.observation,
+            noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
             runtime=runtime_of(self.network().tower("actor")),
         )
+
+    def schedule(self, progress: Progress) -> Mapping[str, float]:
+        """`uniform` for the workers: the share of uniform actions."""
+        return {UNIFORM: float(progress.env_steps < self.config.warmup_env_steps)}
 
     def replay(self) -> ReplaySpec:
         """Transitions."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.heads import UNIFORM
+from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive
+from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, NetworkSection, Positive
 from zmqrl.errors import ConfigError
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
@@ -44,6 +45,8 @@ class TD3Config:
     """Rows per update."""
     n_step: Positive = 1
     """Rewards summed before bootstrapping."""
+    warmup_env_steps: Count = 1_000
+    """Env steps with uniform actions at the start, usually as many as `replay.learning_starts`."""
     policy_delay: Positive = 2
     """Updates of the critics per update of the actor and of the targets."""
     target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
@@ -92,13 +95,14 @@ class TD3(Algorithm):
             head="deterministic_noise",
             action=self.env.action,
             observation=self.env.observation,
+            noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
             runtime=runtime_of(self.network().tower("actor")),
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
-        """`noise` for the workers."""
-        del progress
-        return {"noise": self.config.exploration_noise}
+        """`noise` and, during the warm-up, `uniform` actions for the workers."""
+        uniform = float(progress.env_steps < self.config.warmup_env_steps)
+        return {"noise": self.config.exploration_noise, UNIFORM: uniform}
 
     def replay(self) -> ReplaySpec:
         """Transitions."""
