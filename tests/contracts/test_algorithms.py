@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.running import environment
 from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.sections import NetworkSection, ReplaySection
@@ -52,6 +55,13 @@ def test_contract_of_an_own_algorithm_with_sequences(
     check: Callable[[AlgorithmMaker], None], config: SequenceConfig
 ) -> None:
     check(lambda: SequenceTally(config, MLP, EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_launcher_imports_it_without_torch(kind: str) -> None:
+    code = f"import sys; import zmqrl.algorithms.{kind}; print('torch' in sys.modules)"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60.0, env=environment()).strip()
+    assert output == "False"
 
 
 def test_every_kind_is_among_them() -> None:

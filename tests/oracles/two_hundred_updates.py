@@ -62,6 +62,7 @@ def sample(kind: str, number: int) -> ReplaySample:
         weight=np.ones(ROWS, np.float32),
         rows=np.arange(ROWS),
         generations=np.zeros(ROWS, np.int64),
+        extras={},
     )
 
 

@@ -311,7 +311,6 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.training_changes_the_network, learning(learn=lambda self, *a: algorithm_result())),
     (algorithm.training_is_deterministic, learning(learn=noisy)),
     (algorithm.a_restored_learner_continues_bit_for_bit, learning(load_state=lambda self, weights, state: None)),
-    (algorithm.it_is_made_without_torch, changed()),
 ]
 
 
