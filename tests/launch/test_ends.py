@@ -29,7 +29,7 @@ from zmqrl.types import ColumnSpec
 
 pytestmark = pytest.mark.whole
 
-START_S, END_S = 15.0, 5.0
+START_S, END_S = 60.0, 5.0
 
 
 class StandInRun(Run):

@@ -140,7 +140,7 @@ def test_another_users_run_is_an_error_only_on_nodes_for_this_run_alone(
     finally:
         assert orchestrator.undeploy(1.0).left == ()
     assert json.loads(boot.read_text())["neighbours"] == neighbours
-    assert not here.jobs()
+    here.await_idle()
 
 
 def test_a_node_that_does_not_have_the_run_directory_is_unusable(here: Slurm, tmp_path: Path) -> None:
