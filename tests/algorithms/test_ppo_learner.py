@@ -12,7 +12,7 @@ from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.networks.initial import initial_weights
-from zmqrl.ops.advantages import generalised_advantages
+from zmqrl.ops.returns import generalised_advantages
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, SpaceSpec, Version
 

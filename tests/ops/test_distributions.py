@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from zmqrl.ops.distributions import Categorical, Gaussian
+from zmqrl.ops.manual import Categorical, Gaussian
 
 GENERATOR = torch.Generator().manual_seed(3)
 

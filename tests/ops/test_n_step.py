@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zmqrl.ops.n_step import n_step_targets
+from zmqrl.ops.returns import n_step_targets
 
 ORACLE = json.loads((Path(__file__).parents[1] / "oracles" / "n_step.json").read_text())
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from zmqrl.algorithms.qrdqn import quantile_huber
-from zmqrl.ops.advantages import q_lambda_returns
-from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
-from zmqrl.ops.squashed import tanh_gaussian
+from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical, tanh_gaussian
+from zmqrl.ops.returns import q_lambda_returns
 from zmqrl.types import Array
 
 STEPS, ENVS, GAMMA = 9, 6, 0.9

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zmqrl.ops.priorities import sequence_priorities
+from zmqrl.ops.returns import sequence_priorities
 
 
 def test_the_mix_of_largest_and_mean_over_the_rows_that_count() -> None:

@@ -6,8 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, value_loss
-from zmqrl.ops.q_learning import double_q_target, half_square, huber, q_target
+from zmqrl.ops.manual import (
+    approximate_kl,
+    clipped_surrogate,
+    double_q_target,
+    half_square,
+    huber,
+    q_target,
+    value_loss,
+)
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 

@@ -16,7 +16,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OffPol
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.ops.priorities import sequence_priorities
+from zmqrl.ops.returns import sequence_priorities
 from zmqrl.replay.base import Replay, SegmentBatch, SequenceSample
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights

@@ -13,7 +13,7 @@ from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.q_learning import double_q_target, half_square, huber, q_target
+from zmqrl.ops.manual import double_q_target, half_square, huber, q_target
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, Weights
 

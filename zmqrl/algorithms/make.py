@@ -16,16 +16,30 @@ from zmqrl.types import EnvSpec
 
 def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     """The algorithm of `config.algorithm["kind"]`; `ConfigError` when its settings do not go together."""
-    name = config.algorithm["kind"]
+    kind, own = _kind_and_config(config.algorithm)
+    section = config.env
+    algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
+    return algorithm
+
+
+def completed(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `algorithm` with the defaults of the keys that it lacks, as that of a run of an earlier version.
+
+    Raises:
+        ConfigError: Its kind cannot be loaded, or its keys are not those of the kind.
+    """
+    return {"kind": section["kind"], **to_json(_kind_and_config(section)[1])}
+
+
+def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
+    name = section["kind"]
     kind = load(name, "zmqrl.algorithms", Algorithm)
-    options = {key: value for key, value in config.algorithm.items() if key != "kind"}
+    options = {key: value for key, value in section.items() if key != "kind"}
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"algorithm: the fields of {name} are not those of its Config: {error}") from error
-    section = config.env
-    algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
-    return algorithm
+    return kind, own
 
 
 def _from_checked(cls: type[Any], options: Mapping[str, Any]) -> Any:

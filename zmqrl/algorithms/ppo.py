@@ -20,8 +20,8 @@ from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.ops.advantages import explained_variance, generalised_advantages
 from zmqrl.ops.policies import categorical, gaussian
+from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights
 

@@ -17,9 +17,8 @@ from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.advantages import explained_variance, generalised_advantages
-from zmqrl.ops.distributions import Categorical, Gaussian
-from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.manual import Categorical, Gaussian, approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, SpaceSpec, Weights

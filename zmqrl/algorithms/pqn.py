@@ -22,7 +22,7 @@ from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.ops.advantages import q_lambda_returns
+from zmqrl.ops.returns import q_lambda_returns
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import MODES, EnvSpec, ModeName
 

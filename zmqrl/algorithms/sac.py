@@ -21,7 +21,7 @@ from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.ops.squashed import tanh_gaussian
+from zmqrl.ops.policies import tanh_gaussian
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import MODES, EnvSpec, ModeName
 

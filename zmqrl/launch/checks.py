@@ -12,6 +12,7 @@ from pathlib import Path
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, Progress
+from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
@@ -198,7 +199,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", to_json(config.network), to_json(stored.network)),
-        *_changed("algorithm", to_json(config.algorithm), to_json(stored.algorithm)),
+        *_changed("algorithm", completed(config.algorithm), completed(stored.algorithm)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),

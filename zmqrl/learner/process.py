@@ -47,7 +47,7 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
     events.send(agent.Ready())
-    learner = _make_learner(algorithm, session, weights)
+    learner = _make_learner(algorithm, _context(algorithm, session, weights), plan.config.learner.threads or 1)
     if start.full is not None:
         load_learner(learner, start.full)
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
@@ -147,24 +147,26 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
     return {**drawn, **tensors.parse(content)[0]}
 
 
-def _make_learner(algorithm: Algorithm, session: Session, weights: Weights) -> Learner:
-    """An algorithm without torch is not made to import it: that takes more than a second."""
+def _context(algorithm: Algorithm, session: Session, weights: Weights) -> LearnerContext:
     plan = session.plan
-    device, threads = plan.config.learner.device, plan.config.learner.threads or 1
+    device = plan.config.learner.device
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+    return LearnerContext(
+        weights=_with_learner_only(algorithm, plan, weights),
+        device=device,
+        seed=plan.config.run.seed,
+        schedule_env_steps=session.progress.counters.schedule_env_steps,
+        replay=None if plan.on_policy else plan.config.replay,
+        executor=plan.config.learner.executor,
+    )
+
+
+def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -> Learner:
+    """An algorithm without torch is not made to import it: that takes more than a second."""
     _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
     with loading():
-        learner = algorithm.learner(
-            LearnerContext(
-                weights=_with_learner_only(algorithm, plan, weights),
-                device=device,
-                seed=plan.config.run.seed,
-                schedule_env_steps=session.progress.counters.schedule_env_steps,
-                replay=None if plan.on_policy else plan.config.replay,
-                executor=plan.config.learner.executor,
-            )
-        )
+        learner = algorithm.learner(context)
     _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
     return learner
 

@@ -96,7 +96,7 @@ class Replay(ABC):
     def set_priorities(self, sample: AnySample, priorities: Array) -> None:
         """Set |delta|-like priorities, one per row or sequence of `sample`; those of released slots are ignored.
 
-        `zmqrl.ops.priorities.sequence_priorities` makes those of sequences.
+        `zmqrl.ops.returns.sequence_priorities` makes those of sequences.
         """
 
     def anneal(self, beta: float) -> None:

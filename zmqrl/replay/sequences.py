@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from zmqrl.ops.priorities import sequence_priorities
+from zmqrl.ops.returns import sequence_priorities
 from zmqrl.replay.base import SequenceSample
 from zmqrl.replay.columns import STATE_PREFIX, extra_columns, state_columns
 from zmqrl.replay.held_segments import HeldSegments

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from zmqrl.ops.n_step import n_step_targets
+from zmqrl.ops.returns import n_step_targets
 from zmqrl.replay.base import ReplaySample
 from zmqrl.replay.columns import extra_columns
 from zmqrl.replay.held_segments import HeldSegments

@@ -1,6 +1,8 @@
-"""Generalised advantage estimation, and explained variance."""
+"""What segments say of returns and errors: advantages, n-step and Q(lambda) returns, priorities. Numpy alone."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,3 +60,46 @@ def q_lambda_returns(
         returns[t] = np.where(valid[t], reward[t] + gamma * ~terminated[t] * mixed, 0.0)
         following = returns[t]
     return returns.astype(np.float32)
+
+
+class NStep(NamedTuple):
+    """`n_step_return [B]` float32, `length [B]` int64 (rewards summed), `discount [B]` float32."""
+
+    n_step_return: Array
+    length: Array
+    discount: Array
+
+
+def n_step_targets(reward: Array, terminated: Array, truncated: Array, present: Array, gamma: float) -> NStep:
+    """Sum up to n rewards of each window `[B, n]` (Sutton & Barto 2018, equation 7.1).
+
+    `present` is false where the segment has no such row; the first row of each window must be a valid one. The window
+    stops after a terminated or truncated row. The value to bootstrap from is that of the obs `length` rows on
+    (after a truncation: the true final obs), times `discount` = gamma^length, or 0 after a termination.
+    """
+    batch, n = reward.shape
+    if not terminated.shape == truncated.shape == present.shape == (batch, n):
+        raise ValueError(f"flags must be {(batch, n)}, got {terminated.shape}, {truncated.shape}, {present.shape}")
+    goes_on = ~(terminated | truncated)[:, :-1]
+    counts = present.copy()
+    counts[:, 1:] &= np.logical_and.accumulate(goes_on, axis=1)
+    powers = gamma ** np.arange(n + 1, dtype=np.float64)
+    total = np.where(counts, reward * powers[:n], 0.0).sum(1)
+    length = counts.sum(1)
+    ends = (terminated & counts).any(1)
+    discount = np.where(ends, 0.0, powers[length])
+    return NStep(total.astype(np.float32), length, discount.astype(np.float32))
+
+
+def sequence_priorities(delta: Array, mask: Array, max_share: float = 0.9) -> Array:
+    """One priority per sequence: share * max |delta| + (1 - share) * mean |delta| over the rows in `mask`.
+
+    Kapturowski et al. 2019 (R2D2), section 2.3, with their eta as `max_share`. `delta [R, C]`, `mask [R, C]` bool; the
+    result `[C]` is float64, and 0 where no row counts.
+    """
+    if delta.shape != mask.shape:
+        raise ValueError(f"delta and mask must have one shape, got {delta.shape} and {mask.shape}")
+    size = np.where(mask, np.abs(delta.astype(np.float64)), 0.0)
+    mean = size.sum(0) / np.maximum(mask.sum(0), 1)
+    mixed: Array = max_share * size.max(0) + (1.0 - max_share) * mean
+    return mixed
