@@ -1,0 +1,204 @@
+"""Microseconds of one update, by each executor and by torch modules with torch.optim, alternating in one process.
+
+usage: python -m benchmarks.update_time [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zmqrl.algorithms.dqn import DQN, DQNConfig
+from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo_manual import Coefficients, ManualPPOLearner, Rows
+from zmqrl.algorithms.sac import SAC, SACConfig
+from zmqrl.config.sections import NetworkSection
+from zmqrl.learning.base import LearnerContext
+from zmqrl.networks.initial import initial_weights
+from zmqrl.replay.base import ReplaySample
+from zmqrl.types import EnvSpec, SpaceSpec
+
+OBS, ACTIONS, RATE = 4, 2, 1e-4
+OBSERVATION = SpaceSpec("box", (OBS,), "float32")
+DISCRETE = EnvSpec("toy", OBSERVATION, SpaceSpec("discrete", (), "int64", ACTIONS))
+CONTINUOUS = EnvSpec("toy", OBSERVATION, SpaceSpec("box", (ACTIONS,), "float32", 0, (-1.0,) * 2, (1.0,) * 2))
+Call = Callable[[], object]
+EXECUTORS = ("eager", "compiled")
+
+
+def mlp(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    """Linear layers with activations in between."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def ppo_rows(rows: int) -> dict[str, Tensor]:
+    """A minibatch."""
+    g = torch.Generator().manual_seed(1)
+    numbers = {name: torch.randn(rows, generator=g) for name in ("advantage", "target", "old_value")}
+    action = torch.randint(0, ACTIONS, (rows,), generator=g)
+    return {
+        "obs": torch.randn(rows, OBS, generator=g),
+        "action": action,
+        "log_prob": torch.full((rows,), -0.7),
+        **numbers,
+    }
+
+
+def ppo(rows: int) -> dict[str, Call]:
+    """PPO with two layers of 64, actor and critic apart."""
+    config, section = PPOConfig(minibatch_size=rows), NetworkSection(hidden=(64, 64))
+    algorithm = PPO(config, section, DISCRETE, 128, 8)
+    batch, calls = ppo_rows(rows), {}
+    manual = algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor="manual"))
+    assert isinstance(manual, ManualPPOLearner)
+    order = ("obs", "action", "log_prob", "advantage", "target", "old_value")
+    columns = Rows(*(batch[name] for name in order))
+    columns = columns._replace(action=torch.nn.functional.one_hot(batch["action"], ACTIONS).float())
+
+    def by_hand() -> object:
+        with torch.inference_mode():
+            return manual._update(manual._normalise_advantage(columns), Coefficients(RATE, 0.2))
+
+    calls["manual"] = by_hand
+    for executor in EXECUTORS:
+        learner: Any = algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor=executor))
+        whole = {**batch, "clip": torch.tensor(0.2)}
+        calls[executor] = lambda learner=learner, whole=whole: learner.run(whole, {"policy": RATE})
+    calls["torch.optim"] = ppo_with_modules(batch, config)
+    return calls
+
+
+def ppo_with_modules(batch: dict[str, Tensor], config: PPOConfig) -> Call:
+    """As a script would write it."""
+    actor, critic = mlp(OBS, 64, 64, ACTIONS), mlp(OBS, 64, 64, 1)
+    parameters = [*actor.parameters(), *critic.parameters()]
+    adam = torch.optim.Adam(parameters, lr=RATE, eps=config.adam_epsilon)
+
+    def update() -> None:
+        distribution = torch.distributions.Categorical(logits=actor(batch["obs"]), validate_args=False)
+        ratio = (distribution.log_prob(batch["action"]) - batch["log_prob"]).exp()
+        advantage = (batch["advantage"] - batch["advantage"].mean()) / (batch["advantage"].std() + 1e-8)
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+        value_loss = (critic(batch["obs"]).squeeze(1) - batch["target"]).square().mean()
+        loss = config.vf_coef * value_loss - surrogate
+        adam.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        adam.step()
+
+    return update
+
+
+def sample(rows: int, env: EnvSpec) -> ReplaySample:
+    """A minibatch of replay."""
+    rng = np.random.default_rng(1)
+    discrete = env.action.kind == "discrete"
+    action = rng.integers(0, ACTIONS, rows) if discrete else rng.uniform(-1, 1, (rows, ACTIONS)).astype(np.float32)
+    normal = [rng.standard_normal(shape).astype(np.float32) for shape in ((rows, OBS), (rows,), (rows, OBS))]
+    ones = np.ones(rows, np.float32)
+    return ReplaySample(normal[0], action, normal[1], normal[2], ones, ones, np.arange(rows), np.arange(rows), {})
+
+
+def dqn(rows: int) -> dict[str, Call]:
+    """Double DQN with two layers of 256."""
+    section = NetworkSection(hidden=(256, 256), activation="relu")
+    algorithm = DQN(DQNConfig(batch_size=rows), section, DISCRETE, 128, 8)
+    weights, calls, drawn = initial_weights(algorithm.network(), 1), {}, sample(rows, DISCRETE)
+    manual: Any = algorithm.learner(LearnerContext(weights, executor="manual"))
+
+    def by_hand() -> object:
+        with torch.inference_mode():
+            return manual._update(None, drawn, measure=False)
+
+    calls["manual"] = by_hand
+    for executor in EXECUTORS:
+        calls[executor] = replayed(algorithm.learner(LearnerContext(weights, executor=executor)), drawn, ("q",))
+    online, target = mlp(OBS, 256, 256, ACTIONS, activation=nn.ReLU), mlp(OBS, 256, 256, ACTIONS, activation=nn.ReLU)
+    adam, batch = torch.optim.Adam(online.parameters(), lr=RATE), tensors(drawn)
+
+    def update() -> None:
+        with torch.no_grad():
+            best = online(batch["next_obs"]).argmax(1, keepdim=True)
+            y = batch["n_step_return"] + batch["discount"] * target(batch["next_obs"]).gather(1, best).squeeze(1)
+        q = online(batch["obs"]).gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+        loss = nn.functional.smooth_l1_loss(q, y)
+        adam.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(online.parameters(), 10.0)
+        adam.step()
+
+    calls["torch.optim"] = update
+    return calls
+
+
+def sac(rows: int) -> dict[str, Call]:
+    """SAC with two layers of 256."""
+    section = NetworkSection(hidden=(256, 256), activation="relu")
+    algorithm = SAC(SACConfig(batch_size=rows), section, CONTINUOUS, 128, 8)
+    weights, drawn, calls = initial_weights(algorithm.network(), 1), sample(rows, CONTINUOUS), {}
+    for executor in EXECUTORS:
+        learner = algorithm.learner(LearnerContext(weights, executor=executor))
+        calls[executor] = replayed(learner, drawn, ("actor", "critics", "log_temperature"))
+    return calls
+
+
+def replayed(learner: Any, drawn: ReplaySample, groups: tuple[str, ...]) -> Call:
+    """One update of a `ReplayLearner`, its batch made before."""
+    batch = tensors(drawn)
+    batch |= {name: torch.randn(len(drawn.rows), *shape) for name, shape in learner.noise().items()}
+    return lambda: learner.run(batch, dict.fromkeys(groups, RATE), **learner.variant(0))
+
+
+def tensors(drawn: ReplaySample) -> dict[str, Tensor]:
+    """The columns that an update reads."""
+    names = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
+    return {name: torch.from_numpy(getattr(drawn, name)) for name in names}
+
+
+def measure(calls: dict[str, Call], rounds: int) -> dict[str, tuple[float, float]]:
+    """Minimum and median microseconds of each, one after the other in every round."""
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(20):
+            call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begun = time.perf_counter()
+            call()
+            took[name].append((time.perf_counter() - begun) * 1e6)
+    return {name: (min(times), statistics.median(times)) for name, times in took.items()}
+
+
+def main() -> None:
+    """Print a table, and the figures as a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=500)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    cases = {
+        "PPO 2x64 b256": ppo(256),
+        "PPO 2x64 b1024": ppo(1024),
+        "DQN 2x256 b256": dqn(256),
+        "SAC 2x256 b256": sac(256),
+    }
+    found = {name: measure(calls, rounds) for name, calls in cases.items()}
+    for case, times in found.items():
+        base = times.get("manual", times["eager"])[0]
+        line = "  ".join(f"{name} {low:.0f} ({low / base:.2f}, median {mid:.0f})" for name, (low, mid) in times.items())
+        print(f"{case:15} {line}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
