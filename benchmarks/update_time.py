@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ EXECUTORS = ("eager", "compiled")
 def mlp(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
     """Linear layers with activations in between."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
