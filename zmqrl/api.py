@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zmqrl.envs.make import probe
+from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import TrainingFailed
 from zmqrl.launch.checks import check_new_directory
 from zmqrl.launch.configure import load
@@ -22,7 +23,8 @@ from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
-from zmqrl.types import Array, ModeName
+from zmqrl.spaces import forbids_all, view
+from zmqrl.types import Array, ModeName, SpaceSpec
 
 
 def train(
@@ -86,6 +88,9 @@ def _script_directory_for_children() -> Iterator[None]:
 def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
 
+    A batch of a Dict or Tuple has its structure, with a leading axis in each part. ValueError when `obs` is of another
+    space, or its `action_mask` forbids every action.
+
     Raises:
         FolderOfRuns: `run_dir` is the folder of several runs, which the message names.
         ConfigError: `run_dir` has no configuration of a run.
@@ -95,12 +100,23 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
+    mask = env.observation.action_mask
 
     def act(obs: Any) -> Array:
-        batch = np.asarray(obs, dtype=env.observation.dtype)
-        single = batch.shape == env.observation.shape
-        actions = np.array(env.action.for_env(policy.act_greedily(batch[None] if single else batch)))
+        batch, single = _batch(env.observation, obs)
+        if mask is not None and forbids_all(view(batch, env.observation, mask), env.action.choices).any():
+            raise ValueError("the action_mask of the observation forbids every action")
+        actions = np.array(env.action.for_env(policy.act_greedily(batch)))
         first: Array = actions[0]
         return first if single else actions
 
     return act
+
+
+def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
+    """As a batch of rows, and whether `obs` is a single observation."""
+    if space.kind != "box":
+        return packed_batch(space, obs)
+    rows = np.asarray(obs, dtype=space.dtype)
+    single = rows.shape == space.shape
+    return (rows[None] if single else rows), single

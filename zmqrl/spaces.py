@@ -142,3 +142,27 @@ def unpack(array: Any, space: SpaceSpec) -> dict[str, Any]:
 def _dtype(array: Any, name: str) -> Any:
     """A dtype of the library of `array`; that of a tensor is imported already."""
     return np.dtype(name) if isinstance(array, np.ndarray) else getattr(sys.modules["torch"], name)
+
+
+def forbids_all(mask: Array, choices: tuple[int, ...]) -> Array:
+    """Whether masks `[N, sum(choices)]` leave no value for some entry: bool `[N]`."""
+    found: Array = np.zeros(len(mask), bool)
+    for begin, end in ranges(choices):
+        found |= ~mask[:, begin:end].any(axis=1)
+    return found
+
+
+def ranges(choices: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Begin and end of each entry in a row of `sum(choices)` numbers."""
+    ends = np.cumsum(choices).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def nth_allowed(mask: Array, uniform: Array) -> Array:
+    """One of the allowed values of each row of `mask [N, n]`, int64 `[N]`; all have the same probability.
+
+    Where a row allows none, the result is the last value.
+    """
+    allowed = np.add.accumulate(mask != 0, 1, np.int64)
+    chosen: Array = np.add.reduce(allowed <= (uniform * allowed[:, -1]).astype(np.int64)[:, None], 1, np.int64)
+    return np.minimum(chosen, mask.shape[1] - 1)

@@ -41,7 +41,6 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
         (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
         (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
-        (EnvSection(id="FrozenLake-v1"), ["Discrete(16)", "FlattenObservation"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
         (EnvSection(id="tests.envs.odd_envs:Breaking"), ["env.id", "fault"]),
@@ -59,10 +58,6 @@ def test_one_message_with_key_value_and_way_out(
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_an_unsupported_wrapper_free_space_is_mended_by_the_wrapper_it_names() -> None:
-    assert probe(EnvSection(id="FrozenLake-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))).action.n == 4
 
 
 def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:

@@ -72,7 +72,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
     ("preset", "mode", "values", "message"),
     [
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
-        ("cartpole-ppo", "sync", {"env__id": "Blackjack-v1"}, "--set: env.id: 'Blackjack-v1' has observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Of", "env__kwargs": "{observation: text}"}, "--set: env.id: 'tests.envs.space_envs:Of' has observations Text"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
         ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),

@@ -12,58 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import error as gym_error
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import state_spec
+from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
-from zmqrl.types import EnvSpec, SpaceSpec
-
-FLATTEN = "gymnasium.wrappers:FlattenObservation"
-
-
-def observation_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
-    """A box as it is; ConfigError naming a wrapper for the rest."""
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
-        return _box(space)
-    raise ConfigError(
-        f"env.id: {env_id!r} has observations {_short(space)}, and only Box is supported; "
-        f"add env.wrappers: [{FLATTEN!r}] or your own wrapper"
-    )
-
-
-def action_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
-    """Discrete, or a box of floats; ConfigError for the rest."""
-    if isinstance(space, spaces.Discrete):
-        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
-        return _box(space)
-    raise ConfigError(
-        f"env.id: {env_id!r} has actions {_short(space)}, and only Discrete and Box of floats are supported; "
-        "add your own wrapper to env.wrappers"
-    )
-
-
-def _box(space: spaces.Box) -> SpaceSpec:
-    low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    return SpaceSpec(
-        "box",
-        tuple(int(size) for size in space.shape),
-        str(space.dtype),
-        low=tuple(low.tolist()) if bounded else (),
-        high=tuple(high.tolist()) if bounded else (),
-    )
-
-
-def _short(space: spaces.Space[object]) -> str:
-    text = str(space)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
+from zmqrl.types import EnvSpec
 
 EXTRAS = {"box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "ALE": "atari"}
 """Extras of zmqrl by what an error text or an id mentions."""
@@ -194,9 +151,11 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
         raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is not a gymnasium.Env")
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
+    check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
     state = state_spec(section.id, stripped(env)[0])
-    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env), _limit(env), state)
+    native = observation.kind == "box" and _has_native(section, env)
+    return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
 
 
 def stripped(env: Any) -> tuple[Any, float]:

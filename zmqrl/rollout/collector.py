@@ -47,8 +47,7 @@ class Collector:
         self._env = env
         self._policy = policy
         self._seed, self._incarnation = seed, incarnation
-        discrete = spec.action.kind == "discrete"
-        self._action_size = 0 if discrete else int(np.prod(spec.action.shape, dtype=np.int64))
+        self._action_size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
         low, high = bounds(spec.action)
         self._low = None if low is None else low.reshape(spec.action.shape)
         self._high = None if high is None else high.reshape(spec.action.shape)
