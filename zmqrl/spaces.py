@@ -21,7 +21,7 @@ SpaceKind: TypeAlias = Literal["discrete", "box", "multi_discrete", "parts"]
 ALIGNMENT = 8
 """Bytes: of each part of a packed observation, and of the whole."""
 ACTION_MASK = "action_mask"
-"""The part that holds which actions are allowed; it is no input of the network."""
+"""The part that holds which actions are allowed; the network does not see it."""
 PIXEL_LIMIT = 255.0
 
 

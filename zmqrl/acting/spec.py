@@ -5,41 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from zmqrl.networks.spec import LayerSpec as LayerSpec
+from zmqrl.networks.spec import NetworkSpec as NetworkSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
-
-
-@dataclass(frozen=True)
-class LayerSpec:
-    """One layer of a feed-forward network.
-
-    Arrays of a layer named `actor.0`:
-    linear   `actor.0.weight [outputs, inputs]`, `actor.0.bias [outputs]`
-    conv     `actor.0.weight [outputs, inputs, kernel, kernel]`, `actor.0.bias [outputs]`
-    dueling  `actor.0.value.weight [1, inputs]`, `.value.bias`, `actor.0.advantage.weight [outputs, inputs]`,
-             `.advantage.bias`; gives value + advantage - mean(advantage)
-    tanh, relu, flatten, scale (divide by `inputs`, e.g. 255 for pixels) have none.
-    """
-
-    kind: Literal["linear", "conv", "dueling", "tanh", "relu", "flatten", "scale"]
-    name: str = ""
-    inputs: int = 0
-    outputs: int = 0
-    kernel: int = 0
-    stride: int = 1
-    gain: float = 1.0
-    """Orthogonal initialisation's gain; 0 means PyTorch's default uniform(+-1/sqrt(inputs))."""
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """A network as named towers of layers, and free parameters (name, shape, first value)."""
-
-    towers: tuple[tuple[str, tuple[LayerSpec, ...]], ...]
-    parameters: tuple[tuple[str, tuple[int, ...], float], ...] = ()
-
-    def tower(self, name: str) -> tuple[LayerSpec, ...]:
-        """The layers of one tower; KeyError names it when there is none."""
-        return dict(self.towers)[name]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from zmqrl.acting.spec import LayerSpec
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import SpaceSpec
 
 HIDDEN_GAIN = math.sqrt(2.0)

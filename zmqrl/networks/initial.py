@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.types import Array
 

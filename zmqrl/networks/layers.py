@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from zmqrl.acting.spec import LayerSpec
+from zmqrl.networks.spec import LayerSpec
 
 Tensors = Mapping[str, Tensor]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from zmqrl.acting.spec import LayerSpec
 from zmqrl.networks.layers import bind
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
 
 ALIGNMENT = 16

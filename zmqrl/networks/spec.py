@@ -1,0 +1,39 @@
+"""A network as plain data: layers by kind, in named towers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer. `zmqrl.networks.kinds` has one file per kind, which states its arrays and what the fields mean."""
+
+    kind: str
+    """Name of a kind, or a dotted path `a.b:Kind` of a torch-free module."""
+    name: str = ""
+    """Prefix of the names of the layer's arrays (`actor.0.weight`); empty for a layer without arrays."""
+    inputs: int = 0
+    outputs: int = 0
+    kernel: int = 0
+    stride: int = 1
+    gain: float = 1.0
+    """Orthogonal initialisation's gain; 0 means PyTorch's default uniform(+-1/sqrt(fan in))."""
+    options: tuple[tuple[str, float], ...] = ()
+    """Further numbers of the kind, sorted by name; those left out have the kind's defaults."""
+
+    def __post_init__(self) -> None:
+        """Two layers with the same options are equal."""
+        object.__setattr__(self, "options", tuple(sorted(self.options)))
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network as named towers of layers, and free parameters (name, shape, first value)."""
+
+    towers: tuple[tuple[str, tuple[LayerSpec, ...]], ...]
+    parameters: tuple[tuple[str, tuple[int, ...], float], ...] = ()
+
+    def tower(self, name: str) -> tuple[LayerSpec, ...]:
+        """The layers of one tower; KeyError names it when there is none."""
+        return dict(self.towers)[name]
