@@ -155,7 +155,7 @@ def forbids_all(mask: Array, choices: tuple[int, ...]) -> Array:
 def ranges(choices: tuple[int, ...]) -> list[tuple[int, int]]:
     """Begin and end of each entry in a row of `sum(choices)` numbers."""
     ends = np.cumsum(choices).tolist()
-    return list(zip([0, *ends[:-1]], ends, strict=True))
+    return list(zip([0, *ends], ends, strict=False))
 
 
 def nth_allowed(mask: Array, uniform: Array) -> Array:

@@ -8,14 +8,19 @@ import pytest
 
 from tests.contracts.suites import name_of
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.dqn import DQN, DQNConfig
+from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
+from zmqrl.spaces import SpaceSpec, composite
 from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, PIXELS, VECTOR, AlgorithmMaker
 from zmqrl.types import EnvSpec
 
 STEPS, ENVS = 16, 2
 MLP, CNN = NetworkSection(hidden=(8,)), NetworkSection("cnn", (8,), "relu", (4,), (3,), (1,))
+NUMBER = SpaceSpec("discrete", (), "int64", n=5)
+DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
 KINDS = modules("zmqrl.algorithms", Algorithm)
 
 
@@ -29,6 +34,11 @@ def cases() -> list[Algorithm]:
                     made.append(kind(kind.Config(), network, EnvSpec("toy", observation, action), STEPS, ENVS))
                 except ConfigError:
                     continue
+    made += [
+        PPO(PPOConfig(normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
+        DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+    ]
     return made
 
 

@@ -15,7 +15,8 @@ from zmqrl.types import Array, Weights
 class ActingNoise:
     """All random numbers of one segment, drawn before its first step.
 
-    `uniform [T, N, 2]` float64 in [0, 1), `normal [T, N, A]` float64 (A = flat action size; 0 for discrete).
+    `uniform [T, N, max(2, k)]` float64 in [0, 1) (k = entries of a multi_discrete action), `normal [T, N, A]` float64
+    (A = flat action size; 0 for discrete).
     """
 
     uniform: Array
@@ -33,8 +34,8 @@ class Policy(ABC):
     def act(self, obs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
         """Actions for `obs [N, ...]` at row `t` of the segment.
 
-        Writes `extras[name][t]` for every extra of the spec. The action returned, `[N]` int64 or
-        `[N, A...]` float32, is what is stored (unclipped); the env is given a clipped copy by the caller.
+        Writes `extras[name][t]` for every extra of the spec. The action returned, `[N]` or `[N, k]`
+        int64 or `[N, A...]` float32, is what is stored (unclipped); the env is given a clipped copy by the caller.
         """
 
     @abstractmethod
@@ -42,9 +43,9 @@ class Policy(ABC):
         """The best-known actions for `obs [N, ...]`: argmax, or the mean clipped to the action space."""
 
 
-def noise_for(generator: np.random.Generator, steps: int, envs: int, action_size: int) -> ActingNoise:
-    """Draw a segment's noise in one fixed order."""
+def noise_for(generator: np.random.Generator, steps: int, envs: int, action_size: int, entries: int = 1) -> ActingNoise:
+    """Draw a segment's noise in one fixed order; `entries` are those of a discrete or multi_discrete action."""
     return ActingNoise(
-        uniform=generator.random((steps, envs, 2)),
+        uniform=generator.random((steps, envs, max(2, entries))),
         normal=generator.standard_normal((steps, envs, action_size)),
     )

@@ -13,6 +13,7 @@ from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import Layer, ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.plugins import load
+from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
 
 
@@ -40,6 +41,7 @@ class NumpyPolicy(Policy):
         x = self._input.take(obs)
         for layer in self._layers:
             x = layer.forward(x)
+        self._mask(obs)
         return self._head.act(x, noise, t, extras)
 
     def act_greedily(self, obs: Array) -> Array:
@@ -48,7 +50,13 @@ class NumpyPolicy(Policy):
         x = self._input.take(obs)
         for layer in self._layers:
             x = layer.forward(x)
+        self._mask(obs)
         return self._head.act_greedily(x)
+
+    def _mask(self, obs: Array) -> None:
+        part = self._spec.observation.action_mask
+        if part is not None:
+            self._head.mask(view(obs, self._spec.observation, part))
 
     def _resize(self, rows: int) -> None:
         self._rows = rows

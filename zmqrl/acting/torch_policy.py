@@ -13,6 +13,8 @@ from zmqrl.acting.base import ActingNoise, Policy
 from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.networks.input import network_input
+from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
 
 
@@ -22,6 +24,7 @@ class TorchPolicy(Policy):
     def __init__(self, spec: ActingSpec) -> None:
         torch.set_num_threads(1)
         self._spec = spec
+        self._shape = (spec.input or network_input(spec.observation)).shape
         self._rows = 0
         self._tensors: dict[str, Tensor] = {}
         self._weights: Weights = {}
@@ -52,6 +55,9 @@ class TorchPolicy(Policy):
             self._input = ObservationInput(self._spec, self._rows)
             self._head = make_head(self._spec, self._rows)
             self._load()
+        part = self._spec.observation.action_mask
+        if part is not None:
+            self._head.mask(view(obs, self._spec.observation, part))
         return self._head
 
     def _load(self) -> None:
@@ -60,7 +66,7 @@ class TorchPolicy(Policy):
 
     def _forward(self, obs: Array) -> Array:
         with torch.inference_mode():
-            x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._spec.observation.shape)
+            x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._shape)
             for layer in self._spec.layers:
                 x = _apply(layer, x, self._tensors)
             return np.ascontiguousarray(x.numpy())

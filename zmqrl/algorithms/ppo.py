@@ -78,8 +78,9 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
-        """Raise `ConfigError` when a minibatch is larger than the batch."""
+        """Raise `ConfigError` when it cannot train the env's spaces, or a minibatch is larger than the batch."""
         del replay
+        self._check_spaces()
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
@@ -87,6 +88,17 @@ class PPO(Algorithm):
                 f"algorithm.minibatch_size: {self.config.minibatch_size} is larger than the batch of {rows} rows "
                 f"({segments} segments of {self.segment_steps} steps of {self.num_envs} envs)"
             )
+
+    def _check_spaces(self) -> None:
+        env = self.env
+        if env.action.kind not in ("discrete", "box"):
+            raise ConfigError(
+                f"algorithm.kind: ppo needs actions of a Discrete or Box space, {env.id} has {env.action.kind} actions"
+            )
+        if env.observation.action_mask is not None:
+            raise ConfigError(f"algorithm.kind: ppo does not train with masks, and {env.id} has an action_mask")
+        if self.config.normalise_obs and not self.input.statistics_size:
+            raise ConfigError(f"algorithm.normalise_obs: true: no observations of {env.id} are floats; set false")
 
     def network(self) -> NetworkSpec:
         """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
@@ -108,13 +120,14 @@ class PPO(Algorithm):
             obs_clip=self.config.obs_clip,
             arrays=() if self.discrete else ("log_std",),
             runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            input=self.input,
         )
 
     def statistics(self) -> Weights:
-        """`obs_mean` and `obs_scale` (float64, flat), the identity before the first batch."""
+        """`obs_mean` and `obs_scale` (float64, flat, of the float parts), the identity before the first batch."""
         if not self.config.normalise_obs:
             return {}
-        size = math.prod(self.env.observation.shape)
+        size = self.input.statistics_size
         return {"obs_mean": np.zeros(size), "obs_scale": np.ones(size)}
 
     @property

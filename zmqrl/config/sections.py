@@ -102,6 +102,11 @@ class NetworkSection:
     """cnn: kernel sizes of the convolutions."""
     strides: tuple[Positive, ...] = (4, 2, 1)
     """cnn: strides of the convolutions."""
+    image_layout: Literal["auto", "chw", "hwc"] = "auto"
+    """cnn: order of the axes of images, channels first or last; auto: last if that axis is 1, 3 or 4 and the first is
+    not."""
+    scale_images: bool = True
+    """Divide images (uint8 from 0 to 255, three axes) by 255; false for grids of categories in such a space."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Collector:
         self._policy = policy
         self._seed, self._incarnation = seed, incarnation
         self._action_size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
+        self._entries = len(spec.action.choices)
         low, high = bounds(spec.action)
         self._low = None if low is None else low.reshape(spec.action.shape)
         self._high = None if high is None else high.reshape(spec.action.shape)
@@ -80,7 +81,7 @@ class Collector:
         extras = {name: columns[name] for name in self._extras}
         steps, envs = reward.shape
         generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
-        noise = noise_for(generator, steps, envs, self._action_size)
+        noise = noise_for(generator, steps, envs, self._action_size, self._entries)
         act, step = self._policy.act, self._env.step
         ended, ended_count, rows = self._ended, self._ended_count, 0
         obs[0] = self._obs

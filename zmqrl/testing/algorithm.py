@@ -21,6 +21,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
 from zmqrl.replay.prioritised import build_replay
 from zmqrl.testing.expect import is_frozen_config
+from zmqrl.testing.observations import observations
 from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
 SEED, SEGMENTS, UPDATES = 1, 4, 10
@@ -100,8 +101,9 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     one, other = _acted(algorithm, SEED), _acted(algorithm, SEED)
     _same(one, other, "actions")
     assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
-    if algorithm.env.action.kind == "discrete":
-        assert (one["action"] >= 0).all() and (one["action"] < algorithm.env.action.n).all()
+    action = algorithm.env.action
+    if action.choices:
+        assert (one["action"] >= 0).all() and (one["action"] < np.array(action.nvec or action.n)).all()
     policy = make_policy(algorithm.acting())
     policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
     greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
@@ -197,6 +199,8 @@ def _progress(rounds: int = 0) -> Progress:
 
 def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[int, ...]) -> Array:
     space = algorithm.env.observation
+    if space.kind != "box":
+        return observations(space, rng, lead)
     drawn = rng.normal(size=(*lead, *space.shape)) * 40 + 100
     return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
@@ -210,9 +214,10 @@ def _acted(algorithm: Algorithm, seed: int) -> dict[str, Array]:
     obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
     action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
     extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in acting.extras}
-    size = 0 if algorithm.env.action.kind == "discrete" else math.prod(algorithm.env.action.shape)
+    choices = algorithm.env.action.choices
+    size = 0 if choices else math.prod(algorithm.env.action.shape)
     for segment in range(SEGMENTS):
-        noise = noise_for(rng, steps, envs, size)
+        noise = noise_for(rng, steps, envs, size, len(choices))
         filled = {name: column[segment] for name, column in extras.items()}
         for t in range(steps):
             action[segment, t] = policy.act(obs[segment, t], noise, t, filled)

@@ -12,7 +12,9 @@ from zmqrl.acting.heads import Head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
 from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.random_streams import stream
+from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
 
 SEED, ROWS = 1, 6
@@ -23,6 +25,8 @@ CONVOLUTION = ("conv",)
 
 class OutputsHead(Head):
     """Actions are the outputs of the network."""
+
+    masks = True
 
     def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
         del noise, t, extras
@@ -37,6 +41,8 @@ class Network(NamedTuple):
 
     spec: NetworkSpec
     observation: SpaceSpec
+    input: InputSpec | None = None
+    """What `ActingSpec.input` has; None: `network_input(observation)`."""
 
 
 NetworkMaker: TypeAlias = Callable[[], Network]
@@ -103,11 +109,13 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
     import torch
 
     from zmqrl.networks.module import FlatParameters, Tower
+    from zmqrl.networks.torch_input import TorchInput
 
     network = make()
     flat = FlatParameters(parameter_shapes(network.spec))
     flat.load(initial_weights(network.spec, SEED))
-    obs = torch.from_numpy(_observations(network.observation).astype(np.float32))
+    described = network.input or network_input(network.observation)
+    obs = TorchInput(described, network.observation)(torch.from_numpy(_observations(network.observation)))
     for name, layers in network.spec.towers:
         flat.flat_grad.zero_()
         tower = Tower(layers, flat)
@@ -122,6 +130,8 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
 
 
 def _observations(space: SpaceSpec) -> Array:
+    if space.kind != "box":
+        return observations(space, stream(SEED, "testing network"), (ROWS,))
     drawn = stream(SEED, "testing network").normal(size=(ROWS, *space.shape))
     return (drawn * 40 + 100).clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
@@ -130,7 +140,7 @@ def _outputs(layers: tuple[LayerSpec, ...], network: Network, runtime: Literal["
     """What the head of a policy with these layers receives."""
     head = f"{__name__}:{OutputsHead.__name__}"
     action = SpaceSpec("box", (1,), "float32")
-    spec = ActingSpec(layers, head, action, network.observation, runtime=runtime)
+    spec = ActingSpec(layers, head, action, network.observation, runtime=runtime, input=network.input)
     policy = make_policy(spec)
     policy.load(initial_weights(network.spec, SEED), {})
     return np.array(policy.act_greedily(_observations(network.observation)))
