@@ -43,6 +43,24 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"frames": 2}},)),
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation': the arguments {'frames': 2} are not accepted"],
+        ),
+        (
+            EnvSection(wrappers=("gymnasium.wrappers:FrameStackObservation",)),
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation': arguments are missing", "stack_size"],
+        ),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:TimeAwareObservation": {}, "a:B": {}},)),
+            ["env.wrappers: {'gymnasium.wrappers:TimeAwareObservation': {}, 'a:B': {}}: an entry is one wrapper"],
+        ),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"stack_size": -1}},)),
+            [
+                "env.wrappers: 'gymnasium.wrappers:FrameStackObservation' {'stack_size': -1} cannot be applied: ValueError"
+            ],
+        ),
         (EnvSection(id="tests.envs.odd_envs:Breaking"), ["env.id", "fault"]),
         (EnvSection(id=""), ["env.id"]),
     ],
@@ -58,6 +76,12 @@ def test_one_message_with_key_value_and_way_out(
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_wrappers_take_arguments() -> None:
+    stacked = {"gymnasium.wrappers:FrameStackObservation": {"stack_size": 3}}
+    spec = probe(EnvSection(wrappers=(stacked, "gymnasium.wrappers:FlattenObservation")))
+    assert spec.observation.shape == (12,)
 
 
 def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:

@@ -71,8 +71,8 @@ class EnvSection:
     """T: steps of one segment."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env."""
-    wrappers: tuple[str, ...] = ()
-    """Dotted paths `a.b:Wrapper`, applied in order."""
+    wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
+    """Dotted paths `a.b:Wrapper`, applied in order; with arguments: `{"a.b:Wrapper": {name: value}}`."""
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -93,8 +93,8 @@ def make_single(section: EnvSection) -> Env:
     else:
         _register_namespace(section.id)
         env = gym.make(section.id, disable_env_checker=True, **kwargs)
-    for path in section.wrappers:
-        env = _wrapper(path)(env)
+    for entry in section.wrappers:
+        env = _wrapped(env, entry)
     return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
 
 
@@ -194,6 +194,26 @@ def _attribute(path: str) -> Callable[..., Any] | None:
     if not separator:
         return None
     return getattr(importlib.import_module(module), name, None)
+
+
+def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
+    if not isinstance(entry, str) and len(entry) != 1:
+        raise ConfigError(
+            f"env.wrappers: {dict(entry)!r:.80}: an entry is one wrapper; write "
+            '["a.b:Wrapper", {"a.b:Other": {name: value}}]'
+        )
+    path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+    wrapper = _wrapper(path)
+    try:
+        return wrapper(env, **arguments)
+    except (ConfigError, ImportError, gym_error.DependencyNotInstalled):
+        raise
+    except TypeError as error:
+        given = f"the arguments {dict(arguments)!r:.80} are not accepted" if arguments else "arguments are missing"
+        raise ConfigError(f"env.wrappers: {path!r}: {given}: {_first_line(error)}") from error
+    except Exception as error:  # the user's wrapper may raise anything
+        cause = f"{type(error).__name__}: {_first_line(error)}"
+        raise ConfigError(f"env.wrappers: {path!r} {dict(arguments)!r:.80} cannot be applied: {cause}") from error
 
 
 def _wrapper(path: str) -> Callable[[Env], Env]:
