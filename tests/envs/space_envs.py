@@ -187,3 +187,26 @@ class Of(gym.Env[Any, Any]):
 
     def __init__(self, observation: str = "box", action: str = "discrete") -> None:
         self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
+
+
+class Unmasked(Mixed):
+    """The same without a mask: what PPO and DQN train."""
+
+    observation_space = spaces.Dict({k: v for k, v in Mixed.observation_space.items() if k != "action_mask"})
+
+    def _mask(self) -> Any:
+        return np.ones(ACTIONS, np.int8)
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return {name: value for name, value in obs.items() if name != "action_mask"}, *rest
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return {name: value for name, value in obs.items() if name != "action_mask"}, info
+
+
+class Numbered1(Numbered):
+    """Discrete observations and actions."""
+
+    action_space = spaces.Discrete(3, start=2)

@@ -57,9 +57,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"stack_size": -1}},)),
-            [
-                "env.wrappers: 'gymnasium.wrappers:FrameStackObservation' {'stack_size': -1} cannot be applied: ValueError"
-            ],
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation' {'stack_size': -1} cannot be applied"],
         ),
         (EnvSection(id="tests.envs.odd_envs:Breaking"), ["env.id", "fault"]),
         (EnvSection(id=""), ["env.id"]),

@@ -135,6 +135,17 @@ def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypat
         planned(tmp_path, "cartpole-ppo", "async")
 
 
+def test_a_head_that_does_not_apply_masks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zmqrl.acting.heads import Categorical
+    from zmqrl.algorithms.ppo import PPO
+
+    monkeypatch.setattr(PPO, "_check_spaces", lambda self: None)
+    assert planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
+    monkeypatch.setattr(Categorical, "masks", False)
+    with pytest.raises(ConfigError, match="head 'categorical' does not apply the action_mask"):
+        planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
+
+
 def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path) -> None:
     values: dict[str, Any] = {"hosts__a": "{}", "hosts__b": "{workers: 3}", "env__vector_envs": 6}
     plan = planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=1, min_workers=9, **values)

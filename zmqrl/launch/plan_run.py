@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.acting.heads import make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
@@ -65,6 +66,8 @@ def plan_run(
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         acting = algorithm.acting()
+        if env.observation.action_mask is not None:
+            make_head(acting, 1)  # one that does not apply masks is refused
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
