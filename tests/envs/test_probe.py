@@ -39,6 +39,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="CartPole-v9"), ["env.id", "'CartPole-v1'"]),
         (EnvSection(kwargs={"gravty": 1}), ["env.kwargs", "gravty"]),
         (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
+        (EnvSection(id="minatar.gym:BaseEnv"), ['pip install "zmqrl[minatar]"']),
         (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
         (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),

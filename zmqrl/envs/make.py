@@ -22,7 +22,14 @@ from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
 
-EXTRAS = {"box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "ALE": "atari"}
+EXTRAS = {
+    "box2d": "box2d",
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "ALE": "atari",
+    "minatar": "minatar",
+}
 """Extras of zmqrl by what an error text or an id mentions."""
 
 
@@ -38,7 +45,7 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if isinstance(error, ImportError):
         missing = error.name or str(error)
         module = section.id.partition(":")[0]
-        if f"{module}.".startswith(f"{missing}."):
+        if f"{module}.".startswith(f"{missing}.") and missing not in EXTRAS:
             return ConfigError(f"env.id: {section.id!r}: module {missing!r} was not found{_near(section.id)}")
         return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
     if isinstance(error, TypeError) and section.kwargs:
@@ -96,6 +103,20 @@ def make_single(section: EnvSection) -> Env:
     for entry in section.wrappers:
         env = _wrapped(env, entry)
     return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
+
+
+def make_for_scores(section: EnvSection) -> Env:
+    """As `make_single`, with the rewards and episodes of the env itself.
+
+    Every wrapper with a method `score_full_episodes` is called: one that clips rewards, or ends episodes early.
+    """
+    env = layer = make_single(section)
+    while isinstance(layer, gym.Wrapper):
+        score = getattr(layer, "score_full_episodes", None)
+        if score is not None:
+            score()
+        layer = layer.env
+    return env
 
 
 def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
