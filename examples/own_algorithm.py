@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import torch
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, LearnResult, OnPolicyLearner, Progress
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.learning import Batch, BatchLearner, Group, LearnerContext, Progress
 from zmqrl.networks.build import tower
-from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, EnvSpec
 
@@ -28,7 +31,7 @@ class ReinforceConfig:
 
 
 class Reinforce(Algorithm):
-    """Discrete actions. The launcher creates it too, so torch is imported in the learner alone."""
+    """Discrete actions."""
 
     Config = ReinforceConfig
     modes = frozenset({"single", "sync"})
@@ -46,60 +49,36 @@ class Reinforce(Algorithm):
         return NetworkSpec((("policy", layers),))
 
     def acting(self) -> ActingSpec:
+        layers = self.network().tower("policy")
         return ActingSpec(
-            layers=self.network().tower("policy"),
+            layers=layers,
             head="categorical",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
         )
 
-    def learner(self, weights: Mapping[str, Array], device: str) -> OnPolicyLearner:
-        return ReinforceLearner(self, weights, device)
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
+        return ReinforceLearner(self, context, groups=(Group("policy"),))
 
 
-class ReinforceLearner(OnPolicyLearner):
+class ReinforceLearner(BatchLearner):
     """One step of Adam per batch."""
 
-    def __init__(self, algorithm: Reinforce, weights: Mapping[str, Array], device: str) -> None:
-        from zmqrl.networks.module import FlatParameters, Tower
-        from zmqrl.ops.adam import FlatAdam
-
-        spec, self._config, self._device = algorithm.network(), algorithm.config, device
-        self._parameters = FlatParameters(parameter_shapes(spec), device)
-        self._parameters.load(weights)
-        self._policy = Tower(spec.tower("policy"), self._parameters)
-        self._adam = FlatAdam(self._parameters.flat, epsilon=1e-8)
-
-    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        import torch
-
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, torch.Tensor]:
+        """The rows of the batch that are steps: after an episode there is one that only resets."""
         columns, valid = batch.columns, batch.columns["valid"]
-        obs, action, returns = (
-            torch.tensor(array[valid], device=self._device)
-            for array in (columns["obs"][:-1], columns["action"], rewards_to_go(columns, self._config.gamma))
-        )
-        advantage = (returns - returns.mean()) / (returns.std() + 1e-8)
-        logits = self._policy.forward(obs.float())
-        chosen = torch.nn.functional.one_hot(action, logits.shape[1])
-        loss = -(advantage * (torch.log_softmax(logits, 1) * chosen).sum(1)).mean()
-        # The gradient of the loss by the logits; the tower computes those of its tensors.
-        self._policy.backward((torch.softmax(logits, 1) - chosen) * advantage[:, None] / len(advantage))
-        self._adam.step(self._parameters.flat_grad, self._config.learning_rate)
-        return LearnResult(1, {"loss/policy": float(loss)})
+        returns = rewards_to_go(columns, self.config.gamma)
+        rows = {"obs": columns["obs"][:-1], "action": columns["action"], "return": returns}
+        return {name: self.tensor(array[valid]) for name, array in rows.items()}
 
-    def weights(self) -> dict[str, Array]:
-        return self._parameters.arrays()
-
-    def network_names(self) -> tuple[str, ...]:
-        return tuple(self._parameters.tensors)
-
-    def state(self) -> dict[str, Array]:
-        return self._adam.state()
-
-    def load_state(self, weights: Mapping[str, Array], state: Mapping[str, Array]) -> None:
-        self._parameters.load(weights)
-        self._adam.load_state(state)
+    def train(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """The loss in plain torch, of the network that acts."""
+        advantage = (batch["return"] - batch["return"].mean()) / (batch["return"].std() + 1e-8)
+        log_prob = torch.log_softmax(self.net("policy", batch["obs"]), 1)
+        loss = -(advantage * log_prob.gather(1, batch["action"][:, None]).squeeze(1)).mean()
+        self.net.step("policy", loss)
+        return {"loss/policy": loss}
 
 
 def rewards_to_go(columns: Mapping[str, Array], gamma: float) -> Array:

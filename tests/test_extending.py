@@ -20,8 +20,10 @@ import zmqrl.testing
 from tests.running import ROOT, environment
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
+from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.replay.samplers.base import Sampler
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Version
 
@@ -142,6 +144,8 @@ SEAMS = {
     "A command that reaches a host": PipedOrchestrator,
     "Other engines": Orchestrator,
     "Segment transport": SegmentTransport,
+    "Layer": LayerKind,
+    "Sampler": Sampler,
 }
 
 

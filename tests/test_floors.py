@@ -47,8 +47,9 @@ def test_the_package_keeps_its_floors_and_laws() -> None:
         ("wire/__init__.py", "import zmqrl.broker", "Floors: upper imports lower only"),
         ("algorithms/base.py", "import subprocess", "Law (a)"),
         ("launch/__init__.py", "def probe():\n    import torch\n", "Law (b)"),
+        ("networks/kinds/relu.py", "import torch.nn", "Law (b)"),
     ],
-    ids=["lower imports upper", "maths starts processes", "launcher loads torch lazily"],
+    ids=["lower imports upper", "maths starts processes", "launcher loads torch lazily", "a layer kind loads torch"],
 )
 def test_a_deliberate_break_is_caught(package_copy: Path, module: str, line: str, contract: str) -> None:
     with (package_copy / "zmqrl" / module).open("a") as file:

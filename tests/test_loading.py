@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.loading import THREAD_VARIABLES, loading, set_threads
+from zmqrl.loading import THREAD_VARIABLES, lazy, loading, set_threads
 
 THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
 END_S = 20.0
@@ -69,3 +69,16 @@ def test_garbage_is_searched_for_again_after_an_import_that_failed() -> None:
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+def test_a_lazy_module_is_imported_at_its_first_use() -> None:
+    code = (
+        "import sys; from zmqrl.loading import lazy; m = lazy('colorsys'); hasattr(m, '__wrapped__'); repr(m)\n"
+        "assert 'colorsys' not in sys.modules\n"
+        "assert m.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and m.rgb_to_hsv is sys.modules['colorsys'].rgb_to_hsv"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=END_S).returncode == 0
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = lazy("colorsys").no_such_name
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        _ = lazy("no_such_module").name

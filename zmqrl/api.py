@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zmqrl.acting.base import Policy
 from zmqrl.envs.make import probe
 from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import TrainingFailed
@@ -24,7 +25,7 @@ from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.spaces import forbids_all, view
-from zmqrl.types import Array, ModeName, SpaceSpec
+from zmqrl.types import Array, EnvSpec, ModeName, SpaceSpec
 
 
 def train(
@@ -85,11 +86,50 @@ def _script_directory_for_children() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
 
 
-def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
-    """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
+class LoadedPolicy:
+    """The greedy policy of a run: `policy(obs) -> action`, for one observation or a batch. From `load_policy`.
 
-    A batch of a Dict or Tuple has its structure, with a leading axis in each part. ValueError when `obs` is of another
-    space, or its `action_mask` forbids every action.
+    A recurrent policy remembers what it has seen of the envs of its batch. Call `reset` where an episode begins; for
+    other policies it has no effect.
+    """
+
+    def __init__(self, policy: Policy, env: EnvSpec) -> None:
+        self._policy, self._env = policy, env
+        self._state: dict[str, Array] = {}
+        self._rows = 0
+
+    def __call__(self, obs: Any) -> Array:
+        """The action for one observation, or the actions for a batch.
+
+        A batch of a Dict or Tuple has its structure, with a leading axis in each part.
+
+        Raises:
+            ValueError: `obs` is of another space, or its `action_mask` forbids every action. A recurrent policy acted
+                for another number of envs before, and was not reset.
+        """
+        space, action = self._env.observation, self._env.action
+        batch, single = _batch(space, obs)
+        if space.action_mask is not None and forbids_all(view(batch, space, space.action_mask), action.choices).any():
+            raise ValueError("the action_mask of the observation forbids every action")
+        if not self._rows:
+            self._state, self._rows = self._policy.zero_state(len(batch)), len(batch)
+        if self._state and len(batch) != self._rows:
+            raise ValueError(f"{len(batch)} observations after {self._rows}: call reset() before other envs begin")
+        actions = np.array(action.for_env(self._policy.act_greedily(batch, self._state)))
+        first: Array = actions[0]
+        return first if single else actions
+
+    def reset(self, ended: Any = None) -> None:
+        """An episode begins in all envs, or in those of the batch where `ended [N]` is true."""
+        if ended is None:
+            self._rows = 0
+            return
+        for array in self._state.values():
+            array[np.asarray(ended, dtype=bool)] = 0.0
+
+
+def load_policy(run_dir: str | Path) -> LoadedPolicy:
+    """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
 
     Raises:
         FolderOfRuns: `run_dir` is the folder of several runs, which the message names.
@@ -100,17 +140,7 @@ def load_policy(run_dir: str | Path) -> Callable[[Any], Array]:
     config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
-    mask = env.observation.action_mask
-
-    def act(obs: Any) -> Array:
-        batch, single = _batch(env.observation, obs)
-        if mask is not None and forbids_all(view(batch, env.observation, mask), env.action.choices).any():
-            raise ValueError("the action_mask of the observation forbids every action")
-        actions = np.array(env.action.for_env(policy.act_greedily(batch)))
-        first: Array = actions[0]
-        return first if single else actions
-
-    return act
+    return LoadedPolicy(policy, env)
 
 
 def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:

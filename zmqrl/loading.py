@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -39,3 +42,22 @@ def loading() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+def lazy(name: str) -> Any:
+    """The module `name`, imported when an attribute is used for the first time.
+
+    Code that only a process with torch calls can so be in a file that every process imports.
+    """
+    return _LazyModule(name)
+
+
+class _LazyModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what inspection and tracing look for; they import nothing
+            raise AttributeError(name)
+        with loading():
+            module = importlib.import_module(self.__name__)
+        value = getattr(module, name)
+        setattr(self, name, value)  # found without this method from now on
+        return value

@@ -59,6 +59,10 @@ JudgedRole: TypeAlias = Literal["learner", "worker"]
 
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
+ACTING_STATE = "state."
+"""Columns float32 `[T / state_every, N, size]`: the recurrent state with which row 0, state_every, ... is acted."""
+ACTING_STATE_END = "state_end."
+"""Columns float32 `[1, N, size]`: the recurrent state with which row 0 of the next segment is acted."""
 BYTES = "bytes"
 """The dtype of a state that is not an array."""
 
@@ -100,7 +104,10 @@ class SegmentMeta:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`."""
+    """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`.
+
+    With `env.frame_stack` k, `obs` is `[T + k, N, ...]`: single frames, read by `zmqrl.replay.observations`.
+    """
 
     name: str
     dtype: str

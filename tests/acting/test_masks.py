@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, ActingNoise, Place, noise_for
 from zmqrl.acting.heads import FORBIDDEN, Head, make_head
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
 from zmqrl.networks.input import network_input
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.spaces import SpaceSpec, composite, view
 from zmqrl.testing.observations import observations
 from zmqrl.types import ColumnSpec
@@ -38,6 +39,10 @@ def extras(entries: int) -> tuple[ColumnSpec, ...]:
 def head_of(head: str, nvec: tuple[int, ...]) -> Head:
     columns = () if head == "epsilon_greedy" else extras(sum(nvec))
     return make_head(ActingSpec((), head, action_space(nvec, head), masked(sum(nvec)), columns), N)
+
+
+def context(noise: ActingNoise, extras: dict[str, np.ndarray] | None = None) -> ActingContext:
+    return ActingContext(noise, extras or {}, Place.of(0, 1, noise.uniform.shape[1]))
 
 
 def random_mask(rng: np.random.Generator, nvec: tuple[int, ...]) -> np.ndarray:
@@ -73,11 +78,11 @@ def test_samples_and_log_probs_are_those_of_the_masked_distribution(head: str, s
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(N, sum(nvec))) * 3).astype(np.float32)
     mask = random_mask(rng, nvec)
-    noise = noise_for(rng, T, N, 0, len(nvec))
+    noise = noise_for(rng, T, N, 0, entries=len(nvec))
     made = head_of(head, nvec)
     filled = {column.name: np.full(column.shape, np.nan, np.float32) for column in extras(sum(nvec))}
     made.mask(mask)
-    actions = made.act(logits, noise, 1, filled).reshape(N, len(nvec))
+    actions = made.act(logits, 1, context(noise, filled)).reshape(N, len(nvec))
     greedy = made.act_greedily(logits).reshape(N, len(nvec))
     for row in range(N):
         begin, log_prob = 0, 0.0
@@ -104,7 +109,7 @@ def test_no_rounding_takes_a_masked_action() -> None:
         np.random.default_rng(1).normal(size=(N, 5)),
         np.tile([-200.0, -200.0, 500.0, -900.0, 500.0], (N, 1)),
     ):
-        actions = made.act(logits.astype(np.float32), noise, 0, filled)
+        actions = made.act(logits.astype(np.float32), 0, context(noise, filled))
         assert mask[np.arange(N), actions].all()
         assert np.isfinite(filled["log_prob"]).all()
 
@@ -116,12 +121,28 @@ def test_epsilon_greedy_takes_allowed_actions_alone(epsilon: float) -> None:
     made.load({}, {"epsilon": epsilon})
     made.mask(mask)
     q, noise = rng.normal(size=(N, 6)).astype(np.float32), noise_for(rng, T, N, 0)
-    actions = made.act(q, noise, 0, {})
+    actions = made.act(q, 0, context(noise))
     for row in range(N):
         kept = np.flatnonzero(mask[row])
         first, second = noise.uniform[0, row]
         expected = kept[int(second * len(kept))] if first < epsilon else max(kept, key=lambda n: q[row, n])
         assert actions[row] == expected
+
+
+def test_a_ladder_takes_allowed_actions_alone() -> None:
+    rng, (base, alpha) = np.random.default_rng(4), (0.9, 7.0)
+    options = {"ladder_base": base, "ladder_alpha": alpha}
+    spec = ActingSpec((), "epsilon_greedy", action_space((6,), "epsilon_greedy"), masked(6), options=options)
+    made, mask = make_head(spec, N), random_mask(rng, (6,))
+    made.load({}, {})
+    made.mask(mask)
+    q, noise = rng.normal(size=(N, 6)).astype(np.float32), noise_for(rng, T, N, 0)
+    actions = made.act(q, 0, context(noise))
+    for row in range(N):
+        kept = np.flatnonzero(mask[row])
+        first, second = noise.uniform[0, row]
+        explores = first < base ** (1 + alpha * row / (N - 1))
+        assert actions[row] == (kept[int(second * len(kept))] if explores else max(kept, key=lambda n: q[row, n]))
 
 
 @pytest.mark.parametrize("head", ["categorical", "multi_categorical", "epsilon_greedy"])
@@ -130,7 +151,8 @@ def test_a_row_that_allows_nothing_is_of_an_ended_episode_and_stays_finite(head:
     made.load({}, {"epsilon": 0.5})
     made.mask(np.zeros((N, 4), np.int8))
     filled = {column.name: np.zeros(column.shape, np.float32) for column in extras(4)}
-    actions = made.act(np.ones((N, 4), np.float32), noise_for(np.random.default_rng(0), T, N, 0), 0, filled)
+    noise = noise_for(np.random.default_rng(0), T, N, 0)
+    actions = made.act(np.ones((N, 4), np.float32), 0, context(noise, filled))
     assert ((actions >= 0) & (actions < 4)).all()
     assert all(np.isfinite(column).all() for column in filled.values())
 
@@ -151,7 +173,7 @@ def test_a_policy_hands_the_mask_of_its_observations_to_the_head(runtime: str) -
     assert policy.act_greedily(obs).tolist() == q.argmax(1).tolist()
     noise = noise_for(rng, T, N, 0)
     for t in range(T):
-        assert mask[np.arange(N), policy.act(obs, noise, t, {})].all()
+        assert mask[np.arange(N), policy.act(obs, t, context(noise))].all()
 
 
 def test_a_head_that_knows_no_masks_is_refused() -> None:
@@ -165,7 +187,8 @@ def test_frequencies_of_a_multi_discrete_action_without_a_mask() -> None:
     space = SpaceSpec("multi_discrete", (3,), "int64", nvec=(2, 3, 2))
     made = make_head(ActingSpec((), "multi_categorical", space, SpaceSpec("box", (1,), "float32")), rows)
     logits = np.array([0.0, 1.0, -1.0, 2.0, 0.5, 0.0, 0.0], np.float32)
-    actions = made.act(np.tile(logits, (rows, 1)), noise_for(np.random.default_rng(0), 1, rows, 0, 3), 0, {})
+    noise = noise_for(np.random.default_rng(0), 1, rows, 0, entries=3)
+    actions = made.act(np.tile(logits, (rows, 1)), 0, context(noise))
     for entry, (begin, end) in enumerate(((0, 2), (2, 5), (5, 7))):
         p = np.exp(logits[begin:end]) / np.exp(logits[begin:end]).sum()
         np.testing.assert_allclose(np.bincount(actions[:, entry], minlength=end - begin) / rows, p, atol=0.01)

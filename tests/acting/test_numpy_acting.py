@@ -3,14 +3,16 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
 
 N, T = 8, 4
@@ -27,7 +29,7 @@ def layers(outputs: int, *, last: str = "linear") -> tuple[LayerSpec, ...]:
         LayerSpec("tanh"),
         LayerSpec("linear", "p.1", 16, 16),
         LayerSpec("relu"),
-        LayerSpec(last, "p.2", 16, outputs),  # type: ignore[arg-type]
+        LayerSpec(last, "p.2", 16, outputs),
     )
 
 
@@ -66,7 +68,8 @@ def run(spec: ActingSpec, w: dict[str, np.ndarray], obs: np.ndarray, **schedule:
     policy.load(w, schedule)
     noise = noise_for(np.random.default_rng(7), T, len(obs), 2 if spec.action.kind == "box" else 0)
     extras = {column.name: np.full((T, len(obs), *column.shape[2:]), np.nan, np.float32) for column in spec.extras}
-    return policy.act(obs, noise, 1, extras), noise, extras, policy
+    context = ActingContext(noise, extras, Place.of(0, 1, len(obs)))
+    return policy.act(obs, 1, context), noise, extras, policy
 
 
 def test_categorical_by_inverse_cdf_and_its_log_prob() -> None:
@@ -90,7 +93,10 @@ def test_categorical_frequencies() -> None:
     logits = np.array([0.0, 1.0, -1.0, 2.0, 0.5], np.float32)
     policy.load({"p.weight": np.zeros((5, 3), np.float32), "p.bias": logits}, {})
     noise = noise_for(np.random.default_rng(0), 1, 40_000, 0)
-    counts = np.bincount(policy.act(np.zeros((40_000, 3)), noise, 0, {}), minlength=5) / 40_000
+    counts = (
+        np.bincount(policy.act(np.zeros((40_000, 3)), 0, ActingContext(noise, {}, Place.of(0, 1, 40_000))), minlength=5)
+        / 40_000
+    )
     np.testing.assert_allclose(counts, np.exp(logits) / np.exp(logits).sum(), atol=0.01)
 
 
@@ -163,8 +169,22 @@ def test_an_unknown_head_or_extra_is_refused() -> None:
         run(ActingSpec(layers(5), "softmix", DISCRETE, OBS), weights(5), obs)
     with pytest.raises(ConfigError, match="log_prob"):
         run(ActingSpec(layers(5), "epsilon_greedy", DISCRETE, OBS, LOG_PROB), weights(5), obs, epsilon=0.0)
-    with pytest.raises(ValueError, match="torch"):
+    with pytest.raises(ConfigError, match="torch"):
         make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS))
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_an_unknown_layer_kind_is_refused(runtime: Literal["numpy", "torch"]) -> None:
+    spec = ActingSpec((*layers(5)[:2], LayerSpec("norm")), "categorical", DISCRETE, OBS, runtime=runtime)
+    with pytest.raises(ConfigError, match=r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh"):
+        run(spec, weights(5), np.zeros((N, 3), np.float32))
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_an_unknown_option_is_refused(runtime: Literal["numpy", "torch"]) -> None:
+    layer = LayerSpec("linear", "p.0", 3, 5, options=(("rank", 2.0),))
+    with pytest.raises(ConfigError, match=r"layer 'p\.0': kind 'linear' has no option 'rank' \(known: none\)"):
+        make_policy(ActingSpec((layer,), "categorical", DISCRETE, OBS, runtime=runtime))
 
 
 def test_an_own_head_by_dotted_path() -> None:

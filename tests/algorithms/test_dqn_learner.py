@@ -5,13 +5,12 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
-from zmqrl.algorithms.base import OffPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import initial_weights
-from zmqrl.replay.prioritised import build_replay
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.types import Array, SlotRef
 
 STEPS, ENVS, SLOTS = 16, 4, 20
@@ -23,7 +22,7 @@ def make(obs_size: int = 3, **options: object) -> DQN:
 
 
 def learner_of(algorithm: DQN) -> OffPolicyLearner:
-    return algorithm.learner(initial_weights(algorithm.network(), 1), "cpu")
+    return algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor="manual"))
 
 
 class Slots:
@@ -32,7 +31,7 @@ class Slots:
     def __init__(self, algorithm: DQN, toy: Toy) -> None:
         self.driver, self._columns, self._next = Driver(algorithm, toy), {}, 0
         self._algorithm = algorithm
-        self.replay: UniformReplay
+        self.replay: SegmentReplay
 
     def add(self, weights: dict[str, Array], epsilon: float) -> float:
         batch = self.driver.segment(weights, epsilon)
@@ -47,7 +46,7 @@ class Slots:
         self._next += 1
         return float(batch.columns["reward"][batch.columns["valid"]].mean())
 
-    def successor_of_replay(self) -> UniformReplay:
+    def successor_of_replay(self) -> SegmentReplay:
         """Another replay over the same segments, from the first one's state."""
         replay = self._build()
         replay.load_state(self.replay.state())
@@ -55,8 +54,8 @@ class Slots:
             replay.add(SlotRef(number % SLOTS, number), self._meta)
         return replay
 
-    def _build(self) -> UniformReplay:
-        return build_replay(self._columns, (SLOTS - 1) * STEPS * ENVS, 1, self._algorithm.prioritised)
+    def _build(self) -> SegmentReplay:
+        return build_replay(self._columns, (SLOTS - 1) * STEPS * ENVS, 1, self._algorithm.replay())
 
 
 def progress(updates: int, env_steps: int = 0) -> Progress:

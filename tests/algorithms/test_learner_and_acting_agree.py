@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, env_spec
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.algorithms.base import LearnerContext
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection
@@ -30,10 +31,11 @@ def test_log_probabilities(action: SpaceSpec, activation: str) -> None:
     rng = np.random.default_rng(1)
     noise = noise_for(rng, STEPS, ENVS, 0 if action is DISCRETE else 1)
     extras = {"log_prob": np.zeros((STEPS, ENVS), np.float32)}
-    learner = algorithm.learner(weights, "cpu")
+    context = ActingContext(noise, extras, Place.of(0, 1, ENVS))
+    learner = algorithm.learner(LearnerContext(weights, executor="manual"))
     for t in range(STEPS):
         obs = rng.normal(size=(ENVS, 3)).astype(np.float32) * 3
-        actions = policy.act(obs, noise, t, extras).copy()
+        actions = policy.act(obs, t, context).copy()
         head = learner._policy  # type: ignore[attr-defined]
         encoded = head.encode(torch.tensor(actions).view(ENVS, -1))
         np.testing.assert_allclose(head.log_prob(torch.tensor(obs), encoded), extras["log_prob"][t], atol=1e-5)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
-from zmqrl.algorithms.base import OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.networks.initial import initial_weights
-from zmqrl.ops.ppo import generalised_advantages
+from zmqrl.ops.advantages import generalised_advantages
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, SpaceSpec, Version
 
@@ -27,7 +27,7 @@ def make(action: SpaceSpec = DISCRETE, obs_size: int = 3, envs: int = 8, steps: 
 
 def learner_of(algorithm: PPO) -> OnPolicyLearner:
     weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
-    return algorithm.learner(weights, "cpu")
+    return algorithm.learner(LearnerContext(weights, executor="manual"))
 
 
 def progress(env_steps: int = 0, updates: int = 0, **options: object) -> Progress:

@@ -13,7 +13,8 @@ from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 
-STATES = (EnvSlotState(3, np.arange(6, dtype=np.float32).reshape(3, 2), True), EnvSlotState(4))
+ACTING = np.array([0.5, -1.0], np.float32)
+STATES = (EnvSlotState(3, np.arange(6, dtype=np.float32).reshape(3, 2), True, acting_state=ACTING), EnvSlotState(4))
 RECORD = pack_record(STATES)
 REQUEST = HandoverRequest(1, 2, 3)
 
@@ -26,6 +27,7 @@ def test_a_record_comes_back() -> None:
     first, second = unpack_record(RECORD)
     assert (first.episode, first.resetting, second) == (3, True, STATES[1])
     assert first.actions is not None and np.array_equal(first.actions, STATES[0].actions)  # type: ignore[arg-type]
+    assert first.acting_state is not None and np.array_equal(first.acting_state, ACTING)
     assert unpack_record(pack_record(())) == ()
 
 
@@ -37,6 +39,9 @@ def test_a_record_comes_back() -> None:
     [[1, ["<i8", [2], b"12345678"], False]],
     [[1, ["<i8", [-1], b"12345678"], False]],
     [["x", None, False]],
+    [[1, False, 0, None, None, None]],
+    [[1, False, 0, None, None, None, ["<f8", [1], b"12345678"]]],
+    [[1, False, 0, None, None, None, ["<f4", [1, 2], b"12345678"]]],
 ], ids=str)  # fmt: skip
 def test_what_is_no_record_is_refused(data: object) -> None:
     with pytest.raises(WireError):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.sac import SAC, SACConfig
+from zmqrl.algorithms.td3 import TD3, TD3Config
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
@@ -19,6 +23,8 @@ from zmqrl.types import EnvSpec
 
 STEPS, ENVS = 16, 2
 MLP, CNN = NetworkSection(hidden=(8,)), NetworkSection("cnn", (8,), "relu", (4,), (3,), (1,))
+LAST = replace(CNN, image_layout="hwc")
+CHANNELS_LAST = SpaceSpec("box", (8, 8, 2), "uint8")
 NUMBER = SpaceSpec("discrete", (), "int64", n=5)
 DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
 KINDS = modules("zmqrl.algorithms", Algorithm)
@@ -38,6 +44,8 @@ def cases() -> list[Algorithm]:
         PPO(PPOConfig(normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         PPO(PPOConfig(), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
         DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        SAC(SACConfig(), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
+        TD3(TD3Config(), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
     ]
     return made
 
@@ -53,6 +61,14 @@ def again(algorithm: Algorithm) -> Algorithm:
 @pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
 def test_contract(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm) -> None:
     check(lambda: again(algorithm))
+
+
+@pytest.mark.parametrize("config", [SequenceConfig(), SequenceConfig(length=6, first=False)])
+@pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
+def test_contract_of_an_own_algorithm_with_sequences(
+    check: Callable[[AlgorithmMaker], None], config: SequenceConfig
+) -> None:
+    check(lambda: SequenceTally(config, MLP, EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS))
 
 
 def test_every_kind_is_among_them() -> None:

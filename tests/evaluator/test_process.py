@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, EvaluatorSection
@@ -24,6 +24,7 @@ from zmqrl.evaluator.evaluation import evaluate
 from zmqrl.evaluator.process import Inbox
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages.agent import Refused
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Notice, Version
 
 ROOT = Path(__file__).parents[2]

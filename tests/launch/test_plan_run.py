@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zmqrl.acting.spec import ActingState
+from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
@@ -17,6 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
 
 
@@ -74,6 +78,10 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Of", "env__kwargs": "{observation: text}"}, "--set: env.id: 'tests.envs.space_envs:Of' has observations Text"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
+        ("cartpole-ppo", "sync", {"network__activation": "norm"}, "network.activation: layer kind 'norm' is unknown (known: concat, conv, "),
+        ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation (known: gelu, "),
+        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown (known: concat, conv, "),
+        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:TorchOnly"}, "layer 'actor.0' of kind 'conv' needs runtime torch"),
         ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
         ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),
@@ -84,6 +92,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100: workers and learner would wait for each other; the least value is 128"),
         ("cartpole-dqn", "async", {"replay__slack": 130, "replay__ratio": 0.01}, "--set: replay.slack: 130: workers and learner would wait for each other; the least value is 132"),
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
+        ("cartpole-dqn", "sync", {"algorithm__kind": "tests.system.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
         ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: ppo does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
@@ -128,8 +137,6 @@ def test_numbers_beyond_64_bits_do_not_wrap(tmp_path: Path, steps: int) -> None:
 
 
 def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zmqrl.algorithms.ppo import PPO
-
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
     with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
@@ -144,6 +151,32 @@ def test_a_head_that_does_not_apply_masks_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Categorical, "masks", False)
     with pytest.raises(ConfigError, match="head 'categorical' does not apply the action_mask"):
         planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
+
+
+@pytest.mark.parametrize(
+    ("acting", "message"),
+    [
+        ({"state": (ActingState("core", 8),), "state_every": 5}, r"env\.segment_steps: \d+ is not a multiple of 5"),
+        ({"options": {"temperature": 2.0}}, r"head 'categorical' has no options \['temperature'\]"),
+        ({"head": "no_such:Head"}, r"head 'no_such:Head' is unknown"),
+        ({"layers": (LayerSpec("gru", "core", 4, 8),)}, r"declare ActingState\('core', 8\)"),
+    ],
+)
+def test_acting_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acting: dict[str, Any], message: str
+) -> None:
+    spec = PPO.acting
+    monkeypatch.setattr(PPO, "acting", lambda self: replace(spec(self), **acting))
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, "cartpole-ppo")
+
+
+def test_state_has_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, state = PPO.acting, (ActingState("core", 8),)
+    monkeypatch.setattr(PPO, "acting", lambda self: replace(spec(self), state=state, state_every=16))
+    plan = planned(tmp_path, "cartpole-ppo", env__segment_steps=64, env__num_envs=3)
+    shapes = {column.name: column.shape for column in plan.columns}
+    assert (shapes["state.core"], shapes["state_end.core"]) == ((4, 3, 8), (1, 3, 8))
 
 
 def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.base import Algorithm, LearnerContext
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
@@ -153,10 +153,10 @@ def test_a_learner_goes_on_with_the_statistics(tmp_path: Path) -> None:
     weights = {**weights_of(algorithm, 7), "obs_mean": np.arange(3.0), "obs_scale": np.array([2.0, 0.5, 1.0])}
     run_directory(tmp_path / "run", config, weights)
     found = initial_weights_of(str(tmp_path / "run"), algorithm)
-    published = algorithm.learner(found, "cpu").weights()
+    published = algorithm.learner(LearnerContext(found)).weights()
     for name in ("obs_mean", "obs_scale"):
         np.testing.assert_array_equal(published[name], found[name])
-    fresh = algorithm.learner(weights_of(algorithm, 7), "cpu").weights()
+    fresh = algorithm.learner(LearnerContext(weights_of(algorithm, 7))).weights()
     np.testing.assert_array_equal(fresh["obs_mean"], np.zeros(3))
 
 

@@ -14,7 +14,8 @@ from zmqrl.errors import StoreError
 from zmqrl.learner.checkpointing import BackgroundWrite
 from zmqrl.learner.full_content import held_segments, prefixed, refill
 from zmqrl.memory_backends.base import TakenSegment
-from zmqrl.replay.prioritised import Priorities, PrioritisedReplay
+from zmqrl.replay.segment_replay import SegmentReplay
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
 STEPS, ENVS, SLOTS = 4, 2, 8
@@ -28,8 +29,8 @@ def _columns(slots: int) -> dict[str, np.ndarray]:
     return {"obs": obs, **plain, **flags}
 
 
-def _replay(columns: dict[str, np.ndarray]) -> PrioritisedReplay:
-    return PrioritisedReplay(columns, SLOTS, 1, Priorities())
+def _replay(columns: dict[str, np.ndarray]) -> SegmentReplay:
+    return SegmentReplay(columns, SLOTS, 1, ReplaySpec(prioritised=Prioritised()))
 
 
 def test_what_is_still_held_comes_back_with_its_priorities(tmp_path: Path) -> None:

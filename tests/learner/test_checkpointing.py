@@ -29,7 +29,8 @@ from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.agent import ProblemReport
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
 LEARNER = create_autospec(OffPolicyLearner, instance=True)
@@ -169,7 +170,7 @@ def test_a_full_with_replay_is_written_from_the_slots(tmp_path: Path) -> None:
         "valid": np.ones((slots, steps, envs), bool),
         **flags,
     }
-    replay = UniformReplay(columns, slots - 2, 1)
+    replay = SegmentReplay(columns, slots - 2, 1, ReplaySpec())
     order = np.random.default_rng(1).permutation(slots)[: slots - 2].tolist()
     for index, slot in enumerate(order):
         replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, index), Version(0, index), steps * envs))

@@ -5,8 +5,9 @@ import sys
 
 import numpy as np
 
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
-from zmqrl.networks.initial import initial_weights, orthogonal, parameter_shapes
+from zmqrl.networks.drawing import orthogonal
+from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 
 SPEC = NetworkSpec(
     (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zmqrl.ops.ppo import generalised_advantages
+from zmqrl.ops.advantages import generalised_advantages
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 LITERAL = json.loads((ORACLES / "gae.json").read_text())["cases"]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from zmqrl.ops.ppo import explained_variance
+from zmqrl.ops.advantages import explained_variance
 from zmqrl.ops.running_stats import RunningStats, discounted_returns
 
 

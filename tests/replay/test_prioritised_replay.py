@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.prioritised import Priorities, PrioritisedReplay, build_replay
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay, build_replay
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import Array, SegmentId, SlotRef, Version
 
 MakeColumns = Callable[[int], dict[str, Array]]
@@ -17,20 +17,20 @@ ORACLE = json.loads((Path(__file__).parents[1] / "oracles" / "prioritised.json")
 META = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 12)
 
 
-def filled(columns: dict[str, Array], slots: list[int], settings: Priorities) -> PrioritisedReplay:
-    replay = PrioritisedReplay(columns, 4, 1, settings)
+def filled(columns: dict[str, Array], slots: list[int], settings: Prioritised) -> SegmentReplay:
+    replay = SegmentReplay(columns, 4, 1, ReplaySpec(prioritised=settings))
     for slot in slots:
         replay.add(SlotRef(slot, 1), META)
     return replay
 
 
-def oracle_replay(make_columns: MakeColumns, **options: float) -> tuple[PrioritisedReplay, Array]:
+def oracle_replay(make_columns: MakeColumns, **options: float) -> tuple[SegmentReplay, Array]:
     """One segment with as many valid rows as the oracle has, and the oracle's priorities."""
     columns = make_columns(1)
     for name in ("terminated", "truncated", "valid"):
         columns[name][:] = False
     columns["valid"][0, :3] = True
-    settings = Priorities(ORACLE["alpha"], ORACLE["beta"], ORACLE["epsilon"], **options)
+    settings = Prioritised(ORACLE["alpha"], ORACLE["beta"], ORACLE["epsilon"], **options)
     replay = filled(columns, [0], settings)
     sample = replay.sample(6, 1, 0.9, 0)
     rows = np.arange(6)
@@ -61,7 +61,7 @@ def test_uniform_mix_reaches_rows_of_hardly_any_priority(make_columns: MakeColum
 
 def test_released_and_invalid_rows_are_never_drawn(make_columns: MakeColumns) -> None:
     columns = make_columns(6)
-    replay = filled(columns, [0, 1, 2, 3, 4, 5], Priorities())
+    replay = filled(columns, [0, 1, 2, 3, 4, 5], Prioritised())
     replay.release_oldest()
     names = replay.sample(5000, 1, 0.9, 1).obs[:, 0].astype(int)
     assert set(names // 100) == {3, 4, 5}
@@ -69,7 +69,7 @@ def test_released_and_invalid_rows_are_never_drawn(make_columns: MakeColumns) ->
 
 
 def test_late_priorities_of_a_place_that_was_filled_anew_are_ignored(make_columns: MakeColumns) -> None:
-    replay = filled(make_columns(8), [0, 1, 2, 3], Priorities())
+    replay = filled(make_columns(8), [0, 1, 2, 3], Prioritised())
     sample = replay.sample(64, 1, 0.9, 1)
     for slot in (4, 5, 6, 7):
         replay.add(SlotRef(slot, 1), META)
@@ -79,17 +79,17 @@ def test_late_priorities_of_a_place_that_was_filled_anew_are_ignored(make_column
 
 
 def test_new_rows_have_the_largest_priority_so_far(make_columns: MakeColumns) -> None:
-    replay = filled(make_columns(3), [0], Priorities(alpha=1.0, epsilon=1e-6))
+    replay = filled(make_columns(3), [0], Prioritised(alpha=1.0, epsilon=1e-6))
     replay.set_priorities(replay.sample(1, 1, 0.9, 1), np.array([50.0]))
     replay.add(SlotRef(1, 1), META)
     assert replay.state()["replay.mass"][1].max() == 50.000001
 
 
 def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
-    columns, settings = make_columns(6), Priorities()
+    columns, settings = make_columns(6), Prioritised()
     replay = filled(columns, [0, 1, 2, 3, 4, 5], settings)
     replay.set_priorities(replay.sample(64, 1, 0.9, 1), np.linspace(0, 5, 64))
-    successor = PrioritisedReplay(columns, 4, 1, settings)
+    successor = SegmentReplay(columns, 4, 1, ReplaySpec(prioritised=settings))
     successor.load_state(replay.state())
     for slot in (2, 3, 4, 5):
         successor.add(SlotRef(slot, 1), META)
@@ -98,8 +98,6 @@ def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
     np.testing.assert_array_equal(a.weight, b.weight)
 
 
-def test_built_by_what_the_algorithm_asks_for(make_columns: MakeColumns) -> None:
-    columns = make_columns(2)
-    assert type(build_replay(columns, 20, 1, None)) is UniformReplay
-    settings = {"alpha": 0.5, "beta": 0.4, "beta_end": 1.0, "epsilon": 1e-3, "uniform_mix": 0.0}
-    assert type(build_replay(columns, 20, 1, settings)) is PrioritisedReplay
+def test_capacity_is_rounded_up_to_segments(make_columns: MakeColumns) -> None:
+    replay = build_replay(make_columns(3), 13, 1, ReplaySpec())
+    assert [replay.add(SlotRef(slot, 1), META) for slot in range(3)] == [None, None, SlotRef(0, 1)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from zmqrl.replay.prioritised import SumTree
+from zmqrl.replay.sum_tree import SumTree
 
 
 def test_boundaries_and_leaves_without_mass() -> None:

@@ -7,15 +7,16 @@ import pytest
 
 from zmqrl.errors import ArenaError
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
+from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import Array, SegmentId, SlotRef, Version
 
 MakeColumns = Callable[[int], dict[str, Array]]
 META = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 12)
 
 
-def filled(columns: dict[str, Array], slots: list[int], places: int = 4) -> UniformReplay:
-    replay = UniformReplay(columns, places, seed=1)
+def filled(columns: dict[str, Array], slots: list[int], places: int = 4) -> SegmentReplay:
+    replay = SegmentReplay(columns, places, 1, ReplaySpec())
     for slot in slots:
         replay.add(SlotRef(slot, 1), META)
     return replay
@@ -77,7 +78,7 @@ def test_draws_depend_on_the_key_and_not_on_slot_numbers(make_columns: MakeColum
 def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
     columns = make_columns(6)
     replay = filled(columns, [0, 1, 2, 3, 4, 5])
-    successor = UniformReplay(columns, 4, seed=1)
+    successor = SegmentReplay(columns, 4, 1, ReplaySpec())
     successor.load_state(replay.state())
     for slot in (2, 3, 4, 5):
         successor.add(SlotRef(slot, 1), META)
@@ -88,7 +89,7 @@ def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
 
 
 def test_empty_and_overfull_are_refused(make_columns: MakeColumns) -> None:
-    replay = UniformReplay(make_columns(2), 2, seed=1)
+    replay = SegmentReplay(make_columns(2), 2, 1, ReplaySpec())
     with pytest.raises(ValueError, match="empty"):
         replay.sample(1, 1, 0.9, 0)
     with pytest.raises(ArenaError, match="no segment"):

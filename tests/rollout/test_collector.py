@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.rollout.collector import Collector
 from zmqrl.types import STATE_COLUMN, ColumnSpec, ModeName, SegmentId, Version

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.networks.input import network_input
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.rollout.collector import Collector
 from zmqrl.spaces import unpack
 from zmqrl.types import ColumnSpec

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection
@@ -20,6 +20,7 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.types import ColumnSpec, ModeName, Notice, SegmentId, SlotRef, Version
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from zmqrl.algorithms.base import LearnResult, OffPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import Array, Weights
 
 
 class IdleDQN(DQN):
-    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
-        del device
-        return _IdleLearner(weights)
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
+        return _IdleLearner(context.weights)
 
 
 class _IdleLearner(OffPolicyLearner):

@@ -41,10 +41,17 @@ NORMALISED: Mapping[str, Any] = {**PPO, "normalise_obs": True, "normalise_reward
 DQN: Mapping[str, Any] = {"kind": "dqn", "target_update_every": 50}
 IDLE_DQN: Mapping[str, Any] = {**DQN, "kind": "tests.system.idle_dqn:IdleDQN"}
 """DQN of the same kind."""
+SEQUENCES: Mapping[str, Any] = {"kind": "tests.system.sequence_tally:SequenceTally"}
+"""Sequences by priority, learned without torch."""
 PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}
 
 CARTPOLE = EnvSection(num_envs=2, vector_envs=4, segment_steps=32)
 ACROBOT = EnvSection(id="Acrobot-v1", num_envs=2, vector_envs=4, segment_steps=64)
+STACKED = EnvSection(num_envs=2, vector_envs=4, segment_steps=32, frame_stack=3)
+STACKED_STATES = EnvSection(
+    id="tests.envs.odd_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32, frame_stack=3, max_episode_steps=50
+)
+"""An env with `get_state`: the frames are part of its state."""
 PENDULUM = EnvSection(id="Pendulum-v1", num_envs=2, vector_envs=4, segment_steps=64)
 REPLAY = ReplaySection(capacity=2000, learning_starts=500, ratio=0.1)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Weights
@@ -29,35 +29,36 @@ class Tally(PPO):
 
     Config: ClassVar[type[TallyConfig]] = TallyConfig
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
-        del device
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         assert isinstance(self.config, TallyConfig)
-        return _TallyLearner(weights, self.config.round_s)
+        return TallyLearner(context.weights, self.config.round_s)
 
 
-class _TallyLearner(OnPolicyLearner):
+class TallyLearner(OnPolicyLearner):
+    """Adds to each array a number that depends on all rows."""
+
     def __init__(self, weights: Weights, round_s: float) -> None:
-        self._round_s = round_s
-        self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
+        self.round_s = round_s
+        self.arrays = {name: np.array(array) for name, array in sorted(weights.items())}
 
     def weights(self) -> dict[str, Array]:
-        return dict(self._weights)
+        return dict(self.arrays)
 
     def network_names(self) -> tuple[str, ...]:
-        return tuple(self._weights)
+        return tuple(self.arrays)
 
     def state(self) -> dict[str, Array]:
         return {}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
         del state
-        self._weights = {name: np.array(weights[name]) for name in self._weights}
+        self.arrays = {name: np.array(weights[name]) for name in self.arrays}
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         del progress
-        time.sleep(self._round_s)
+        time.sleep(self.round_s)
         rows = np.concatenate([np.ravel(batch.columns[name]).astype(np.float64) for name in ("obs", "action")])
-        for index, (name, array) in enumerate(self._weights.items()):
+        for index, (name, array) in enumerate(self.arrays.items()):
             change = np.sin(float(rows @ np.cos(np.arange(rows.size) + index)))
-            self._weights[name] = (array + STEP * change).astype(array.dtype)
+            self.arrays[name] = (array + STEP * change).astype(array.dtype)
         return LearnResult(1, {})

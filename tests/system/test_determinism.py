@@ -17,6 +17,8 @@ from tests.system.system_plans import (
     PENDULUM,
     PPO,
     PRIORITISED,
+    SEQUENCES,
+    STACKED,
     TALLY,
     system_plan,
 )
@@ -31,6 +33,8 @@ KINDS = {
     "ppo-gaussian": ({**PPO, "normalise_reward": True}, PENDULUM),
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
+    "sequences": (SEQUENCES, CARTPOLE),
+    "sequences-of-stacks": (SEQUENCES, STACKED),
 }
 
 

@@ -22,7 +22,10 @@ from tests.system.system_plans import (
     NORMALISED,
     PPO,
     PRIORITISED,
+    SEQUENCES,
     SLOW_TALLY,
+    STACKED,
+    STACKED_STATES,
     TALLY,
     system_plan,
 )
@@ -40,6 +43,9 @@ KINDS = {
     "tally": (SLOW_TALLY, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
+    "sequences": (SEQUENCES, CARTPOLE),
+    "stacks": (TALLY, STACKED),
+    "stacks-in-states": (TALLY, STACKED_STATES),
 }
 
 
@@ -60,6 +66,9 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("ppo-normalised", "sync"),
     ("dqn", "single"),
     ("dqn-prioritised", "sync"),
+    ("sequences", "single"),
+    ("stacks", "sync"),
+    ("stacks-in-states", "sync"),
 ])  # fmt: skip
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]

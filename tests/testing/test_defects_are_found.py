@@ -13,19 +13,24 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from torch import Tensor
 
 from tests.envs.odd_envs import Stateful, Walker
-from zmqrl.acting.spec import LayerSpec, NetworkSpec
+from zmqrl.acting.heads import Categorical
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo_manual import ManualPPOLearner
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ZmqrlError
-from zmqrl.testing import algorithm, data_store, env, network
-from zmqrl.types import ColumnSpec, EnvSpec, Version
+from zmqrl.networks.kinds.base import LayerKind, NumpyLayer, RecurrentLayer
+from zmqrl.networks.kinds.gru import Gru, NumpyGru
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.testing import algorithm, data_store, env, layer, network, sampler
+from zmqrl.types import Array, ColumnSpec, EnvSpec, Version
 
 FOUND = (AssertionError, ZmqrlError, KeyError, ValueError, RuntimeError, TypeError)
 """How a check fails: by its own comparison, or by an error of the class that it passes through."""
@@ -230,7 +235,7 @@ def changed(**members: Any) -> Callable[[], PPO]:
 
 
 def learning(**methods: Any) -> Callable[[], PPO]:
-    kind = type("DefectLearner", (PPOLearner,), methods)
+    kind = type("DefectLearner", (ManualPPOLearner,), methods)
     return changed(learner=lambda self, weights, device: kind(self, weights, device))
 
 
@@ -246,7 +251,7 @@ NUMBERS = Counter()
 
 
 def noisy(self: Any, batch: Any, progress: Any) -> Any:
-    result = PPOLearner.learn(self, batch, progress)
+    result = ManualPPOLearner.learn(self, batch, progress)
     self._parameters.flat.add_(NUMBERS.next() * 1e-3)
     return result
 
@@ -259,9 +264,28 @@ def other_tower(self: PPO) -> Any:
     return replace(PPO.acting(self), layers=(LayerSpec("linear", "missing.0", 3, 3),))
 
 
+class Remembers(Categorical):
+    """Its memory is an attribute, so it is one for all vector envs of a worker."""
+
+    rows = 0
+
+    def act(self, outputs: Any, t: int, context: Any) -> Any:
+        self.rows += 1
+        return (super().act(outputs, t, context) + self.rows // 7) % 3
+
+
+def remembering(self: PPO) -> Any:
+    return replace(PPO.acting(self), head=f"{__name__}:Remembers")
+
+
 def nan_weights(self: PPO) -> Any:
     acting = PPO.acting(self)
     return replace(acting, layers=(*acting.layers[:-1], replace(acting.layers[-1], name=f"{NUMBERS.next()}")))
+
+
+def long_sequences() -> DQN:
+    kind = type("Defect", (DQN,), {"replay": lambda self: ReplaySpec(length=STEPS + 1)})
+    return kind(DQN.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
 
 
 ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
@@ -271,11 +295,14 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.two_instances_agree, changed(statistics=lambda self: {"n": np.array(NUMBERS.next())})),
     (algorithm.acting_is_of_the_network, changed(acting=other_tower)),
     (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("reward", (STEPS, ENVS_EACH)))),
+    (algorithm.extras_are_columns_of_their_own, changed(acting=with_extra("state.h", (STEPS, ENVS_EACH)))),
     (algorithm.workers_act_with_version_0, changed(acting=nan_weights)),
+    (algorithm.acting_has_no_memory_of_its_own, changed(acting=remembering)),
+    (algorithm.replay_fits_a_segment, long_sequences),
     (algorithm.schedules_are_finite, changed(schedule=lambda self, progress: {"epsilon": float("nan")})),
     (
         algorithm.the_learner_publishes_what_it_was_given,
-        learning(weights=lambda self: {n: a + 1 for n, a in PPOLearner.weights(self).items()}),
+        learning(weights=lambda self: {n: a + 1 for n, a in ManualPPOLearner.weights(self).items()}),
     ),
     (
         algorithm.published_weights_are_copies,
@@ -335,7 +362,7 @@ NETWORKS: list[tuple[Callable[..., None], Callable[[], network.Network]]] = [
     (network.every_tower_has_a_tensor, net(TANH)),
     (network.version_0_is_a_function_of_the_seed, unsteady),
     (network.layers_fit_each_other, net(linear("a.0", 3, 4), linear("a.1", 5, 2))),
-    (network.both_runtimes_agree, net(linear("a.0", 3, 4), LayerSpec("norm"), linear("a.1", 4, 2))),
+    (network.both_runtimes_agree, net(linear("a.0", 3, 4), LayerSpec(f"{__name__}:OtherNumpy"), linear("a.1", 4, 2))),
     (
         network.the_learner_computes_what_workers_act_with,
         net(replace(linear("a.0", 3, 4), gain=1e4), TANH, replace(linear("a.1", 4, 2), gain=1e-30)),
@@ -349,11 +376,134 @@ def test_of_a_network(check: Callable[[Any], None], make: Any) -> None:
         check(make)
 
 
+# --- layers
+
+
+class Doubled(NumpyLayer):
+    """Not what torch computes, into a new array."""
+
+    def forward(self, x: Array) -> Array:
+        return x * np.float32(2)
+
+
+class Own(LayerKind):
+    """A layer with one array `a.0.w`, correct as it is."""
+
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        return {f"{spec.name}.w": (3,)}
+
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        return {f"{spec.name}.w": np.ones(3, np.float32)}
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer | None:
+        return None
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * tensors[f"{spec.name}.w"]
+
+
+class OtherNumpy(LayerKind):
+    """Without arrays."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
+        return Doubled()
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * 1
+
+
+class OtherNames(Own):
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        return {"w": (3,)}
+
+
+class RandomStart(Own):
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        return {f"{spec.name}.w": np.full(3, NUMBERS.next(), np.float32)}
+
+
+class Wider(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x.repeat(1, 2)
+
+
+class BatchMean(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Detached(Own):
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x * tensors[f"{spec.name}.w"].detach()
+
+
+class StatelessCore(NumpyGru):
+    """Leaves the state of the caller as it was."""
+
+    def step(self, x: Array, state: Array) -> Array:
+        return super().step(x, state.copy())
+
+
+class StatelessGru(Gru):
+    def numpy(self, spec: LayerSpec, rows: int) -> RecurrentLayer:
+        return StatelessCore(spec.name, spec.inputs, spec.outputs, rows)
+
+
+def of(kind: type[LayerKind]) -> Callable[[], layer.Layer]:
+    return lambda: layer.Layer(LayerSpec(f"{__name__}:{kind.__name__}", "a.0", 3, 3), (3,))
+
+
+LAYERS: list[tuple[Callable[..., None], Callable[[], layer.Layer]]] = [
+    (layer.arrays_have_the_layers_name, of(OtherNames)),
+    (layer.first_values_are_a_function_of_the_generator, of(RandomStart)),
+    (layer.outputs_have_the_declared_width, of(Wider)),
+    (layer.each_row_depends_on_itself, of(BatchMean)),
+    (layer.numpy_and_torch_agree, of(OtherNumpy)),
+    (layer.steps_in_numpy_and_torch_agree, of(StatelessGru)),
+    (layer.acting_allocates_no_arrays, of(OtherNumpy)),
+    (layer.gradients_are_those_of_finite_differences, of(Detached)),
+]
+
+
+@pytest.mark.parametrize(("check", "make"), LAYERS, ids=ids(LAYERS))
+def test_of_a_layer(check: Callable[[Any], None], make: Any) -> None:
+    with pytest.raises(AssertionError):
+        check(make)
+
+
+@pytest.mark.parametrize("check", layer.LAYER, ids=lambda check: check.__name__)
+def test_the_layer_without_a_defect_passes(check: Callable[[Any], None]) -> None:
+    check(of(Own))
+
+
+# --- samplers
+
+
+def sampling(name: str) -> Callable[[], ReplaySpec]:
+    return lambda: ReplaySpec(sampler=f"tests.testing.defective_samplers:{name}")
+
+
+SAMPLERS: list[tuple[Callable[..., None], Callable[[], ReplaySpec]]] = [
+    (sampler.valid_items_are_drawn, sampling("Unfiltered")),
+    (sampler.released_segments_are_never_drawn, sampling("Clinging")),
+    (sampler.draws_are_deterministic, sampling("Moody")),
+    (sampler.a_restored_sampler_continues_bit_for_bit, sampling("Forgetful")),
+]
+
+
+@pytest.mark.parametrize(("check", "make"), SAMPLERS, ids=ids(SAMPLERS))
+def test_of_a_sampler(check: Callable[[Any], None], make: Any) -> None:
+    with pytest.raises(FOUND):
+        check(make)
+
+
 SUITES: Mapping[str, tuple[Any, list[tuple[Callable[..., None], Any]]]] = {
     "data store": (data_store.DATA_STORE, STORES),
     "env": (env.ENV, ENVS),
     "algorithm": (algorithm.ALGORITHM, ALGORITHMS),
     "network": (network.NETWORK, NETWORKS),
+    "layer": (layer.LAYER, LAYERS),
+    "sampler": (sampler.SAMPLER, SAMPLERS),
 }
 
 

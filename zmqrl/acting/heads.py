@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from zmqrl.acting.base import ActingNoise
-from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.base import ActingContext, Place
+from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.errors import ConfigError
 from zmqrl.spaces import nth_allowed, ranges
 from zmqrl.types import Array, SpaceSpec, Weights
@@ -22,22 +22,30 @@ FORBIDDEN = np.float32(-1e30)
 
 
 class Head(ABC):
-    """Made once per batch size; called by one thread; never blocks."""
+    """Made once per batch size; called by one thread; never blocks.
+
+    One head serves all vector envs of a worker in turn: what it keeps from step to step is state of the spec
+    (`ActingSpec.state`), in `context.state`, and never an attribute.
+    """
 
     fills: frozenset[str] = frozenset()
     """Names of the extras that this head can fill."""
+    takes: frozenset[str] = frozenset()
+    """Names of the options that this head reads from `spec.options`."""
     masks: bool = False
     """Whether `act` and `act_greedily` take allowed actions alone."""
     allowed: Array | None = None
     """Which actions are allowed now, bool `[N, n]`; None: all of them."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
-        """ConfigError when the spec requests an extra that this head does not know."""
+        """ConfigError when the spec requests an extra, or has an option, that this head does not know."""
         self.spec = spec
         self.rows = rows
         self._extras = frozenset(column.name for column in spec.extras)
         if unknown := self._extras - self.fills:
             raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
+        if unknown := frozenset(spec.options) - self.takes:
+            raise ConfigError(f"head {spec.head!r} has no options {sorted(unknown)}, only {sorted(self.takes)}")
         if spec.observation.action_mask is not None and not self.masks:
             raise ConfigError(f"head {spec.head!r} does not apply the action_mask of the observations")
 
@@ -56,8 +64,8 @@ class Head(ABC):
         """Take what the head needs of a version."""
 
     @abstractmethod
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        """Actions for `outputs [N, K]`, exploring; writes `extras[name][t]`."""
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        """Actions for `outputs [N, K]`, exploring; writes `context.extras[name][t]` and the next `context.state`."""
 
     @abstractmethod
     def act_greedily(self, outputs: Array) -> Array:
@@ -81,17 +89,17 @@ class Categorical(Head):
         self._log_prob = "log_prob" in self._extras
         self._logits = "logits" in self._extras
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         shifted, cdf = self._shifted, self._cdf
         outputs = self._masked(outputs)
         np.subtract(outputs, np.maximum.reduce(outputs, axis=1, keepdims=True), shifted)
         np.add.accumulate(np.exp(shifted, cdf), 1, None, cdf)
-        target = noise.uniform[t, :, 0] * self._total
+        target = context.noise.uniform[t, :, 0] * self._total
         actions: Array = np.add.reduce(self._below <= target[:, None], 1, np.int64)
         if self._log_prob:
-            np.subtract(self._flat.take(actions + self._offsets), np.log(self._total), extras["log_prob"][t])
+            np.subtract(self._flat.take(actions + self._offsets), np.log(self._total), context.extras["log_prob"][t])
         if self._logits:
-            extras["logits"][t] = outputs
+            context.extras["logits"][t] = outputs
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
@@ -113,7 +121,7 @@ class MultiCategorical(Head):
         self._ranges = ranges(spec.action.choices)
         self._row = np.arange(rows)
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         outputs = self._masked(outputs)
         actions: Array = np.zeros((self.rows, len(self._ranges)), np.int64)
         log_prob: Array = np.zeros(self.rows, np.float32)
@@ -122,14 +130,14 @@ class MultiCategorical(Head):
             shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
             cdf = np.add.accumulate(np.exp(shifted), 1)
             total = cdf[:, -1]
-            target = noise.uniform[t, :, entry] * total
+            target = context.noise.uniform[t, :, entry] * total
             chosen = np.add.reduce(cdf[:, :-1] <= target[:, None], 1, np.int64)
             actions[:, entry] = chosen
             log_prob += shifted[self._row, chosen] - np.log(total)
         if "log_prob" in self._extras:
-            extras["log_prob"][t] = log_prob
+            context.extras["log_prob"][t] = log_prob
         if "logits" in self._extras:
-            extras["logits"][t] = outputs
+            context.extras["logits"][t] = outputs
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
@@ -138,22 +146,40 @@ class MultiCategorical(Head):
 
 
 class EpsilonGreedy(Head):
-    """argmax of q values, or with probability `schedule["epsilon"]` a uniform action; both among the allowed ones."""
+    """argmax of q values, or with probability epsilon a uniform action; both among the allowed ones.
+
+    epsilon is `schedule["epsilon"]`; with the option `ladder_base` slot i of n has
+    ladder_base ** (1 + ladder_alpha * i / (n - 1)) for the whole run (Horgan et al. 2018, Ape-X: 0.4 and 7).
+    """
 
     masks = True
+    takes = frozenset({"ladder_base", "ladder_alpha"})
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
+        """ConfigError for a ladder that is not one."""
         super().__init__(spec, rows)
-        self._epsilon = 1.0
+        self._base: float | None = spec.options.get("ladder_base")
+        self._alpha = spec.options.get("ladder_alpha", 0.0)
+        self._epsilon: float | Array = 1.0
+        self._ladder_of: Place | None = None
+        if ("ladder_alpha" in spec.options) != (self._base is not None):
+            raise ConfigError(f"head {spec.head!r}: options ladder_base and ladder_alpha need each other")
+        if self._base is not None and not (0.0 < self._base <= 1.0 and self._alpha >= 0.0):
+            raise ConfigError(
+                f"head {spec.head!r}: option ladder_base {self._base} must be in (0, 1], "
+                f"ladder_alpha {self._alpha} at least 0"
+            )
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         del weights
-        self._epsilon = schedule["epsilon"]
+        if self._base is None:
+            self._epsilon = schedule["epsilon"]
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        del extras
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        if self._base is not None and context.place is not self._ladder_of:
+            self._ladder_of, self._epsilon = context.place, ladder(self._base, self._alpha, context.place)
         actions: Array = self._masked(outputs).argmax(1)
-        uniform = noise.uniform[t]
+        uniform = context.noise.uniform[t]
         if self.allowed is not None:
             return np.where(uniform[:, 0] < self._epsilon, nth_allowed(self.allowed, uniform[:, 1]), actions)
         np.copyto(actions, uniform[:, 1] * self.spec.action.n, "unsafe", uniform[:, 0] < self._epsilon)
@@ -164,8 +190,22 @@ class EpsilonGreedy(Head):
         return actions
 
 
+def ladder(base: float, alpha: float, place: Place) -> Array:
+    """float64 `[N]`: epsilon of each slot, from `base` of the first to base ** (1 + alpha) of the last of the run."""
+    epsilon: Array = base ** (1.0 + alpha * place.slots / max(1, place.total - 1))
+    return epsilon
+
+
+UNIFORM = "uniform"
+"""Name of the noise, and of the value of the schedule, of a warm-up with uniform actions."""
+
+
 class _Continuous(Head):
-    """What heads with box actions share: bounds, flat rows and the stored shape."""
+    """What heads with box actions share: bounds, flat rows, the stored shape, and a warm-up with uniform actions.
+
+    Where the spec declares `NoiseSpec("uniform", A, "uniform")`, a row's action is uniform within the bounds with
+    probability `schedule["uniform"]`, e.g. 1 until learning starts and 0 from then on.
+    """
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
@@ -174,6 +214,30 @@ class _Continuous(Head):
         self._low: Array | None
         self._high: Array | None
         self._low, self._high = bounds(spec.action)
+        self._uniform = 0.0
+        declared = [noise for noise in spec.noise if noise.name == UNIFORM]
+        self._warms_up = bool(declared)
+        if declared and declared[0] != (expected := NoiseSpec(UNIFORM, self._size, "uniform")):
+            raise ConfigError(f"head {spec.head!r}: uniform actions need {expected}, declared is {declared[0]}")
+        if declared and self._low is None:
+            raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
+        if declared and "log_prob" in self._extras:
+            raise ConfigError(f"head {spec.head!r}: the extra 'log_prob' is not that of uniform actions; leave out one")
+
+    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
+        del weights
+        if self._warms_up:
+            self._uniform = schedule[UNIFORM]
+
+    def _mixed(self, actions: Array, t: int, context: ActingContext) -> Array:
+        """`actions [N, *shape]`, with uniform ones in the rows that are drawn."""
+        if self._uniform <= 0.0:
+            return actions
+        assert self._low is not None and self._high is not None, "checked before"
+        drawn = context.noise.uniform[t, :, 0] < self._uniform
+        uniform = self._low + context.noise.further[UNIFORM][t] * (self._high - self._low)
+        actions.reshape(self.rows, self._size)[drawn] = uniform[drawn]
+        return actions
 
     def _bounded(self, fraction: Array) -> Array:
         """From [-1, 1] to the action space."""
@@ -195,19 +259,20 @@ class Gaussian(_Continuous):
         self._constant = np.float32(0.0)
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        del schedule
+        super().load(weights, schedule)
         log_std = weights["log_std"].reshape(-1)
         self._std = np.exp(log_std, dtype=np.float32)
         self._constant = np.float32(log_std.sum(dtype=np.float64) + 0.5 * self._size * math.log(2.0 * math.pi))
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        actions: Array = noise.normal[t].astype(np.float32)
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        actions: Array = context.noise.normal[t].astype(np.float32)
         actions *= self._std
         actions += outputs
+        self._mixed(actions, t, context)
         if "log_prob" in self._extras:
             # From the action as it is stored, as the learner will see it.
             z = (actions - outputs) / self._std
-            np.subtract(np.float32(-0.5) * np.add.reduce(z * z, 1), self._constant, extras["log_prob"][t])
+            np.subtract(np.float32(-0.5) * np.add.reduce(z * z, 1), self._constant, context.extras["log_prob"][t])
         return actions.reshape(self._shape)
 
     def act_greedily(self, outputs: Array) -> Array:
@@ -225,15 +290,15 @@ class SquashedGaussian(_Continuous):
         self._log_std: Array | None = None
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        del schedule
+        super().load(weights, schedule)
         if "log_std" in self.spec.arrays:
             self._log_std = weights["log_std"].reshape(-1).astype(np.float32)
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        del extras
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         log_std = outputs[:, self._size :] if self._log_std is None else self._log_std
         std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
-        return self._bounded(np.tanh(outputs[:, : self._size] + std * noise.normal[t].astype(np.float32)))
+        noise = std * context.noise.normal[t].astype(np.float32)
+        return self._mixed(self._bounded(np.tanh(outputs[:, : self._size] + noise)), t, context)
 
     def act_greedily(self, outputs: Array) -> Array:
         return self._bounded(np.tanh(outputs[:, : self._size]))
@@ -247,12 +312,12 @@ class DeterministicNoise(_Continuous):
         self._noise = np.float32(0.0)
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        del weights
+        super().load(weights, schedule)
         self._noise = np.float32(schedule["noise"])
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        del extras
-        return self._bounded(np.clip(outputs + self._noise * noise.normal[t].astype(np.float32), -1.0, 1.0))
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        noise = self._noise * context.noise.normal[t].astype(np.float32)
+        return self._mixed(self._bounded(np.clip(outputs + noise, -1.0, 1.0)), t, context)
 
     def act_greedily(self, outputs: Array) -> Array:
         return self._bounded(np.clip(outputs, -1.0, 1.0))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zmqrl.acting.base import ActingNoise, Policy
+from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head, make_head
-from zmqrl.acting.layers import Layer, ObservationInput, make_layers
+from zmqrl.acting.layers import ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import zero_state
+from zmqrl.networks.kinds.base import NumpyLayer, RecurrentLayer
 from zmqrl.plugins import load
 from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
@@ -27,7 +29,8 @@ class NumpyPolicy(Policy):
         self._weights: Weights = {}
         self._schedule: Mapping[str, float] = {}
         self._input: ObservationInput
-        self._layers: list[Layer] = []
+        self._layers: list[NumpyLayer] = []
+        self._steps: list[tuple[NumpyLayer, RecurrentLayer | None]] = []
         self._head: Head
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
@@ -35,23 +38,26 @@ class NumpyPolicy(Policy):
         if self._rows:
             self._load()
 
-    def act(self, obs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
+    def act(self, obs: Array, t: int, context: ActingContext) -> Array:
         if len(obs) != self._rows:
             self._resize(len(obs))
-        x = self._input.take(obs)
-        for layer in self._layers:
-            x = layer.forward(x)
-        self._mask(obs)
-        return self._head.act(x, noise, t, extras)
+        return self._head.act(self._outputs(obs, context.state), t, context)
 
-    def act_greedily(self, obs: Array) -> Array:
+    def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
         if len(obs) != self._rows:
             self._resize(len(obs))
+        return self._head.act_greedily(self._outputs(obs, state))
+
+    def zero_state(self, rows: int) -> dict[str, Array]:
+        return zero_state(self._spec.state, rows)
+
+    def _outputs(self, obs: Array, state: State) -> Array:
+        """What the head is given, which has the mask of `obs` now."""
         x = self._input.take(obs)
-        for layer in self._layers:
-            x = layer.forward(x)
+        for layer, core in self._steps:
+            x = layer.forward(x) if core is None else core.step(x, state[core.name])
         self._mask(obs)
-        return self._head.act_greedily(x)
+        return x
 
     def _mask(self, obs: Array) -> None:
         part = self._spec.observation.action_mask
@@ -62,6 +68,7 @@ class NumpyPolicy(Policy):
         self._rows = rows
         self._input = ObservationInput(self._spec, rows)
         self._layers = make_layers(self._spec.layers, rows)
+        self._steps = [(layer, layer if isinstance(layer, RecurrentLayer) else None) for layer in self._layers]
         self._head = make_head(self._spec, rows)
         self._load()
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from zmqrl.networks.input import InputSpec
-from zmqrl.networks.spec import LayerSpec as LayerSpec
-from zmqrl.networks.spec import NetworkSpec as NetworkSpec
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
+
+
+@dataclass(frozen=True)
+class ActingState:
+    """Recurrent state of acting: `size` float32 numbers per env, zero where an episode begins.
+
+    It is that of the layer, or of the head, that has this name. The collector owns it.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """Further random numbers: `size` for each row of each env, float64, drawn before the segment's first step."""
+
+    name: str
+    size: int
+    distribution: Literal["normal", "uniform"] = "normal"
+    """Standard normal, or uniform in [0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +55,11 @@ class ActingSpec:
     runtime: Literal["numpy", "torch"] = "numpy"
     input: InputSpec | None = None
     """What the network sees of an observation; None: `zmqrl.networks.input.network_input(observation)`."""
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the head, by name; `Head.takes` has those that a head reads."""
+    noise: tuple[NoiseSpec, ...] = ()
+    """Drawn in this order, after the noise that every head has (`zmqrl.acting.base.ActingNoise`)."""
+    state: tuple[ActingState, ...] = ()
+    """Recurrent state. Segments have the columns `state.<name>` and `state_end.<name>` (`zmqrl.acting.state`)."""
+    state_every: int = 0
+    """Rows between two stored states, a divisor of `env.segment_steps`; 0: that of the segment's first row alone."""

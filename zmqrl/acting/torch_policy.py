@@ -1,4 +1,7 @@
-"""Acting for networks with convolutions: torch layers under the same numpy heads. The only acting module with torch."""
+"""Acting with torch layers under the same numpy heads, for kinds without a numpy layer, such as convolutions.
+
+The only acting module with torch.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from zmqrl.acting.base import ActingNoise, Policy
+from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
-from zmqrl.acting.spec import ActingSpec, LayerSpec
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import zero_state
+from zmqrl.networks.forward import step
 from zmqrl.networks.input import network_input
+from zmqrl.networks.kinds.base import check_layer
 from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
 
@@ -23,6 +28,8 @@ class TorchPolicy(Policy):
 
     def __init__(self, spec: ActingSpec) -> None:
         torch.set_num_threads(1)
+        for layer in spec.layers:
+            check_layer(layer)
         self._spec = spec
         self._shape = (spec.input or network_input(spec.observation)).shape
         self._rows = 0
@@ -43,11 +50,14 @@ class TorchPolicy(Policy):
         if self._rows:
             self._load()
 
-    def act(self, obs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        return self._prepared(obs).act(self._forward(obs), noise, t, extras)
+    def act(self, obs: Array, t: int, context: ActingContext) -> Array:
+        return self._prepared(obs).act(self._forward(obs, context.state), t, context)
 
-    def act_greedily(self, obs: Array) -> Array:
-        return self._prepared(obs).act_greedily(self._forward(obs))
+    def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
+        return self._prepared(obs).act_greedily(self._forward(obs, state))
+
+    def zero_state(self, rows: int) -> dict[str, Array]:
+        return zero_state(self._spec.state, rows)
 
     def _prepared(self, obs: Array) -> Head:
         if len(obs) != self._rows:
@@ -64,27 +74,11 @@ class TorchPolicy(Policy):
         self._input.load(self._weights)
         self._head.load(self._weights, self._schedule)
 
-    def _forward(self, obs: Array) -> Array:
+    def _forward(self, obs: Array, state: State) -> Array:
         with torch.inference_mode():
             x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._shape)
-            for layer in self._spec.layers:
-                x = _apply(layer, x, self._tensors)
-            return np.ascontiguousarray(x.numpy())
-
-
-def _apply(layer: LayerSpec, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    if layer.kind == "linear":
-        return functional.linear(x, tensors[f"{layer.name}.weight"], tensors[f"{layer.name}.bias"])
-    if layer.kind == "conv":
-        return functional.conv2d(x, tensors[f"{layer.name}.weight"], tensors[f"{layer.name}.bias"], layer.stride)
-    if layer.kind == "dueling":
-        value, advantage = (
-            functional.linear(x, tensors[f"{layer.name}.{part}.weight"], tensors[f"{layer.name}.{part}.bias"])
-            for part in ("value", "advantage")
-        )
-        return value + advantage - advantage.mean(dim=1, keepdim=True)
-    if layer.kind == "flatten":
-        return x.flatten(1)
-    if layer.kind == "scale":
-        return x / layer.inputs
-    return torch.tanh(x) if layer.kind == "tanh" else torch.relu(x)
+            held = {name: torch.from_numpy(array) for name, array in state.items()}
+            outputs = step(self._spec.layers, self._tensors, x, held)
+            for name, after in held.items():
+                np.copyto(state[name], after.numpy())
+            return np.ascontiguousarray(outputs.numpy())

@@ -9,42 +9,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.networks.input import InputSpec, network_input
-from zmqrl.replay.base import Replay, SegmentBatch
-from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, Array, EnvSpec, ModeName, Version, Weights
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a run, for schedules and random streams."""
-
-    seed: int
-    env_steps: int
-    updates: int
-    schedule_env_steps: int
-    debug: bool = False
-    version: Version | None = None
-    """The version that this round improves on; its result is published as n + 1. None: unknown."""
-
-    @property
-    def fraction(self) -> float:
-        """Share of the schedules' horizon that is done, in [0, 1]."""
-        return min(1.0, self.env_steps / self.schedule_env_steps)
-
-
-@dataclass(frozen=True)
-class LearnResult:
-    """What one round of learning did."""
-
-    updates: int
-    """Optimiser steps (minibatches)."""
-    metrics: Mapping[str, float]
+__all__ = [
+    "Algorithm",
+    "BaseLearner",
+    "LearnResult",
+    "LearnerContext",
+    "OffPolicyLearner",
+    "OnPolicyLearner",
+    "Progress",
+    "schedule_of",
+]
 
 
 class Algorithm(ABC):
@@ -58,6 +43,11 @@ class Algorithm(ABC):
     """Frozen dataclass of the fields other than `kind`."""
     modes: ClassVar[frozenset[ModeName]]
     on_policy: ClassVar[bool]
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """The values of `learner.executor` that the learner supports; `auto` is the first."""
+        return ("eager", "compiled")
 
     def __init__(self, config: Any, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int) -> None:
         """Raise `ConfigError` naming key and value when these do not go together."""
@@ -99,23 +89,17 @@ class Algorithm(ABC):
         return None
 
     @property
-    def n_step(self) -> int:
-        """Length of n-step targets: sync needs a T of at least four of them."""
-        return 1
-
-    @property
     def batch_segments(self) -> int | None:
         """async, on-policy: segments of one training batch; None for off-policy."""
         return None
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay (`alpha`, `epsilon`), or None for uniform."""
-        return None
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws, and how. The launcher checks it against the columns of a segment."""
+        return ReplaySpec()
 
     @abstractmethod
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner | OffPolicyLearner:
-        """Import torch and build the learner, starting from `weights` (network and statistics)."""
+    def learner(self, context: LearnerContext) -> OnPolicyLearner | OffPolicyLearner:
+        """Import torch and build the learner, starting from the weights of `context`."""
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
@@ -145,43 +129,3 @@ def _checked_value(algorithm: Algorithm, name: str, value: Any) -> float:
     if abs(number) <= LARGEST_FINITE:  # no comparison with NaN holds
         return number
     raise ConfigError(f"{type(algorithm).__qualname__}.schedule: {name}: {value!r:.80}: must be a finite number")
-
-
-class BaseLearner(ABC):
-    """The process with the gradient calls these from one thread. Nothing here blocks on others."""
-
-    @abstractmethod
-    def weights(self) -> dict[str, Array]:
-        """Copies of the network's tensors and the statistics, float32 and float64 numpy, C-contiguous."""
-
-    @abstractmethod
-    def network_names(self) -> tuple[str, ...]:
-        """Which of `weights()` are the network's tensors (the run's sha256 is over these)."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Array]:
-        """State in a full checkpoint in addition to `weights()`: optimiser, target network, statistics, counters."""
-
-    @abstractmethod
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        """Restore what `weights()` and `state()` gave, bit for bit."""
-
-
-class OnPolicyLearner(BaseLearner):
-    """Learns from whole segments, once."""
-
-    @abstractmethod
-    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        """Train on `batch`; `progress` counts its rows already."""
-
-
-class OffPolicyLearner(BaseLearner):
-    """Learns from replay."""
-
-    @abstractmethod
-    def observe(self, batch: SegmentBatch) -> None:
-        """See raw segments as they enter replay, in batch order (for statistics)."""
-
-    @abstractmethod
-    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
-        """Do `updates` optimiser steps; `progress.updates` counts those done before."""

@@ -1,4 +1,4 @@
-"""DQN and its parts, each an option: double, dueling, n-step, prioritised. No torch here.
+"""DQN and its parts, each an option: double, dueling, n-step, prioritised.
 
 Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 """
@@ -6,17 +6,29 @@ Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, Progress
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
+from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.types import MODES, EnvSpec, ModeName, Weights
+from zmqrl.networks.kinds.base import runtime_of, without_backward
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.replay.base import Replay
+from zmqrl.replay.spec import Prioritised, ReplaySpec
+from zmqrl.types import MODES, EnvSpec, ModeName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
 
 
 @dataclass(frozen=True)
@@ -119,12 +131,18 @@ class DQN(Algorithm):
             raise ConfigError(
                 f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}"
             )
-        least = 4 * self.n_step if MODES[mode].deterministic else self.n_step
+        least = 4 * self.config.n_step if MODES[mode].deterministic else self.config.n_step
         if self.segment_steps < least:
             raise ConfigError(
-                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.n_step} "
+                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.config.n_step} "
                 f"in mode {mode}; it must be at least {least}"
             )
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Gradients are written out for linear layers with tanh or relu."""
+        manual = () if without_backward(self.network().tower("q")) else ("manual",)
+        return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
         """One tower `q`."""
@@ -141,12 +159,13 @@ class DQN(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Epsilon-greedy in the q values; `epsilon` is part of the version."""
+        layers = self.network().tower("q")
         return ActingSpec(
-            layers=self.network().tower("q"),
+            layers=layers,
             head="epsilon_greedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
             input=self.input,
         )
 
@@ -154,19 +173,58 @@ class DQN(Algorithm):
         """`epsilon` for the workers."""
         return {"epsilon": self.config.epsilon.at(progress.fraction)}
 
-    @property
-    def n_step(self) -> int:
-        """Rewards summed before bootstrapping."""
-        return self.config.n_step
+    def replay(self) -> ReplaySpec:
+        """Transitions, by priority if configured."""
+        section = self.config.prioritised
+        if section is None:
+            return ReplaySpec(n_step=self.config.n_step)
+        prioritised = Prioritised(section.alpha, section.beta, section.epsilon, section.uniform_mix)
+        return ReplaySpec(n_step=self.config.n_step, prioritised=prioritised)
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
-        """Settings of prioritised replay, or None."""
-        section: Any = self.config.prioritised
-        return None if section is None else asdict(section)
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
+        """The learner of the executor."""
+        if context.executor == "manual":
+            from zmqrl.algorithms.dqn_manual import ManualDQNLearner  # it imports torch
 
-    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
-        """The learner; imports torch."""
-        from zmqrl.algorithms.dqn_learner import DQNLearner
+            return ManualDQNLearner(self, context)
+        return DQNLearner(self, context)
 
-        return DQNLearner(self, weights, device)
+
+class DQNLearner(ReplayLearner):
+    """One sampled minibatch per update."""
+
+    algorithm: DQN
+    config: DQNConfig
+
+    def __init__(self, algorithm: DQN, context: LearnerContext) -> None:
+        config = algorithm.config
+        decay = config.weight_decay if config.optimiser == "adamw" else 0.0
+        group = Group("q", (), config.max_grad_norm, config.adam_epsilon, decay, target=True)
+        super().__init__(algorithm, context, (group,))
+
+    def anneal(self, replay: Replay, progress: Progress) -> None:
+        """The exponent of the importance weights."""
+        section = self.config.prioritised
+        if section is not None:
+            replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        """Whether the target network follows after update `number`."""
+        return {"moves_target": (number + 1) % self.config.target_update_every == 0}
+
+    def train(self, batch: Batch, moves_target: bool = False) -> Mapping[str, Tensor]:
+        """Equation 2 of Mnih et al. 2015; with `double` equation 4 of van Hasselt et al. 2016."""
+        net, config = self.net, self.config
+        with torch.no_grad():
+            next_q = net("q", batch["next_obs"], target=True)
+            best = (net("q", batch["next_obs"]) if config.double else next_q).argmax(1, keepdim=True)
+            target = batch["n_step_return"] + batch["discount"] * next_q.gather(1, best).squeeze(1)
+        q = net("q", batch["obs"])
+        error = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1) - target
+        slope = error.clamp(-1.0, 1.0) if config.loss == "huber" else error
+        loss = (batch["weight"] * slope.detach() * (error - 0.5 * slope.detach())).mean()
+        net.step("q", loss)
+        if moves_target:
+            net.update_targets(1.0 if config.target_tau is None else config.target_tau)
+        results = {"loss/q": loss, "td_error": error.abs().mean(), "q_mean": q.mean()}
+        return results if config.prioritised is None else {**results, PRIORITY: error.abs()}

@@ -97,6 +97,35 @@ class RewardNormaliser:
         self._running = {int(k.removeprefix(prefix)): v.copy() for k, v in state.items() if k.startswith(prefix)}
 
 
+class ValueNormaliser:
+    """Mean and deviation of the value targets so far: the critic predicts numbers of one size, whatever the rewards."""
+
+    def __init__(self) -> None:
+        self._stats = RunningStats.empty(1)
+
+    def merge(self, target: Array) -> None:
+        """Add the targets `[B]` of a batch."""
+        self._stats = self._stats.merge(target[:, None])
+
+    def normalised(self, target: Array) -> Array:
+        """What the critic is trained to predict, float32."""
+        scaled: Array = ((target - self._stats.mean[0]) * self._stats.scale[0]).astype(np.float32)
+        return scaled
+
+    def restored(self, predicted: Array) -> Array:
+        """The values that the critic's predictions mean, float32."""
+        values: Array = (predicted / self._stats.scale[0] + self._stats.mean[0]).astype(np.float32)
+        return values
+
+    def state(self) -> dict[str, Array]:
+        """For FULL."""
+        return dict(_stats_state(self._stats))
+
+    def load_state(self, state: Weights) -> None:
+        """Back to what `state` gave."""
+        self._stats = _stats_from({f"value.{name}": array for name, array in state.items()}, "value")
+
+
 def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
     envs = batch.columns["reward"].shape[1] // len(batch.metas)
     edges = pairwise(range(0, envs * len(batch.metas) + 1, envs))

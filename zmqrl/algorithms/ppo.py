@@ -1,20 +1,35 @@
-"""PPO, the clipped form (Schulman et al. 2017): configuration, network and acting. No torch here."""
+"""PPO, the clipped form (Schulman et al. 2017). `ppo_manual` has the same with hand-written gradients, for MLPs."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OnPolicyLearner, Progress
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning import Batch, BatchLearner, Group, Part
+from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.types import MODES, ColumnSpec, ModeName, Weights
+from zmqrl.networks.kinds.base import runtime_of, without_backward
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.ops.advantages import explained_variance, generalised_advantages
+from zmqrl.ops.policies import categorical, gaussian
+from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
 
 Schedule = Literal["constant", "linear"]
 
@@ -65,6 +80,10 @@ class PPOConfig:
     """Orthogonal layers (sqrt 2, policy head .01, value head 1); else PyTorch's default."""
     adam_epsilon: Annotated[float, Gt(0)] = 1e-5
     """Adam's epsilon."""
+    target_kl: Annotated[float, Gt(0)] | None = None
+    """Training on a batch ends when a minibatch's approximate KL divergence exceeds 1.5 times this; null: never."""
+    normalise_value: bool = False
+    """The critic predicts (return - mean) / deviation, with those of all returns so far."""
     batch_segments: Positive = 4
     """async: segments of one batch. In single and sync a batch is one segment per vector env."""
 
@@ -100,6 +119,14 @@ class PPO(Algorithm):
         if self.config.normalise_obs and not self.input.statistics_size:
             raise ConfigError(f"algorithm.normalise_obs: true: no observations of {env.id} are floats; set false")
 
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Gradients are written out for linear layers with tanh or relu, without `target_kl` and `normalise_value`."""
+        plain = self.config.target_kl is None and not self.config.normalise_value
+        written_out = not any(without_backward(layers) for _, layers in self.network().towers)
+        manual = ("manual",) if plain and written_out else ()
+        return (*manual, "eager", "compiled")
+
     def network(self) -> NetworkSpec:
         """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
         space, section, orthogonal = self.env.observation, self.network_section, self.config.orthogonal_init
@@ -110,8 +137,9 @@ class PPO(Algorithm):
 
     def acting(self) -> ActingSpec:
         """Categorical or Gaussian actions; a segment contains their log-probabilities."""
+        layers = self.network().tower("actor")
         return ActingSpec(
-            layers=self.network().tower("actor"),
+            layers=layers,
             head="categorical" if self.discrete else "gaussian",
             action=self.env.action,
             observation=self.env.observation,
@@ -119,7 +147,7 @@ class PPO(Algorithm):
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
             arrays=() if self.discrete else ("log_std",),
-            runtime="torch" if self.network_section.kind == "cnn" else "numpy",
+            runtime=runtime_of(layers),
             input=self.input,
         )
 
@@ -152,11 +180,125 @@ class PPO(Algorithm):
         """The ratio's clip at this point of the run."""
         return self.config.clip * _remaining(self.config.clip_schedule, progress)
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
-        """The learner; imports torch."""
-        from zmqrl.algorithms.ppo_learner import PPOLearner
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
+        """The learner of the executor."""
+        if context.executor == "manual":
+            from zmqrl.algorithms.ppo_manual import ManualPPOLearner  # it imports torch
 
-        return PPOLearner(self, weights, device)
+            return ManualPPOLearner(self, context)
+        return PPOLearner(self, context)
+
+
+class PPOLearner(BatchLearner):
+    """Values and advantages of a batch, then epochs of minibatches."""
+
+    algorithm: PPO
+    config: PPOConfig
+
+    def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
+        config = algorithm.config
+        free = () if algorithm.discrete else ("log_std",)
+        group = Group("policy", ("actor", "critic", *free), config.max_grad_norm, config.adam_epsilon)
+        self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip)
+        if "obs_stats.count" in context.weights:  # of another run (`run.init_from`)
+            self._obs.load_state(context.weights)
+        self._reward = RewardNormaliser(config.gamma, config.reward_clip)
+        self._value = ValueNormaliser()
+        parts: dict[str, Part] = {"obs": self._obs, "reward": self._reward, "value": self._value}
+        super().__init__(algorithm, context, (group,), parts)
+
+    def learning_rates(self, progress: Progress) -> Mapping[str, float]:
+        """By its schedule."""
+        return {"policy": self.algorithm.learning_rate(progress)}
+
+    def numbers(self, progress: Progress) -> Mapping[str, float]:
+        """`clip`, by its schedule."""
+        return {"clip": self.algorithm.clip(progress)}
+
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
+        """The valid rows, with their advantages and the targets of their values."""
+        config, columns = self.config, batch.columns
+        floats = self._obs.normalise(batch, progress.version) if config.normalise_obs else None
+        obs = self.observations(columns["obs"], floats)
+        steps, envs = columns["reward"].shape
+        predicted = self.net("critic", obs.flatten(0, 1)).cpu().numpy().reshape(steps + 1, envs)
+        value = self._value.restored(predicted) if config.normalise_value else predicted
+        reward = self._reward.merge_and_normalise(batch) if config.normalise_reward else columns["reward"]
+        flags = (columns["terminated"], columns["truncated"], columns["valid"])
+        advantage = generalised_advantages(reward, value, *flags, config.gamma, config.gae_lambda)
+        target = advantage + value[:-1]
+        valid = columns["valid"]
+        self._explained = explained_variance(value[:-1][valid], target[valid]) if valid.any() else math.nan
+        if config.normalise_value:
+            self._value.merge(target[valid])
+            target = self._value.normalised(target)
+        if config.normalise_obs:
+            self._obs.merge(batch)
+        named = {"action": columns["action"], "log_prob": columns["log_prob"], "advantage": advantage, "target": target}
+        rows = {name: self.tensor(column[valid]) for name, column in {**named, "old_value": predicted[:-1]}.items()}
+        rows = {"obs": obs[:-1].flatten(0, 1)[self.tensor(np.flatnonzero(valid))], **rows}
+        if progress.debug and all(meta.version == progress.version for meta in batch.metas):
+            self._check_ratio(rows)
+        return rows
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Equations 7 and 9 of the paper."""
+        config, advantage = self.config, batch["advantage"]
+        log_prob, entropy = self._policy(batch)
+        if config.normalise_advantage:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        log_ratio = log_prob - batch["log_prob"]
+        ratio, clip = log_ratio.exp(), batch["clip"]
+        surrogate = torch.minimum(ratio * advantage, torch.clamp(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+        value = self.net("critic", batch["obs"]).squeeze(1)
+        loss_policy, loss_value = -surrogate.mean(), self._value_loss(value, batch)
+        self.net.step("policy", loss_policy + config.vf_coef * loss_value - config.ent_coef * entropy.mean())
+        return {
+            "loss/policy": loss_policy,
+            "loss/value": loss_value,
+            "entropy": entropy.mean(),
+            "approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
+            "clip_fraction": ((ratio - 1.0).abs() > clip).float().mean(),
+        }
+
+    def is_done(self, results: Mapping[str, Tensor]) -> bool:
+        """Whether `target_kl` ends the training on this batch."""
+        limit = self.config.target_kl
+        return limit is not None and float(results["approx_kl"]) > 1.5 * limit
+
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        """With the metrics of the whole batch."""
+        result = super().learn(batch, progress)
+        rate = self.algorithm.learning_rate(progress)
+        return replace(result, metrics={**result.metrics, "learning_rate": rate, "explained_variance": self._explained})
+
+    def weights(self) -> dict[str, Array]:
+        """The network's tensors, and `obs_mean` and `obs_scale` when observations are normalised."""
+        return self.net.weights() | (self._obs.published() if self.config.normalise_obs else {})
+
+    def _policy(self, rows: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each action."""
+        outputs = self.net("actor", rows["obs"])
+        if self.algorithm.discrete:
+            return categorical(outputs, rows["action"])
+        return gaussian(outputs, self.net.parameter("log_std"), rows["action"].flatten(1))
+
+    def _value_loss(self, value: Tensor, rows: Batch) -> Tensor:
+        error = (value - rows["target"]).square()
+        clip = self.config.value_clip
+        if clip is None:
+            return error.mean()
+        kept = rows["old_value"] + (value - rows["old_value"]).clamp(-clip, clip)
+        return torch.maximum(error, (kept - rows["target"]).square()).mean()
+
+    def _check_ratio(self, rows: Batch) -> None:
+        deviation = float((self._policy(rows)[0] - rows["log_prob"]).exp().sub(1.0).abs().max())
+        limit = 1e-4 if self.algorithm.discrete else 1e-3  # narrow Gaussians magnify the last bit of the mean
+        if not deviation <= limit:
+            raise TrainingFailed(
+                f"the probability ratio of the first minibatch differs from 1 by {deviation:.3g} (limit {limit:g}): "
+                "worker and learner disagree on version, statistics or arithmetic"
+            )
 
 
 def _remaining(schedule: Schedule, progress: Progress) -> float:

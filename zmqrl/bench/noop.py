@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, Weights
@@ -36,10 +36,9 @@ class NoopEnv(gymnasium.Env[Array, np.int64]):
 class NoUpdate(PPO):
     """PPO's network and acting, and a learner that publishes what it was given."""
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """No torch, no gradient."""
-        del device
-        return _NoUpdateLearner(weights)
+        return _NoUpdateLearner(context.weights)
 
 
 class _NoUpdateLearner(OnPolicyLearner):

@@ -27,11 +27,10 @@ Key: TypeAlias = tuple[int, int]
 
 
 def pack_record(states: Sequence[EnvSlotState]) -> bytes:
-    """One `[episode, resetting, elapsed, actions, state, obs]` per env slot; no bytes for no states."""
+    """One `[episode, resetting, elapsed, actions, state, obs, acting_state]` per env slot; no bytes for no states."""
     if not states:
         return b""
-    rows = [[s.episode, s.resetting, s.elapsed, *map(_array_to_data, (s.actions, s.state, s.obs))] for s in states]
-    return bytes(msgpack.packb(rows))
+    return bytes(msgpack.packb([_row_of(state) for state in states]))
 
 
 def unpack_record(record: bytes) -> tuple[EnvSlotState, ...]:
@@ -131,12 +130,19 @@ class PackedRecords:
         self._packed = {key: record for key, record in self._packed.items() if is_needed(key)}
 
 
+def _row_of(state: EnvSlotState) -> list[Any]:
+    arrays = state.actions, state.state, state.obs, state.acting_state
+    return [state.episode, state.resetting, state.elapsed, *map(_array_to_data, arrays)]
+
+
 def _slot_state(row: Sequence[Any]) -> EnvSlotState:
     episode, resetting, elapsed, *arrays = row
-    actions, state, obs = (None if array is None else _array_from_data(array) for array in arrays)
+    actions, state, obs, acting = (None if array is None else _array_from_data(array) for array in arrays)
     if (state is None) != (obs is None) or (state is not None and state.dtype != np.uint8):
         raise ValueError("a state without an observation, or not bytes")
-    return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed))
+    if acting is not None and (acting.dtype != np.float32 or acting.ndim != 1):
+        raise ValueError("a recurrent state that is not one row of float32")
+    return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed), acting)
 
 
 def _count(value: Any) -> int:

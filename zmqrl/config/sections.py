@@ -73,6 +73,8 @@ class EnvSection:
     """Keyword arguments of the env."""
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
     """Dotted paths `a.b:Wrapper`, applied in order; with arguments: `{"a.b:Wrapper": {name: value}}`."""
+    frame_stack: Positive = 1
+    """k: an observation is the last k ones, `[k, ...]`, outside of all wrappers. Segments and replay hold each once."""
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 
@@ -94,14 +96,16 @@ class NetworkSection:
     """mlp, or cnn for images."""
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of the hidden layers."""
+    activation: str = "tanh"
+    """Activation of the hidden layers: `tanh`, `relu`, `gelu`, `silu`, or a dotted path `a.b:Kind`."""
     channels: tuple[Positive, ...] = (32, 64, 64)
     """cnn: channels of the convolutions."""
     kernels: tuple[Positive, ...] = (8, 4, 3)
     """cnn: kernel sizes of the convolutions."""
     strides: tuple[Positive, ...] = (4, 2, 1)
     """cnn: strides of the convolutions."""
+    layer_norm: bool = False
+    """A layer normalisation before each activation."""
     image_layout: Literal["auto", "chw", "hwc"] = "auto"
     """cnn: order of the axes of images, channels first or last; auto: last if that axis is 1, 3 or 4 and the first is
     not."""
@@ -152,6 +156,11 @@ class LearnerSection:
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: Positive | None = None
     """BLAS and torch threads; default 1."""
+    executor: Literal["auto", "manual", "eager", "compiled"] = "auto"
+    """How updates run. manual: with hand-written gradients, if the algorithm has them. eager: with autograd. compiled:
+    as machine code, which is built once per network and machine (about 30 s, needs a C++ compiler) and then kept in
+    `$ZMQRL_CACHE`, else `~/.cache/zmqrl`. auto: manual if the algorithm has it, else eager. A resume keeps it.
+    """
     address: str | None = None
     """Address that workers connect to; null: each host tries all addresses of the learner's host."""
     port: Annotated[int, Ge(1), Le(65_533)] | Literal["auto"] = "auto"

@@ -95,7 +95,8 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
     """Its preset, as JSON data."""
     env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
     off_policy = not MODES[mode].deterministic or not learning.on_policy
-    prioritised = not learning.on_policy and make_algorithm(learning.config, learning.env).prioritised is not None
+    replay_spec = make_algorithm(learning.config, learning.env).replay()
+    prioritised = not learning.on_policy and replay_spec.prioritised is not None
     record = str(record_folder(request.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
     rows = num_envs * steps * max(env.vector_envs, request.scenario.workers)

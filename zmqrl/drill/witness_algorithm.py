@@ -9,13 +9,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, BaseLearner, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import (
+    Algorithm,
+    BaseLearner,
+    LearnerContext,
+    LearnResult,
+    OffPolicyLearner,
+    OnPolicyLearner,
+    Progress,
+)
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import MODES, Array, ModeName, Weights
 
 SUFFIX = "rows"
@@ -66,10 +76,9 @@ class WitnessOnPolicy(_Witness):
         """async: one at a time."""
         return 1
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """A recorder."""
-        del device
-        return _OnPolicyRecorder(weights, self._journal())
+        return _OnPolicyRecorder(context.weights, self._journal())
 
 
 class WitnessOffPolicy(_Witness):
@@ -77,15 +86,13 @@ class WitnessOffPolicy(_Witness):
 
     on_policy: ClassVar[bool] = False
 
-    @property
-    def prioritised(self) -> Mapping[str, float] | None:
+    def replay(self) -> ReplaySpec:
         """Priorities, if configured."""
-        return {"alpha": 0.6, "epsilon": 1e-4} if self.config.prioritised else None
+        return ReplaySpec(prioritised=Prioritised() if self.config.prioritised else None)
 
-    def learner(self, weights: Weights, device: str) -> OffPolicyLearner:
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """A recorder."""
-        del device
-        return _OffPolicyRecorder(weights, self._journal())
+        return _OffPolicyRecorder(context.weights, self._journal())
 
 
 class _Recorder(BaseLearner):

@@ -144,6 +144,8 @@ class EnvSlotState:
     """With `state`: the last observation."""
     elapsed: int = 0
     """With `state`: steps since the reset."""
+    acting_state: Array | None = None
+    """float32 `[S]`: the recurrent state with which the next row is acted (`zmqrl.acting.state`); None: zero."""
 
 
 class StepResult(NamedTuple):

@@ -18,6 +18,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import state_spec
+from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
@@ -102,6 +103,8 @@ def make_single(section: EnvSection) -> Env:
         env = gym.make(section.id, disable_env_checker=True, **kwargs)
     for entry in section.wrappers:
         env = _wrapped(env, entry)
+    if section.frame_stack > 1:
+        env = stack_frames(*stripped(env), section.frame_stack)
     return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
 
 
@@ -121,7 +124,12 @@ def make_for_scores(section: EnvSection) -> Env:
 
 def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
     """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
-    if section.wrappers or section.max_episode_steps is not None or _attribute(section.id) is not None:
+    if (
+        section.wrappers
+        or section.frame_stack > 1
+        or section.max_episode_steps is not None
+        or _attribute(section.id) is not None
+    ):
         return None
     _register_namespace(section.id)
     env_id = section.id.rpartition(":")[2]  # the module is imported by now

@@ -70,9 +70,9 @@ class Evaluation:
         episodes = self._env.num_envs
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
         playing = np.ones(episodes, bool)
-        obs = self._env.start()
+        obs, state = self._env.start(), policy.zero_state(episodes)
         while playing.any():
-            actions = policy.act_greedily(obs)
+            actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
             result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
             returns[playing] += result.reward[playing]
             lengths += playing

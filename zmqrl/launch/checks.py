@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zmqrl.acting.layers import make_layers
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
@@ -20,6 +22,9 @@ from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
+from zmqrl.networks.build import check_section
+from zmqrl.networks.kinds.base import check_layer
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
@@ -44,11 +49,21 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
 
 
 def check_parts(config: Config) -> None:
-    """Raise `ConfigError` when a kind that is named cannot serve several processes."""
+    """Raise `ConfigError` when a kind that is named is unknown, or cannot serve several processes."""
     store, options = kind_of(config.store)
     store.check_mode(options, config.run.mode)
     if config.memory_backend.kind == "inproc":
         raise ConfigError("memory_backend.kind: 'inproc' is used by mode single automatically; write zmq")
+    check_section(config.network)
+
+
+def check_layers(network: NetworkSpec, acting: ActingSpec) -> None:
+    """Raise `ConfigError` when a layer cannot be made, in the learner or in the runtime of the workers."""
+    for layers in (*(layers for _, layers in network.towers), acting.layers):
+        for layer in layers:
+            check_layer(layer)
+    if acting.runtime == "numpy":
+        make_layers(acting.layers, 1)
 
 
 def check_processor(config: Config, workers: Mapping[str, int]) -> None:

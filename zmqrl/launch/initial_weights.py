@@ -54,7 +54,8 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
         raise ConfigError(f"{KEY}: {where}: {error}; set a run directory or a checkpoint of zmqrl") from error
     weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
     arrays = dict(weights or found)
-    expected = parameter_shapes(algorithm.network())
+    spec = algorithm.network()
+    expected = {n: shape for n, shape in parameter_shapes(spec).items() if not spec.is_learner_only(n)}
     _check(arrays, expected, [*algorithm.statistics(), *OBS_STATISTICS], where)
     chosen = {name: arrays[name].astype(np.float32) for name in expected}
     return chosen | _statistics(arrays, found, metadata, algorithm, where)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zmqrl.acting.heads import make_head
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import check_acting, state_columns
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
@@ -23,6 +25,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.checks import (
     check_frames,
+    check_layers,
     check_machine,
     check_parts,
     check_processor,
@@ -33,6 +36,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
 
@@ -65,9 +69,14 @@ def plan_run(
             check_processor(config, workers)
         env = probe(config.env)
         algorithm = _algorithm(config, env)
+        config = _with_executor(config, algorithm)
         acting = algorithm.acting()
-        if env.observation.action_mask is not None:
-            make_head(acting, 1)  # one that does not apply masks is refused
+        check_layers(algorithm.network(), acting)
+        check_acting(acting, config.env.segment_steps)
+        make_head(acting, 1)  # it refuses what it does not know
+        columns = _columns(config, env, acting)
+        if not algorithm.on_policy:
+            check_spec(algorithm.replay(), {column.name: column.shape for column in columns})
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
@@ -81,7 +90,7 @@ def plan_run(
             config=config,
             env=env,
             acting=to_json(acting),
-            columns=_columns(config, env, acting),
+            columns=columns,
             on_policy=algorithm.on_policy,
             slots=size.slots,
             streams=size.streams,
@@ -165,15 +174,28 @@ def _described(space: SpaceSpec) -> str:
     return f"of shape {list(space.shape)}"
 
 
+def _with_executor(config: Config, algorithm: Algorithm) -> Config:
+    """`auto` resolved, from the configuration alone: a resume and another machine have the same."""
+    executor, known = config.learner.executor, algorithm.executors
+    if executor != "auto" and executor not in known:
+        raise ConfigError(
+            f"learner.executor: {executor!r}: algorithm.kind {config.algorithm['kind']} allows {', '.join(known)}"
+        )
+    chosen: Any = known[0] if executor == "auto" else executor
+    return replace(config, learner=replace(config.learner, executor=chosen))
+
+
 def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:
-    steps, envs = config.env.segment_steps, config.env.num_envs
+    steps, envs, stack = config.env.segment_steps, config.env.num_envs, config.env.frame_stack
+    frame = env.observation.shape if stack == 1 else env.observation.shape[1:]
     flags = (ColumnSpec(name, "bool", (steps, envs)) for name in ("terminated", "truncated", "valid"))
     return (
-        ColumnSpec("obs", env.observation.dtype, (steps + 1, envs, *env.observation.shape)),
+        ColumnSpec("obs", env.observation.dtype, (steps + stack, envs, *frame)),
         ColumnSpec("action", env.action.dtype, (steps, envs, *env.action.shape)),
         ColumnSpec("reward", "float32", (steps, envs)),
         *flags,
         *acting.extras,
+        *state_columns(acting, steps, envs),
         *_states(config, env),
     )
 

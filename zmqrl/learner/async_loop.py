@@ -8,7 +8,7 @@ from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.learner.session import Session
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.base import gather
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 
 TAKE_S = 0.2
 PUBLISH_EVERY_UPDATES = 16
@@ -45,7 +45,7 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
             return reason
 
 
-def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: UniformReplay) -> str:
+def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: SegmentReplay) -> str:
     """Take all there is, update as often as the ratio allows, publish in between."""
     source, progress, counters = session.source, session.progress, session.progress.counters
     section = session.plan.config.replay
@@ -80,7 +80,7 @@ def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[Tak
         learner.observe(batch)
 
 
-def _write_full(session: Session, learner: OffPolicyLearner, replay: UniformReplay, last: bool) -> None:
+def _write_full(session: Session, learner: OffPolicyLearner, replay: SegmentReplay, last: bool) -> None:
     """With replay when configured: alongside training, except for the last one."""
     checkpoints, with_replay = session.checkpoints, session.plan.config.store.async_replay
     if last:

@@ -17,7 +17,7 @@ from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_replay
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.supervision.run_owner import check_owner
 from zmqrl.types import Array, SlotRef, Weights
 
@@ -41,6 +41,7 @@ class FullCheckpoints:
         self, plan: RunPlan, store: DataStore, writer: RetryingWriter, progress: RunProgress, source: SegmentSource
     ) -> None:
         self._run_dir, self._run_id = Path(plan.run_dir), plan.run_id
+        self._executor = plan.config.learner.executor
         self._every_s = plan.config.run.checkpoint_every_s
         self._store, self._writer, self._progress, self._source = store, writer, progress, source
         self._durable_at_s = time.monotonic()
@@ -74,13 +75,13 @@ class FullCheckpoints:
             version = full.version
             self._write_start(lambda: self._store.sync_full(version))
         else:
-            first = full_of(self._progress, weights)
+            first = full_of(self._progress, weights, executor=self._executor)
             self._write_start(lambda: self._store.save_full(first, durable=True))
 
     def write(
         self,
         learner: BaseLearner,
-        replay: UniformReplay | None = None,
+        replay: SegmentReplay | None = None,
         last: bool = False,
         without: Collection[int] = (),
     ) -> int | None:
@@ -93,7 +94,7 @@ class FullCheckpoints:
             ConfigError: Another launcher has taken the run over.
         """
         check_owner(self._run_dir, self._run_id)
-        full = full_of(self._progress, learner.weights(), learner.state(), without)
+        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor)
         if replay is not None:
             full = with_replay(full, replay, self._source.columns)
         begun = time.monotonic()
@@ -105,7 +106,7 @@ class FullCheckpoints:
         self.spent_s += took_s
         return nbytes
 
-    def write_in_background(self, learner: BaseLearner, replay: UniformReplay) -> None:
+    def write_in_background(self, learner: BaseLearner, replay: SegmentReplay) -> None:
         """Begin to write FULL with `replay` while training continues; nothing while one is under way.
 
         Raises:
@@ -114,7 +115,9 @@ class FullCheckpoints:
         check_owner(self._run_dir, self._run_id)
         if self.is_writing():
             return
-        full = copy_with_sampler(full_of(self._progress, learner.weights(), learner.state()), replay)
+        full = copy_with_sampler(
+            full_of(self._progress, learner.weights(), learner.state(), executor=self._executor), replay
+        )
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         self._background = BackgroundWrite(self._store, full, held, self._source.columns, self._source.is_held)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -76,9 +76,21 @@ class EnvSlotRecord:
     Actions of the N envs are kept side by side, as long as one of them needs a row.
     """
 
-    def __init__(self, num_envs: int, keep_actions: bool, keep_states: bool = False) -> None:
-        """`keep_states`: the envs report their states, which take the place of the actions."""
+    def __init__(
+        self, num_envs: int, keep_actions: bool, keep_states: bool = False, acting_states: Sequence[str] = ()
+    ) -> None:
+        """A record of envs at the beginning of their first episodes.
+
+        Args:
+            num_envs: N.
+            keep_actions: A successor continues the running episodes.
+            keep_states: The envs report their states, which take the place of the actions.
+            acting_states: Columns with the recurrent state at the end of a segment, which goes with either.
+        """
         self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
+        self._acting_columns = tuple(acting_states) if keep_actions or keep_states else ()
+        self._acting: Array | None = None
+        """float32 `[N, S]`."""
         self._state: Array | None = None
         self._obs: Array | None = None
         self._episode: Array = np.zeros(num_envs, np.int64)
@@ -109,6 +121,8 @@ class EnvSlotRecord:
             self._actions.append(columns["action"])
         if self._keep_states:
             self._state, self._obs = np.array(columns[STATE_COLUMN][0]), np.array(columns["obs"][-1])
+        if self._acting_columns:
+            self._acting = np.concatenate([columns[name][0] for name in self._acting_columns], axis=1)
         if self._resetting.any():
             self._episode += self._resetting
             self._begun[self._resetting] = self._rows + 1
@@ -135,6 +149,7 @@ class EnvSlotRecord:
                 int(self._episode[env]),
                 None if actions is None else np.ascontiguousarray(actions[int(self._begun[env]) - first :, env]),
                 bool(self._resetting[env]),
+                acting_state=self._acting_state(env),
             )
             for env in range(len(self._episode))
         )
@@ -144,7 +159,11 @@ class EnvSlotRecord:
         if self._state is None or self._obs is None:
             return EnvSlotState(episode)
         elapsed, resetting = self._rows - int(self._begun[env]), bool(self._resetting[env])
-        return EnvSlotState(episode, None, resetting, self._state[env], self._obs[env], max(0, elapsed))
+        state, obs = self._state[env], self._obs[env]
+        return EnvSlotState(episode, None, resetting, state, obs, max(0, elapsed), self._acting_state(env))
+
+    def _acting_state(self, env: int) -> Array | None:
+        return None if self._acting is None else self._acting[env]
 
     def arrays(self) -> dict[str, Array]:
         """For FULL. What they hold stays as it is when the record moves on."""
@@ -155,6 +174,7 @@ class EnvSlotRecord:
             "resetting": self._resetting.copy(),
             "begun": self._begun - first,
             "place": place,
+            **({} if self._acting is None else {"acting_state": self._acting}),
         }
         if self._state is not None and self._obs is not None:
             begun = self._begun - self._rows  # counted from here: rows of earlier segments are not kept
@@ -170,5 +190,7 @@ class EnvSlotRecord:
         self._actions.load(arrays.get("actions") if by_actions else None)
         if "actions" in arrays:
             self._rows = len(arrays["actions"])
+        if self._acting_columns and "acting_state" in arrays:
+            self._acting = np.array(arrays["acting_state"])
         if self._keep_states and "state" in arrays:
             self._state, self._obs, self._rows = np.array(arrays["state"]), np.array(arrays["obs"]), 0

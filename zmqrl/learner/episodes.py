@@ -8,7 +8,7 @@ can be notified immediately.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -30,16 +30,25 @@ WINDOW = 100
 class EpisodeTracker:
     """Returns and lengths of training episodes, and the records of all vector envs. The learner's thread only."""
 
-    def __init__(self, vector_envs: int, num_envs: int, replayable: bool = True, saves_state: bool = False) -> None:
+    def __init__(
+        self,
+        vector_envs: int,
+        num_envs: int,
+        replayable: bool = True,
+        saves_state: bool = False,
+        acting_states: Sequence[str] = (),
+    ) -> None:
         """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept.
 
-        `saves_state`: segments have the envs' states, and no actions are kept either.
+        `saves_state`: segments have the envs' states, and no actions are kept either. `acting_states`: columns of
+        recurrent state at the end of a segment.
         """
         self._num_envs = num_envs
         self._replayable = replayable
-        self.record_columns = (*RECORD_COLUMNS, *((STATE_COLUMN, "obs") if saves_state else ()))
+        acting_states = tuple(acting_states) if replayable else ()
+        self.record_columns = (*RECORD_COLUMNS, *((STATE_COLUMN, "obs") if saves_state else ()), *acting_states)
         """What `advance` reads of a segment."""
-        self._records = [EnvSlotRecord(num_envs, replayable, saves_state) for _ in range(vector_envs)]
+        self._records = [EnvSlotRecord(num_envs, replayable, saves_state, acting_states) for _ in range(vector_envs)]
         self._running = np.zeros((vector_envs, num_envs), np.float64)
         self._length = np.zeros((vector_envs, num_envs), np.int64)
         self._incarnation = np.full(vector_envs, -1, np.int64)
@@ -107,6 +116,10 @@ class EpisodeTracker:
             if known:
                 arrays[name] = np.stack([record.get(name, np.zeros_like(known[0])) for record in records])
                 arrays["has_state"] = np.array([name in record for record in records])
+        acting = [record["acting_state"] for record in records if "acting_state" in record]
+        if acting:  # zeros are the state of a vector env without a segment
+            zeros = np.zeros_like(acting[0])
+            arrays["acting_state"] = np.stack([record.get("acting_state", zeros) for record in records])
         actions = [record["actions"] for record in records if "actions" in record]
         arrays["action_rows"] = np.array([len(record.get("actions", ())) for record in records], np.int64)
         # Side by side in one array: FULL is written every round of sync, and each array costs.
@@ -126,6 +139,8 @@ class EpisodeTracker:
             own = {name: arrays[name][vector_env] for name in RECORD_ARRAYS}
             if "has_state" in arrays and arrays["has_state"][vector_env]:
                 own |= {name: arrays[name][vector_env] for name in RECORD_STATES}
+            if "acting_state" in arrays:
+                own["acting_state"] = arrays["acting_state"][vector_env]
             rows = int(arrays["action_rows"][vector_env])
             if rows:
                 own["actions"] = arrays["actions"][int(ends[vector_env]) - rows : int(ends[vector_env])]

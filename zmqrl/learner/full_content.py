@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -16,17 +19,40 @@ import numpy as np
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.tensors import Rows
+from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
+from zmqrl.learning.compiled import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
 
 RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_started_at"}
 """Names in a FULL of 0.1, and the names of today."""
 
 
+@cache
+def made_with(executor: str) -> dict[str, str]:
+    """What the bits of a learner depend on in addition to its state: executor, version of torch, instruction sets."""
+    return {"executor": executor, "torch": version("torch"), "cpu": sha256(cpu_flags().encode()).hexdigest()[:16]}
+
+
+def check_executor(full: Full, executor: str) -> None:
+    """ConfigError when `full` was made with another one: its run would continue with other bits."""
+    stored: Any = full.meta.get("made_with", {})  # a FULL of 0.1 has none
+    before = stored.get("executor", executor)
+    if before != executor:
+        raise ConfigError(
+            f"learner.executor: {executor!r}: full checkpoint {full.version} was made with {before!r}, and a resumed "
+            f"run must keep it: set learner.executor: {before}"
+        )
+
+
 def full_of(
-    progress: RunProgress, weights: Weights, state: Weights | None = None, without: Collection[int] = ()
+    progress: RunProgress,
+    weights: Weights,
+    state: Weights | None = None,
+    without: Collection[int] = (),
+    executor: str = "eager",
 ) -> Full:
     """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`."""
     arrays = {
@@ -34,10 +60,11 @@ def full_of(
         **prefixed("state", state or {}),
         **prefixed("episodes", progress.episodes.arrays(without)),
     }
-    return Full(progress.version, arrays, {"counters": progress.counters.stored(), "written_at": time.time()})
+    meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made_with(executor)}
+    return Full(progress.version, arrays, meta)
 
 
-def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array]) -> Full:
+def with_replay(full: Full, replay: SegmentReplay, columns: Mapping[str, Array]) -> Full:
     """`full` with `replay`: the sampler's state, and the held rows, to be written from the slots themselves."""
     held = replay.held()
     slots = [ref.slot for ref, _ in held]
@@ -46,7 +73,7 @@ def with_replay(full: Full, replay: UniformReplay, columns: Mapping[str, Array])
     return replace(full, arrays=arrays, rows={f"held/{name}": Rows(column, slots) for name, column in columns.items()})
 
 
-def copy_with_sampler(full: Full, replay: UniformReplay) -> Full:
+def copy_with_sampler(full: Full, replay: SegmentReplay) -> Full:
     """A copy that stays as it is while training continues, with the sampler's state; `with_held` adds the segments."""
     arrays = {**full.arrays, **prefixed("sampler", replay.state())}
     return replace(full, arrays={name: np.array(array) for name, array in arrays.items()})
@@ -107,7 +134,7 @@ def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegmen
     return source.restore(metas, columns) if metas else []
 
 
-def refill(replay: UniformReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
+def refill(replay: SegmentReplay, arrays: Weights, held: Sequence[TakenSegment]) -> None:
     """Have an empty replay hold what it held, with the same priorities."""
     replay.load_state(unprefixed("sampler", arrays))
     for ref, meta in held:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zmqrl.acting.spec import NetworkSpec
-from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
@@ -16,7 +15,7 @@ from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.learner.full_content import load_learner, refill, stored_counters, stored_weights
+from zmqrl.learner.full_content import check_executor, load_learner, refill, stored_counters, stored_weights
 from zmqrl.learner.restore import StartState, await_store, load_start_state
 from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Learner, run_sync
@@ -25,8 +24,8 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
-from zmqrl.replay.prioritised import build_replay
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.rollout.in_process import InProcessWorker
 from zmqrl.types import Weights
 
@@ -39,6 +38,8 @@ def main(boot: Boot) -> int:
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
     start = load_start_state(boot, store, ends)
+    if start.full is not None:
+        check_executor(start.full, plan.config.learner.executor)
     session = make_session(plan, algorithm, store, ends, events, start)
     _report_start(boot, store, events, start)
     if boot.spawn > 0 or plan.resume:
@@ -46,7 +47,7 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
     events.send(agent.Ready())
-    learner = _make_learner(algorithm, weights, plan)
+    learner = _make_learner(algorithm, session, weights)
     if start.full is not None:
         load_learner(learner, start.full)
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
@@ -60,7 +61,7 @@ def main(boot: Boot) -> int:
     return 0
 
 
-def _run(session: Session, learner: Learner, replay: UniformReplay | None, worker: InProcessWorker | None) -> str:
+def _run(session: Session, learner: Learner, replay: SegmentReplay | None, worker: InProcessWorker | None) -> str:
     if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, None if worker is None else worker.collect)
     if isinstance(learner, OnPolicyLearner):
@@ -107,7 +108,8 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     elif start.version is not None:
         weights = start.version.weights
     else:
-        weights = _version_0(session.plan, algorithm)
+        spec = algorithm.network()
+        weights = {n: a for n, a in _version_0(session.plan, algorithm).items() if not spec.is_learner_only(n)}
     notice = session.publisher.save(weights)
     session.checkpoints.make_start_durable(start.full, weights)
     if session.end.goal_reached(session.progress) is None:
@@ -115,13 +117,19 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     return weights
 
 
-def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> UniformReplay:
+def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> SegmentReplay:
     """The replay of an off-policy run, with the segments of FULL."""
     config = session.plan.config
-    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.prioritised)
+    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.replay())
     if start.full is not None and start.held:
         refill(replay, start.full.arrays, start.held)
     return replay
+
+
+def _with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
+    """`weights` as published, and the first ones of what is not; a full checkpoint replaces these."""
+    spec = algorithm.network()
+    return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
 
 
 def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
@@ -139,14 +147,24 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
     return {**drawn, **tensors.parse(content)[0]}
 
 
-def _make_learner(algorithm: Algorithm, weights: Weights, plan: RunPlan) -> Learner:
+def _make_learner(algorithm: Algorithm, session: Session, weights: Weights) -> Learner:
     """An algorithm without torch is not made to import it: that takes more than a second."""
+    plan = session.plan
     device, threads = plan.config.learner.device, plan.config.learner.threads or 1
     if device == "auto":
         device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
     _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
     with loading():
-        learner = algorithm.learner(weights, device)
+        learner = algorithm.learner(
+            LearnerContext(
+                weights=_with_learner_only(algorithm, plan, weights),
+                device=device,
+                seed=plan.config.run.seed,
+                schedule_env_steps=session.progress.counters.schedule_env_steps,
+                replay=None if plan.on_policy else plan.config.replay,
+                executor=plan.config.learner.executor,
+            )
+        )
     _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
     return learner
 

@@ -18,7 +18,7 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
-from zmqrl.types import STATE_COLUMN
+from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,5 @@ def make_session(
 def _episodes(plan: RunPlan) -> EpisodeTracker:
     exact = plan.config.mode.deterministic and plan.config.env.recovery == "exact"
     saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
-    return EpisodeTracker(plan.streams, plan.config.env.num_envs, exact, saves_state)
+    acting = [column.name for column in plan.columns if column.name.startswith(ACTING_STATE_END)]
+    return EpisodeTracker(plan.streams, plan.config.env.num_envs, exact, saves_state, acting)

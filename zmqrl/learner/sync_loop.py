@@ -11,7 +11,8 @@ from zmqrl.learner.session import Session
 from zmqrl.memory_backends.base import Handover, TakenSegment
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT
-from zmqrl.replay.uniform import UniformReplay
+from zmqrl.replay.observations import last_observation
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import SlotRef
 
 TAKE_S = 0.2
@@ -23,7 +24,7 @@ Collect: TypeAlias = Callable[[Callable[[], bool]], None]
 called between two env steps, returns true."""
 
 
-def run_sync(session: Session, learner: Learner, replay: UniformReplay | None, collect: Collect | None) -> str:
+def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, collect: Collect | None) -> str:
     """Train round by round until a reason to end; the last version is saved and not announced.
 
     `collect` is given in single mode; else workers collect in processes of their own.
@@ -86,7 +87,7 @@ def _take_round(
 def _learn(
     session: Session,
     learner: Learner,
-    replay: UniformReplay | None,
+    replay: SegmentReplay | None,
     batch: SegmentBatch,
     segments: Sequence[TakenSegment],
 ) -> list[SlotRef]:
@@ -107,7 +108,10 @@ def _advance_episodes(session: Session, segment: TakenSegment) -> None:
     """Move the env-slot record of the segment's vector env to its end."""
     episodes, slot = session.progress.episodes, segment.ref.slot
     columns = session.source.columns
-    episodes.advance(segment.meta, {name: columns[name][slot] for name in episodes.record_columns})
+    read = {name: columns[name][slot] for name in episodes.record_columns}
+    if "obs" in read:
+        read["obs"] = last_observation(columns, slot)[None]
+    episodes.advance(segment.meta, read)
 
 
 def _answer_handover_requests(session: Session) -> None:

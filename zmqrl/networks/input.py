@@ -57,8 +57,9 @@ class InputSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the input is the observation, as float32."""
-        return not self.channels_last and len(self.parts) == 1 and not self.parts[0].part.space.choices
+        """Whether the input is the observation, as float32: that of a box."""
+        part = self.parts[0].part
+        return not self.channels_last and not part.path and not part.space.choices
 
     def floats(self, obs: Array, observation: SpaceSpec) -> Array:
         """The numbers of all float parts of `obs [..., *observation.shape]`, side by side: `[..., statistics_size]`."""

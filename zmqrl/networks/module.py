@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.layers import bind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
@@ -48,25 +49,31 @@ def _view(flat: torch.Tensor, offset: int, shape: tuple[int, ...]) -> torch.Tens
 
 
 class Tower:
-    """A stack of layers. `run` only evaluates; `forward` then `backward` trains, in pairs."""
+    """A stack of layers. `run` only evaluates; `forward` then `backward` trains, in pairs.
+
+    `run` and `forward` are those of `zmqrl.networks.forward`, which autograd can differentiate too.
+    """
 
     def __init__(self, layers: tuple[LayerSpec, ...], parameters: FlatParameters) -> None:
-        self._layers = [bind(layer, parameters.tensors, parameters.grads) for layer in layers]
+        """Raise `ConfigError` when a kind has no hand-written backward pass."""
+        self._tensors = parameters.tensors
+        self._backward = bind(layers, parameters.tensors, parameters.grads)
+        self._forward = [(layer_kind(layer.kind).torch, layer) for layer in layers]
         # Below the lowest layer that has tensors no gradient is needed.
         self._lowest = next(i for i, layer in enumerate(layers) if layer.name)
         self._activations: list[Tensor] = []
 
     def run(self, x: Tensor) -> Tensor:
         """The output `[B, outputs]` for `x [B, ...]` float32."""
-        for layer in self._layers:
-            x = layer.forward(x)
+        for compute, layer in self._forward:
+            x = compute(layer, self._tensors, x)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
         """As `run`, and keep what `backward` needs."""
         activations = [x]
-        for layer in self._layers:
-            x = layer.forward(x)
+        for compute, layer in self._forward:
+            x = compute(layer, self._tensors, x)
             activations.append(x)
         self._activations = activations
         return x
@@ -74,8 +81,8 @@ class Tower:
     def backward(self, grad: Tensor) -> None:
         """Write the gradients of all the tower's tensors, given the loss's gradient by the output of `forward`."""
         activations = self._activations
-        for i in range(len(self._layers) - 1, self._lowest - 1, -1):
-            layer, x, y = self._layers[i], activations[i], activations[i + 1]
+        for i in range(len(self._backward) - 1, self._lowest - 1, -1):
+            layer, x, y = self._backward[i], activations[i], activations[i + 1]
             layer.backward(x, y, grad)
             if i > self._lowest:
                 grad = layer.input_grad(x, y, grad)

@@ -33,6 +33,12 @@ class NetworkSpec:
 
     towers: tuple[tuple[str, tuple[LayerSpec, ...]], ...]
     parameters: tuple[tuple[str, tuple[int, ...], float], ...] = ()
+    learner_only: tuple[str, ...] = ()
+    """Towers and free parameters that full checkpoints hold and that are never published, such as critics."""
+
+    def is_learner_only(self, tensor: str) -> bool:
+        """Whether a tensor of this name is not published."""
+        return any(tensor == name or tensor.startswith(f"{name}.") for name in self.learner_only)
 
     def tower(self, name: str) -> tuple[LayerSpec, ...]:
         """The layers of one tower; KeyError names it when there is none."""

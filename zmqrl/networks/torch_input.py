@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
+from zmqrl.loading import lazy
 from zmqrl.networks.input import InputPart, InputSpec
 from zmqrl.spaces import SpaceSpec, view
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
 
 
 class TorchInput:
@@ -34,7 +39,7 @@ class TorchInput:
         choices = part.part.space.choices
         if choices:
             indices = values.reshape(obs.shape[0], -1).unbind(1)
-            one_hot = [functional.one_hot(index, n) for index, n in zip(indices, choices, strict=True)]
+            one_hot = [torch.nn.functional.one_hot(index, n) for index, n in zip(indices, choices, strict=True)]
             return torch.cat(one_hot, 1).float()
         numbers = self._ordered(values.float())
         return numbers if part.divisor == 1 else numbers / part.divisor

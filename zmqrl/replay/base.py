@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from zmqrl.replay.observations import Observations, stack_depth
 from zmqrl.types import Array, SegmentMeta, SlotRef
 
-__all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta"]
+__all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta", "SequenceSample"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class ReplaySample:
     `obs [B, ...]`, `action [B, ...]`, `n_step_return [B]` float32 (discounted sum of up to n rewards,
     fewer at an episode's or segment's end), `next_obs [B, ...]`, `discount [B]` float32: gamma^k of the k rewards
     summed, 0 after termination. `weight [B]` float32 importance weights (1 when uniform). `rows [B]` int64 names the
-    sampled rows and `generations [B]` their slots' lives, for `set_priorities`.
+    sampled rows and `generations [B]` their slots' lives, for `set_priorities`. `extras` are the extra columns
+    `[B, ...]` of the sampled rows by name, such as the log-probability of the action.
     """
 
     obs: Array
@@ -43,18 +46,58 @@ class ReplaySample:
     weight: Array
     rows: Array
     generations: Array
+    extras: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class SequenceSample:
+    """A minibatch of C sequences inside segments, time first: R = burn_in + length consecutive rows each.
+
+    `obs [R + 1, C, ...]`: of every row, then the next obs of the last one. `action [R, C, ...]`, `reward [R, C]`,
+    `terminated [R, C]`, `truncated [R, C]`; row t of a valid row leads to `obs[t + 1]`, also where the episode ends.
+    `valid [R, C]` bool: false for NEXT_STEP autoreset rows, whose action and reward mean nothing.
+    `reset [R + 1, C]` bool: an episode begins with the obs of this row; a recurrent state is zeroed before it. The
+    first row of a segment is never marked: the stored state is that after a reset.
+    `mask [R, C]` bool: rows to learn from, which are the valid ones after the burn-in; at least one in each sequence.
+    `extras` are the extra columns `[R, C, ...]` by name. `state` are the stored states `[C, size]` with which the first
+    row was acted, by name without `state.`. `weight [C]`, `rows [C]` and `generations [C]` as in `ReplaySample`.
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    reset: Array
+    mask: Array
+    extras: Mapping[str, Array]
+    state: Mapping[str, Array]
+    weight: Array
+    rows: Array
+    generations: Array
+
+
+AnySample: TypeAlias = ReplaySample | SequenceSample
 
 
 class Replay(ABC):
-    """Rows of the held slots, sampled. Called by the learner's thread only; never blocks."""
+    """Rows or sequences of the held slots, sampled. Called by the learner's thread only; never blocks."""
 
     @abstractmethod
     def sample(self, batch_size: int, n_step: int, gamma: float, key: int) -> ReplaySample:
         """Draw `batch_size` valid rows; `key` (the update's number) fixes the random stream."""
 
     @abstractmethod
-    def set_priorities(self, sample: ReplaySample, priorities: Array) -> None:
-        """Set |delta|-like priorities `[B]`; rows whose slot was released since are ignored."""
+    def sample_sequences(self, count: int, key: int) -> SequenceSample:
+        """Draw `count` sequences; `key` (the update's number) fixes the random stream."""
+
+    @abstractmethod
+    def set_priorities(self, sample: AnySample, priorities: Array) -> None:
+        """Set |delta|-like priorities, one per row or sequence of `sample`; those of released slots are ignored.
+
+        `zmqrl.ops.priorities.sequence_priorities` makes those of sequences.
+        """
 
     def anneal(self, beta: float) -> None:
         """Set the exponent of the importance weights; a replay without weights ignores it."""
@@ -63,20 +106,24 @@ class Replay(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Valid rows held."""
+        """Rows, or sequences, that may be drawn."""
 
 
 def gather(columns: Mapping[str, Array], refs: Sequence[SlotRef], metas: Sequence[SegmentMeta]) -> SegmentBatch:
     """Copy held slots out of the arena's views `[slots, T, N, ...]` into C-contiguous `[T, E, ...]`.
 
-    E = segments * N. The segments are put into the order of vector envs (then incarnation, index), whatever the order
-    of `refs`, so that a batch does not depend on which worker was faster.
+    E = segments * N. Observations are `[T + 1, E, ...]`, also where slots hold the frames of stacks. The segments are
+    put into the order of vector envs (then incarnation, index), whatever the order of `refs`, so that a batch does not
+    depend on which worker was faster.
     """
     if len(refs) != len(metas) or not refs:
         raise ValueError(f"need as many metas as refs and at least one, got {len(metas)} and {len(refs)}")
     order = sorted(range(len(refs)), key=lambda i: metas[i].id)
     slots = [refs[i].slot for i in order]
-    return SegmentBatch({k: _side_by_side(v, slots) for k, v in columns.items()}, tuple(metas[i] for i in order))
+    copied = {k: _side_by_side(v, slots) for k, v in columns.items() if k != "obs" or stack_depth(columns) == 1}
+    if "obs" not in copied and "obs" in columns:
+        copied = {"obs": Observations(columns).segments(np.array(slots))} | copied
+    return SegmentBatch(copied, tuple(metas[i] for i in order))
 
 
 def _side_by_side(column: Array, slots: Sequence[int]) -> Array:

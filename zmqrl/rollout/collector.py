@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from zmqrl.acting.base import Policy, noise_for
+from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import unpack_state, zero_state
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.random_streams import stream
-from zmqrl.types import STATE_COLUMN, Array
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, STATE_COLUMN, Array
 
 PURPOSE = "acting"
 
@@ -37,13 +38,26 @@ class Collector:
     """Holds a vector env between segments. One thread.
 
     Noise is drawn for a whole segment from the stream (seed, "acting", vector env, incarnation, index), so a segment's
-    bits depend on its name, the weights and the env's state alone. `incarnation` is 0 in single and sync.
+    bits depend on its name, the weights, the env's state and the recurrent state alone. `incarnation` is 0 in single
+    and sync.
     """
 
     def __init__(
-        self, env: VectorEnv, policy: Policy, spec: ActingSpec, seed: int, vector_env: int, incarnation: int = 0
+        self,
+        env: VectorEnv,
+        policy: Policy,
+        spec: ActingSpec,
+        seed: int,
+        vector_env: int,
+        incarnation: int = 0,
+        vector_envs: int = 0,
     ) -> None:
+        """`vector_envs`: of the whole run as it was planned; 0: `vector_env` is the last."""
         self.vector_env = vector_env
+        self._place = Place.of(vector_env, vector_envs or vector_env + 1, env.num_envs)
+        self._state = zero_state(spec.state, env.num_envs)
+        self._state_every = spec.state_every
+        self._noise = spec.noise
         self._env = env
         self._policy = policy
         self._seed, self._incarnation = seed, incarnation
@@ -64,6 +78,7 @@ class Collector:
         self._obs = np.array(self._env.start(states or None))
         self._ended = np.array([s.resetting for s in states] if states else [False] * self._env.num_envs)
         self._ended_count = int(self._ended.sum())
+        unpack_state([s.acting_state for s in states or ()] or [None] * self._env.num_envs, self._state)
 
     def collect(
         self,
@@ -81,30 +96,46 @@ class Collector:
         extras = {name: columns[name] for name in self._extras}
         steps, envs = reward.shape
         generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
-        noise = noise_for(generator, steps, envs, self._action_size, self._entries)
+        noise = noise_for(generator, steps, envs, self._action_size, self._noise, self._entries)
+        state, every = self._state, self._state_every or steps
+        context = ActingContext(noise, extras, self._place, state)
         act, step = self._policy.act, self._env.step
         ended, ended_count, rows = self._ended, self._ended_count, 0
-        obs[0] = self._obs
+        depth = len(obs) - steps  # frames of a stack; each is stored once, after those that the first row needs
+        obs[:depth] = self._obs if depth == 1 else np.moveaxis(self._obs, 1, 0)
+        seen = obs[0] if depth == 1 else self._obs
         valid.fill(True)
         for t in range(steps):
             if stopped():
                 return None
             if ended_count:
                 valid[t] = ~ended
-            chosen = act(obs[t], noise, t, extras)
+            if state and t % every == 0:
+                for name, array in state.items():
+                    columns[ACTING_STATE + name][t // every] = array
+            chosen = act(seen, t, context)
             action[t] = chosen
             result = step(chosen if self._low is None else self.clipped(chosen))
-            obs[t + 1] = result.obs
+            if depth == 1:
+                obs[t + 1] = result.obs
+                seen = obs[t + 1]
+            else:
+                obs[t + depth], seen = result.obs[:, -1], result.obs
             reward[t] = result.reward
             terminated[t] = result.terminated
             truncated[t] = result.truncated
             rows += envs - ended_count
+            if state and ended_count:  # this row was a reset: from the next one on it is another episode
+                for array in state.values():
+                    array[ended] = 0.0
             ended = result.terminated | result.truncated
             ended_count = int(np.count_nonzero(ended))
             progress(rows)
         if STATE_COLUMN in columns:
             columns[STATE_COLUMN][0] = self._env.states()
-        self._obs, self._ended, self._ended_count = obs[steps].copy(), ended, ended_count
+        for name, array in state.items():
+            columns[ACTING_STATE_END + name][0] = array
+        self._obs, self._ended, self._ended_count = seen.copy(), ended, ended_count
         return rows
 
     def clipped(self, actions: Array) -> Array:

@@ -145,7 +145,8 @@ class RolloutWorker:
         env = make_vector_env(config.env, self._plan.env, mode, seed, assignment.vector_env, assignment.incarnation)
         env.on_replay = self._sink.busy
         keyed = 0 if self._sync else assignment.incarnation
-        collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed)
+        planned = config.env.vector_envs if self._sync else self._plan.total_workers
+        collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed, planned)
         collector.start(assignment.states)
         return _Stream(assignment, collector)
 

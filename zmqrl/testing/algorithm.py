@@ -12,17 +12,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.base import noise_for
+from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
+from zmqrl.acting.state import check_acting, state_columns
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
 from zmqrl.config.codec import to_json
+from zmqrl.config.sections import ReplaySection
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
-from zmqrl.replay.prioritised import build_replay
+from zmqrl.replay.segment_replay import build_replay, check_spec
 from zmqrl.testing.expect import is_frozen_config
 from zmqrl.testing.observations import observations
-from zmqrl.types import MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
 SEED, SEGMENTS, UPDATES = 1, 4, 10
 LAUNCH_S = 60.0
@@ -57,41 +59,43 @@ def modes_are_named(make: AlgorithmMaker) -> None:
 
 
 def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
-    """`batch_segments` is the size of an on-policy batch in async; None off-policy. `n_step` is at least 1."""
+    """`batch_segments` is the size of an on-policy batch in async; None off-policy."""
     algorithm = make()
     if any(not MODES[mode].deterministic for mode in algorithm.modes) or not algorithm.on_policy:
         assert (algorithm.batch_segments is not None) == algorithm.on_policy
-    assert algorithm.n_step >= 1
 
 
 def two_instances_agree(make: AlgorithmMaker) -> None:
-    """The launcher and the learner each make an instance: network, acting and statistics are the same."""
+    """The launcher and the learner each make an instance: network, acting, replay and statistics are the same."""
     one, other = make(), make()
     assert one.network() == other.network()
     assert one.acting() == other.acting()
+    assert one.replay() == other.replay()
     _same(one.statistics(), other.statistics(), "statistics")
 
 
 def acting_is_of_the_network(make: AlgorithmMaker) -> None:
     """Workers act with the published arrays alone: every named layer and array of `acting` is among them."""
     algorithm = make()
-    acting, weights = algorithm.acting(), _weights(algorithm)
-    shapes = parameter_shapes(algorithm.network())
+    acting, weights = algorithm.acting(), _published(algorithm)
+    shapes = [name for name in parameter_shapes(algorithm.network()) if name in weights]
     for layer in acting.layers:
         if layer.name:
             own = [name for name in shapes if name.startswith(f"{layer.name}.")]
-            assert own, f"layer {layer.name!r} of acting() has no tensor in network()"
+            assert own, f"layer {layer.name!r} of acting() has no published tensor in network()"
     missing = set(acting.arrays) - set(weights)
     assert not missing, f"arrays that acting() needs are not published: {sorted(missing)}"
     assert ({"obs_mean", "obs_scale"} <= set(weights)) == acting.normalise_obs
     assert (acting.action, acting.observation) == (algorithm.env.action, algorithm.env.observation)
+    check_acting(acting, algorithm.segment_steps)
 
 
 def extras_are_columns_of_their_own(make: AlgorithmMaker) -> None:
-    """An extra column is `[T, N, ...]` and has no name of the fixed columns."""
+    """An extra column is `[T, N, ...]` and has no name of the fixed columns or of recurrent state."""
     algorithm = make()
     for extra in algorithm.acting().extras:
-        assert extra.name not in FIXED_COLUMNS, f"the extra {extra.name!r} would replace a fixed column"
+        fixed = extra.name in FIXED_COLUMNS or extra.name.startswith((ACTING_STATE, ACTING_STATE_END))
+        assert not fixed, f"the extra {extra.name!r} would replace a fixed column"
         assert extra.shape[:2] == (algorithm.segment_steps, algorithm.num_envs), f"{extra.name}: {extra.shape}"
 
 
@@ -104,10 +108,31 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     action = algorithm.env.action
     if action.choices:
         assert (one["action"] >= 0).all() and (one["action"] < np.array(action.nvec or action.n)).all()
-    policy = make_policy(algorithm.acting())
-    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
-    greedy = policy.act_greedily(_observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,)))
+    policy = _policy(algorithm)
+    obs = _observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,))
+    greedy = policy.act_greedily(obs, policy.zero_state(algorithm.num_envs))
     assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
+
+
+def acting_has_no_memory_of_its_own(make: AlgorithmMaker) -> None:
+    """One policy acts for all vector envs of a worker in turn: each has the bits that it has alone.
+
+    What a head or layer keeps from row to row belongs into the state of the spec, which each vector env has for itself.
+    """
+    algorithm = make()
+    alone = [_acted(algorithm, SEED + place) for place in range(2)]
+    policy = _policy(algorithm)
+    together = [_acted(algorithm, SEED + place, policy) for place in range(2)]
+    for place in range(2):
+        _same(together[place], alone[place], f"columns of vector env {place}, acted by a policy that acts for two")
+
+
+def replay_fits_a_segment(make: AlgorithmMaker) -> None:
+    """Off-policy: sequences, first priority and sampler of `replay` fit T and the columns of a segment."""
+    algorithm = make()
+    if not algorithm.on_policy:
+        lead = (algorithm.segment_steps, algorithm.num_envs)
+        check_spec(algorithm.replay(), {"reward": lead} | {c.name: c.shape for c in algorithm.acting().extras})
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:
@@ -123,10 +148,10 @@ def schedules_are_finite(make: AlgorithmMaker) -> None:
 def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
     """Before the first batch `weights` returns version 0 bit for bit; `network_names` are those of `network`."""
     algorithm = make()
-    learner, weights = algorithm.learner(_weights(algorithm), "cpu"), _weights(algorithm)
+    learner, weights = algorithm.learner(_context(algorithm)), _published(algorithm)
     kind = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
     assert isinstance(learner, kind), f"on_policy is {algorithm.on_policy}, and the learner is {type(learner).__name__}"
-    assert set(learner.network_names()) == set(parameter_shapes(algorithm.network()))
+    assert set(learner.network_names()) == set(weights) - set(algorithm.statistics())
     _same(learner.weights(), weights, "weights")
     for name, array in learner.weights().items():
         assert array.flags.c_contiguous, f"{name} is not C-contiguous"
@@ -136,7 +161,7 @@ def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
 def published_weights_are_copies(make: AlgorithmMaker) -> None:
     """Training does not change arrays that `weights` returned before."""
     algorithm = make()
-    learner = algorithm.learner(_weights(algorithm), "cpu")
+    learner = algorithm.learner(_context(algorithm))
     before = learner.weights()
     frozen = {name: array.copy() for name, array in before.items()}
     _train(algorithm, learner, range(2))
@@ -146,7 +171,7 @@ def published_weights_are_copies(make: AlgorithmMaker) -> None:
 def training_changes_the_network(make: AlgorithmMaker) -> None:
     """Two batches change tensors of the network; weights and metrics stay finite, and updates are counted."""
     algorithm = make()
-    learner = algorithm.learner(_weights(algorithm), "cpu")
+    learner = algorithm.learner(_context(algorithm))
     before = learner.weights()
     updates, metrics = _train(algorithm, learner, range(2))
     after = learner.weights()
@@ -161,7 +186,10 @@ def training_is_deterministic(make: AlgorithmMaker) -> None:
     """Two learners with the same batches have the same bits, also from weights in another order, as of a file."""
     algorithm = make()
     weights = _weights(algorithm)
-    learners = [algorithm.learner(weights, "cpu"), make().learner(dict(reversed(weights.items())), "cpu")]
+    learners = [
+        algorithm.learner(_context(algorithm)),
+        make().learner(_context(algorithm, dict(reversed(weights.items())))),
+    ]
     for learner in learners:
         _train(algorithm, learner, range(2))
     _same(learners[0].weights(), learners[1].weights(), "weights of two learners")
@@ -170,7 +198,7 @@ def training_is_deterministic(make: AlgorithmMaker) -> None:
 def a_restored_learner_continues_bit_for_bit(make: AlgorithmMaker) -> None:
     """`load_state` of `weights` and `state` in a new learner: the next batches lead to the same bits."""
     algorithm = make()
-    straight, resumed = (make().learner(_weights(algorithm), "cpu") for _ in range(2))
+    straight, resumed = (make().learner(_context(algorithm)) for _ in range(2))
     _train(algorithm, straight, range(2))
     saved = {name: np.ascontiguousarray(array) for name, array in straight.state().items()}
     resumed.load_state(straight.weights(), dict(reversed(saved.items())))
@@ -193,6 +221,17 @@ def _weights(algorithm: Algorithm) -> dict[str, Array]:
     return {**initial_weights(algorithm.network(), SEED), **algorithm.statistics()}
 
 
+def _published(algorithm: Algorithm) -> dict[str, Array]:
+    """Version 0 as workers receive it."""
+    spec = algorithm.network()
+    return {name: array for name, array in _weights(algorithm).items() if not spec.is_learner_only(name)}
+
+
+def _context(algorithm: Algorithm, weights: Weights | None = None) -> LearnerContext:
+    replay = None if algorithm.on_policy else ReplaySection()
+    return LearnerContext(weights or _weights(algorithm), "cpu", SEED, 10_000, replay)
+
+
 def _progress(rounds: int = 0) -> Progress:
     return Progress(SEED, 100 * rounds, UPDATES * rounds, 10_000, version=Version(0, rounds))
 
@@ -205,28 +244,47 @@ def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[in
     return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
 
-def _acted(algorithm: Algorithm, seed: int) -> dict[str, Array]:
-    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy."""
+def _policy(algorithm: Algorithm) -> Policy:
+    """With version 0."""
+    policy = make_policy(algorithm.acting())
+    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
+    return policy
+
+
+def _acted(algorithm: Algorithm, seed: int, policy: Policy | None = None) -> dict[str, Array]:
+    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy.
+
+    Its vector envs have one segment each.
+    """
     rng, steps, envs = stream(seed, "testing"), algorithm.segment_steps, algorithm.num_envs
     acting, lead = algorithm.acting(), (SEGMENTS, steps, envs)
-    policy = make_policy(acting)
-    policy.load(_weights(algorithm), schedule_of(algorithm, _progress()))
-    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
-    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
-    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in acting.extras}
-    choices = algorithm.env.action.choices
-    size = 0 if choices else math.prod(algorithm.env.action.shape)
-    for segment in range(SEGMENTS):
-        noise = noise_for(rng, steps, envs, size, len(choices))
-        filled = {name: column[segment] for name, column in extras.items()}
-        for t in range(steps):
-            action[segment, t] = policy.act(obs[segment, t], noise, t, filled)
+    policy = policy or _policy(algorithm)
     ended = rng.random(lead) < 0.1
     valid = np.ones(lead, dtype=bool)
     for t in range(1, steps):
         valid[:, t] = ~ended[:, t - 1]
         ended[:, t] &= valid[:, t]
     truncated = ended & (rng.random(lead) < 0.3)
+    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
+    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
+    added = (*acting.extras, *state_columns(acting, steps, envs))
+    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
+    choices = algorithm.env.action.choices
+    size = 0 if choices else math.prod(algorithm.env.action.shape)
+    for segment in range(SEGMENTS):
+        noise = noise_for(rng, steps, envs, size, acting.noise, len(choices))
+        state = policy.zero_state(envs)
+        filled = {name: column[segment] for name, column in extras.items()}
+        context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), state)
+        every = acting.state_every or steps
+        for t in range(steps):
+            if t % every == 0:
+                for name, array in state.items():
+                    filled[ACTING_STATE + name][t // every] = array
+            action[segment, t] = policy.act(obs[segment, t], t, context)
+            for name, array in state.items():
+                array[~valid[segment, t]] = 0.0
+                filled[ACTING_STATE_END + name][0] = array
     reward = np.where(valid, rng.normal(size=lead), 0.0).astype(np.float32)
     fixed = (obs, action, reward, ended & ~truncated, truncated, valid)
     return {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
@@ -244,7 +302,7 @@ def _train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tupl
         if isinstance(learner, OnPolicyLearner):
             result = learner.learn(batch, progress)
         else:
-            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.prioritised)
+            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay())
             for ref, meta in zip(refs, metas, strict=True):
                 replay.add(ref, meta)
             learner.observe(batch)
@@ -267,6 +325,8 @@ ALGORITHM = (
     acting_is_of_the_network,
     extras_are_columns_of_their_own,
     workers_act_with_version_0,
+    acting_has_no_memory_of_its_own,
+    replay_fits_a_segment,
     schedules_are_finite,
     the_learner_publishes_what_it_was_given,
     published_weights_are_copies,

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, NetworkSpec
-from zmqrl.algorithms.base import Algorithm, LearnResult, OnPolicyLearner, Progress
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.networks.build import tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import MODES, Array, ModeName, Weights
 
@@ -113,10 +114,9 @@ class FakeAlgorithm(Algorithm):
         """async: one at a time."""
         return 1
 
-    def learner(self, weights: Weights, device: str) -> OnPolicyLearner:
+    def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """Adds digests to the weights."""
-        del device
-        return _Digesting(weights)
+        return _Digesting(context.weights)
 
 
 class _Digesting(OnPolicyLearner):

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.base import ActingNoise
+from zmqrl.acting.base import ActingContext
 from zmqrl.acting.heads import Head
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, LayerSpec, NetworkSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.input import InputSpec, network_input
+from zmqrl.networks.kinds.base import layer_kind, runtime_of
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SEED, ROWS = 1, 6
 TOLERANCE = 1e-4
 """Between runtimes, relative: their sums have different orders."""
-CONVOLUTION = ("conv",)
 
 
 class OutputsHead(Head):
@@ -28,8 +32,8 @@ class OutputsHead(Head):
 
     masks = True
 
-    def act(self, outputs: Array, noise: ActingNoise, t: int, extras: Mapping[str, Array]) -> Array:
-        del noise, t, extras
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        del t, context
         return outputs
 
     def act_greedily(self, outputs: Array) -> Array:
@@ -66,7 +70,7 @@ def names_are_unique(make: NetworkMaker) -> None:
 def every_tower_has_a_tensor(make: NetworkMaker) -> None:
     """A layer with weights has a name; a tower without one cannot be trained."""
     for name, layers in make().spec.towers:
-        unnamed = [layer.kind for layer in layers if layer.kind in ("linear", "conv", "dueling") and not layer.name]
+        unnamed = [layer.kind for layer in layers if not layer.name and layer_kind(layer.kind).shapes(layer)]
         assert not unnamed, f"tower {name!r}: layers without a name: {unnamed}"
         assert any(layer.name for layer in layers), f"tower {name!r} has no weights"
 
@@ -87,17 +91,17 @@ def layers_fit_each_other(make: NetworkMaker) -> None:
     """Each tower maps a batch of observations to `[rows, outputs]`, finite."""
     network = make()
     for name, layers in network.spec.towers:
-        out = _outputs(layers, network, "torch")
+        out = _joined_outputs(layers, network) if _is_joined(layers) else _outputs(layers, network, "torch")
         width = [layer.outputs for layer in layers if layer.name][-1]
         assert out.shape == (ROWS, width), f"tower {name!r}: {out.shape}, its last layer has {width} outputs"
         assert np.isfinite(out).all(), f"tower {name!r} is not finite"
 
 
 def both_runtimes_agree(make: NetworkMaker) -> None:
-    """Workers that act with numpy compute what torch computes, up to rounding. Towers with convolutions need torch."""
+    """Workers that act with numpy compute what torch computes, up to rounding. Some kinds, as conv, need torch."""
     network = make()
     for name, layers in network.spec.towers:
-        if any(layer.kind in CONVOLUTION for layer in layers):
+        if _is_joined(layers) or runtime_of(layers) == "torch":
             continue
         one, other = _outputs(layers, network, "numpy"), _outputs(layers, network, "torch")
         scale = max(1.0, float(np.abs(other).max()))
@@ -105,28 +109,56 @@ def both_runtimes_agree(make: NetworkMaker) -> None:
 
 
 def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
-    """`Tower`, with which built-in learners train, has the outputs of acting; every tensor receives a gradient."""
+    """`forward`, with which learners train, has the outputs of acting; every tensor receives a gradient."""
     import torch
 
-    from zmqrl.networks.module import FlatParameters, Tower
-    from zmqrl.networks.torch_input import TorchInput
+    from zmqrl.networks.forward import forward
 
     network = make()
-    flat = FlatParameters(parameter_shapes(network.spec))
-    flat.load(initial_weights(network.spec, SEED))
-    described = network.input or network_input(network.observation)
-    obs = TorchInput(described, network.observation)(torch.from_numpy(_observations(network.observation)))
+    weights = initial_weights(network.spec, SEED)
+    tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
+    obs = _inputs(network)
     for name, layers in network.spec.towers:
-        flat.flat_grad.zero_()
-        tower = Tower(layers, flat)
-        out = tower.forward(obs)
+        if _is_joined(layers):
+            continue
+        out = forward(layers, tensors, obs)
         acted = _outputs(layers, network, "torch")
         scale = max(1.0, float(np.abs(acted).max()))
-        assert np.abs(out.numpy() - acted).max() <= TOLERANCE * scale, f"tower {name!r}: learner and acting differ"
-        tower.backward(torch.rand(out.shape, generator=torch.Generator().manual_seed(SEED)))
-        own = [tensor for layer in layers if layer.name for tensor in flat.grads if tensor.startswith(f"{layer.name}.")]
-        still = [tensor for tensor in own if not flat.grads[tensor].any()]
+        assert np.abs(out.detach().numpy() - acted).max() <= TOLERANCE * scale, (
+            f"tower {name!r}: learner and acting differ"
+        )
+        own = [tensor for layer in layers for tensor in layer_kind(layer.kind).shapes(layer)]
+        slope = torch.rand(out.shape, generator=torch.Generator().manual_seed(SEED))
+        grads = torch.autograd.grad(out, [tensors[tensor] for tensor in own], slope)
+        still = [tensor for tensor, grad in zip(own, grads, strict=True) if not grad.any()]
         assert not still, f"tower {name!r}: no gradient: {still}"
+
+
+def _is_joined(layers: tuple[LayerSpec, ...]) -> bool:
+    """Whether the tower has a second input, such as an action: a critic, which never acts."""
+    return any(layer_kind(layer.kind).takes_input for layer in layers)
+
+
+def _joined_outputs(layers: tuple[LayerSpec, ...], network: Network) -> Array:
+    import torch
+
+    from zmqrl.networks.forward import forward
+
+    tensors = {name: torch.from_numpy(array) for name, array in initial_weights(network.spec, SEED).items()}
+    sizes = [layer.outputs - layer.inputs for layer in layers if layer_kind(layer.kind).takes_input]
+    more = [torch.rand(ROWS, size, generator=torch.Generator().manual_seed(SEED)) for size in sizes]
+    found: Array = forward(layers, tensors, _inputs(network), *more).numpy()
+    return found
+
+
+def _inputs(network: Network) -> Tensor:
+    """What the learner's network sees."""
+    import torch
+
+    from zmqrl.networks.torch_input import TorchInput
+
+    described = network.input or network_input(network.observation)
+    return TorchInput(described, network.observation)(torch.from_numpy(_observations(network.observation)))
 
 
 def _observations(space: SpaceSpec) -> Array:

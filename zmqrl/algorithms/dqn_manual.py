@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from zmqrl.algorithms.base import LearnResult, OffPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
@@ -19,10 +19,11 @@ from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, Weights
 
 
-class DQNLearner(OffPolicyLearner):
+class ManualDQNLearner(OffPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
-    def __init__(self, algorithm: DQN, weights: Weights, device: str) -> None:
+    def __init__(self, algorithm: DQN, context: LearnerContext) -> None:
+        weights, device = context.weights, context.device
         self._config, self._device = algorithm.config, device
         network = algorithm.network()
         shapes = parameter_shapes(network)

@@ -9,17 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zmqrl.acting.spec import NetworkSpec
-from zmqrl.algorithms.base import LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
+from zmqrl.ops.advantages import explained_variance, generalised_advantages
 from zmqrl.ops.distributions import Categorical, Gaussian
-from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, explained_variance, generalised_advantages, value_loss
+from zmqrl.ops.ppo import approximate_kl, clipped_surrogate, value_loss
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array, SpaceSpec, Weights
@@ -111,10 +112,11 @@ class Coefficients(NamedTuple):
     clip: float
 
 
-class PPOLearner(OnPolicyLearner):
+class ManualPPOLearner(OnPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
-    def __init__(self, algorithm: PPO, weights: Weights, device: str) -> None:
+    def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
+        weights, device = context.weights, context.device
         self._algorithm, self._config, self._device = algorithm, algorithm.config, device
         network = algorithm.network()
         self._parameters = FlatParameters(parameter_shapes(network), device)

@@ -1,0 +1,110 @@
+"""A compiled update is the eager one, for every number of rows; what tracing would freeze is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.learning.test_net import batch, loss_of, made
+from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning import compiled
+from zmqrl.learning.compiled import CompiledExecutor, Signature
+from zmqrl.learning.executor import EagerExecutor, Executor
+from zmqrl.learning.groups import Group
+from zmqrl.learning.net import Net
+
+RATES = (1e-3, 2e-3, 5e-4, 1e-3, 4e-3, 1e-3)
+ROWS = (64, 63, 17, 2, 1, 128)
+"""A batch of one row runs eagerly."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: a graph is compiled once."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+class Learner:
+    """Steps group `a` by a loss that reads `self.factor`, which is no tensor, and `shift` of the batch."""
+
+    def __init__(self) -> None:
+        self.net: Net = made(Group("a", target=True, max_grad_norm=1.0), Group("b", ("b", "scale")))
+        self.factor = 1.0
+
+    def train(self, rows: Mapping[str, torch.Tensor], twice: bool = False) -> Mapping[str, torch.Tensor]:
+        loss = loss_of(self.net("a", rows["x"]), rows["y"] + rows["shift"]) * self.factor
+        self.net.step("a", loss)
+        if twice:
+            self.net.step("a", loss_of(self.net("a", rows["x"]), rows["y"]))
+        self.net.update_targets(0.1)
+        return {"loss": loss, "per_row": self.net("a", rows["x"]).sum(1)}
+
+    def run(self, executor: Executor, number: int, **variant: bool) -> dict[str, torch.Tensor]:
+        rates = {name: torch.tensor(RATES[number], dtype=torch.float64) for name in self.net.groups}
+        rows = {**batch(ROWS[number]), "shift": torch.tensor(float(number))}
+        return executor.run(self.train, rows, rates, **variant)
+
+
+def test_it_is_the_eager_update(cache: Path) -> None:
+    one, other = Learner(), Learner()
+    eager, fast = EagerExecutor(one.net), CompiledExecutor(other.net, cache)
+    for number in range(len(ROWS)):
+        expected, found = one.run(eager, number), other.run(fast, number)
+        assert expected.keys() == found.keys() == {"loss", "per_row", "grad_norm/a"}
+        for name in expected:
+            np.testing.assert_allclose(found[name].numpy(), expected[name].numpy(), rtol=1e-4, atol=1e-5)
+    for name, tensor in one.net.tensors.items():
+        np.testing.assert_allclose(other.net.tensors[name].numpy(), tensor.numpy(), rtol=1e-4, atol=1e-5)
+    assert len(list(cache.glob("*.pt2"))) == 1, "one package for all numbers of rows"
+
+
+def test_a_package_is_kept_for_later_runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Learner()
+    first.run(CompiledExecutor(first.net, cache), 0)
+    monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    later = Learner()
+    later.run(CompiledExecutor(later.net, cache), 0)
+    assert torch.equal(first.net.tensors["a.parameters"], later.net.tensors["a.parameters"])
+
+
+def test_a_number_that_tracing_froze_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "COMPARE_EVERY", 2)
+    learner = Learner()
+    executor = CompiledExecutor(learner.net, cache)
+    learner.run(executor, 0)
+    learner.factor = 0.5
+    learner.run(executor, 1)  # nothing is compared here
+    with pytest.raises(TrainingFailed, match=r"differs from the eager one by .* in 'loss'.*must come from the batch"):
+        learner.run(executor, 2)
+
+
+def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
+    net = made()
+
+    def update(rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        if rows["y"].mean() > 0:  # a branch on data
+            net.step("a", loss_of(net("a", rows["x"]), rows["y"]))
+        return {}
+
+    rates = {name: torch.tensor(1e-3, dtype=torch.float64) for name in net.groups}
+    with pytest.raises(ConfigError, match=r"the update cannot be compiled: .*learner\.executor: eager"):
+        CompiledExecutor(net, cache).run(update, batch(), rates)
+
+
+def test_rows_and_strides_are_checked_on_every_call() -> None:
+    rows = batch(8)
+    with pytest.raises(ValueError, match="y has 7 rows, and the tensors before it 8"):
+        Signature.of({**rows, "y": rows["y"][:7]}, {})
+    with pytest.raises(ValueError, match="x: a compiled update needs contiguous tensors"):
+        Signature.of({**rows, "x": rows["x"].t().contiguous().t()}, {})
+    assert Signature.of(rows, {}) == Signature.of(batch(9), {}) != Signature.of({**rows, "x": rows["x"].double()}, {})
+
+
+def test_without_a_compiler_the_run_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler, and 'no-such-compiler' is missing"):
+        CompiledExecutor(made())

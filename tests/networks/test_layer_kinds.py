@@ -1,0 +1,207 @@
+"""The suite of `zmqrl.testing` over every layer kind of the package; unknown kinds are refused everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contracts.suites import name_of
+from zmqrl.acting.layers import make_layers
+from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
+from zmqrl.networks.build import check_section, tower
+from zmqrl.networks.forward import forward
+from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.kinds.base import LayerKind, check_layer, known_kinds, layer_kind, runtime_of
+from zmqrl.networks.module import FlatParameters, Tower
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.testing.layer import LAYER, Layer, LayerMaker
+from zmqrl.types import SpaceSpec
+
+VECTOR = SpaceSpec("box", (5,), "float32")
+PIXELS = SpaceSpec("box", (3, 20, 20), "uint8")
+UNKNOWN = r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh; or a dotted path"
+NORM = LayerSpec("norm", "a.0", 5, 5)
+CASES: Mapping[str, tuple[Layer, ...]] = {
+    "linear": (
+        Layer(LayerSpec("linear", "a.0", 5, 7, gain=1.5), (5,)),
+        Layer(LayerSpec("linear", "a.0", 5, 3, gain=0.0), (5,)),
+    ),
+    "conv": (Layer(LayerSpec("conv", "a.0", 2, 4, kernel=3, stride=2), (2, 7, 7)),),
+    "dueling": (Layer(LayerSpec("dueling", "a.0", 5, 4, gain=0.0), (5,)),),
+    "tanh": (Layer(LayerSpec("tanh"), (5,)), Layer(LayerSpec("tanh"), (2, 3, 3))),
+    "relu": (Layer(LayerSpec("relu"), (5,)),),
+    "gelu": (Layer(LayerSpec("gelu"), (5,)), Layer(LayerSpec("gelu"), (2, 3, 3))),
+    "silu": (Layer(LayerSpec("silu"), (5,)),),
+    "layernorm": (
+        Layer(LayerSpec("layernorm", "a.0", 5, 5), (5,)),
+        Layer(LayerSpec("layernorm", "a.0", 18, 18, options=(("epsilon", 0.1),)), (2, 3, 3)),
+    ),
+    "gru": (Layer(LayerSpec("gru", "a.0", 5, 3, gain=0.0), (5,)), Layer(LayerSpec("gru", "a.0", 5, 8), (5,))),
+    "flatten": (Layer(LayerSpec("flatten"), (2, 3, 3)),),
+    "scale": (Layer(LayerSpec("scale", inputs=255), (5,)),),
+}
+LAYERS = [layer for layers in CASES.values() for layer in layers]
+ACTIVATIONS = tuple(name for name in known_kinds() if layer_kind(name).is_activation)
+
+
+def test_every_kind_is_among_them() -> None:
+    assert {*CASES, "concat"} == set(known_kinds()), "concat is of zmqrl.networks.forward: test_net has it"
+    assert all(layer.spec.kind == kind for kind, layers in CASES.items() for layer in layers)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: f"{layer.spec.kind}-{'x'.join(map(str, layer.inputs))}")
+@pytest.mark.parametrize("check", LAYER, ids=name_of)
+def test_contract(check: Callable[[LayerMaker], None], layer: Layer) -> None:
+    check(lambda: layer)
+
+
+def reference_of(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The definition of an activation in torch's own words."""
+    return {
+        "tanh": torch.tanh,
+        "relu": torch.nn.ReLU(),
+        "gelu": torch.nn.GELU("tanh"),
+        "silu": torch.nn.SiLU(),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activations_far_from_zero(kind: str) -> None:
+    x = np.array([[-1e30, -100.0, -20.0, -1.0, 0.0, 1.0, 20.0, 100.0, 1e12]], np.float32)
+    (layer,) = make_layers((LayerSpec(kind),), 1)
+    expected = reference_of(kind)(torch.from_numpy(x)).numpy()
+    out = forward((LayerSpec(kind),), {}, torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(layer.forward(x), expected, rtol=1e-6, atol=1e-5)
+
+
+def test_a_normalised_row_has_mean_0_and_deviation_1() -> None:
+    spec = LayerSpec("layernorm", "a", 50, 50)
+    (layer,) = make_layers((spec,), 4)
+    layer.load(initial_weights(NetworkSpec((("a", (spec,)),)), 1))
+    out = layer.forward(np.random.default_rng(0).normal(3.0, 7.0, (4, 50)).astype(np.float32))
+    np.testing.assert_allclose(out.mean(1), 0.0, atol=1e-5)
+    np.testing.assert_allclose(out.std(1), 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: layer_kind("norm"),
+        lambda: check_layer(NORM),
+        lambda: make_layers((NORM,), 1),
+        lambda: runtime_of((NORM,)),
+        lambda: parameter_shapes(NetworkSpec((("a", (NORM,)),))),
+        lambda: initial_weights(NetworkSpec((("a", (NORM,)),)), 1),
+        lambda: forward((NORM,), {}, torch.zeros(1, 5)),
+        lambda: Tower((NORM,), FlatParameters({})),
+        lambda: check_section(NetworkSection(activation="norm")),
+        lambda: tower("q", NetworkSection(activation="norm"), VECTOR, 2, output_gain=1.0),
+    ],
+)
+def test_an_unknown_kind_is_one_message_everywhere(use: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match=UNKNOWN):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:Kind", "'no_such_module:Kind' cannot be loaded as a LayerKind"),
+        ("zmqrl.networks.kinds.relu:Nothing", "cannot be loaded as a LayerKind"),
+        ("zmqrl.networks.spec:LayerSpec", "is not a subclass of LayerKind"),
+    ],
+)
+def test_a_wrong_path_is_a_config_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        layer_kind(name)
+
+
+def test_a_kind_by_its_path() -> None:
+    assert type(layer_kind("zmqrl.networks.kinds.relu:Relu")) is type(layer_kind("relu"))
+
+
+def test_an_activation_is_elementwise() -> None:
+    with pytest.raises(
+        ConfigError, match=r"network\.activation: layer kind 'linear' is not an activation \(known: gelu"
+    ):
+        check_section(NetworkSection(activation="linear"))
+    with pytest.raises(ConfigError, match=r"^network\.activation: layer kind 'norm'"):
+        check_section(NetworkSection(activation="norm"))
+
+
+def test_options_are_sorted_and_known() -> None:
+    one = LayerSpec("layernorm", "a", 3, 3, options=(("z", 1.0), ("epsilon", 0.1)))
+    assert one.options == (("epsilon", 0.1), ("z", 1.0))
+    with pytest.raises(ConfigError, match=r"layer 'a': kind 'layernorm' has no option 'z' \(known: epsilon\)"):
+        check_layer(one)
+    with pytest.raises(ConfigError, match="needs a name"):
+        check_layer(LayerSpec("layernorm", inputs=3, outputs=3))
+
+
+def test_layer_norm_is_before_each_activation() -> None:
+    plain = tower("q", NetworkSection(hidden=(7, 9)), VECTOR, 2, output_gain=1.0)
+    normed = tower("q", NetworkSection(hidden=(7, 9), layer_norm=True), VECTOR, 2, output_gain=1.0)
+    assert [layer.kind for layer in plain] == ["linear", "tanh", "linear", "tanh", "linear"]
+    kinds = [layer.kind for layer in normed]
+    assert kinds == ["linear", "layernorm", "tanh", "linear", "layernorm", "tanh", "linear"]
+    assert [layer.name for layer in normed if layer.name] == ["q.0", "q.1", "q.2", "q.3", "q.4"]
+    images = tower("q", NetworkSection("cnn", (16,), "relu", (4,), (5,), (3,), True), PIXELS, 2, output_gain=1.0)
+    assert [layer.kind for layer in images][:4] == ["scale", "conv", "layernorm", "relu"]
+    weights = initial_weights(NetworkSpec((("q", images),)), 1)
+    tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
+    assert forward(images, tensors, torch.rand(3, *PIXELS.shape)).shape == (3, 2)
+
+
+def test_workers_need_torch_for_convolutions_only() -> None:
+    assert [kind for kind in CASES if runtime_of((CASES[kind][0].spec,)) == "torch"] == ["conv"]
+
+
+def test_kinds_import_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from zmqrl.networks.kinds.base import known_kinds, layer_kind\n"
+        "assert all(map(layer_kind, known_kinds())) and 'torch' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+class Wrong(LayerKind):
+    """Numpy does not compute what torch computes; has a tensor that numpy lacks."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> None:
+        del spec, rows
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        del spec, tensors
+        return x
+
+
+def test_a_kind_without_a_backward_pass_is_named_by_the_tower() -> None:
+    layers = (LayerSpec("linear", "a.0", 5, 4), LayerSpec("gelu"), LayerSpec(f"{__name__}:{Wrong.__name__}"))
+    with pytest.raises(ConfigError, match=r"layers of kind gelu, .*:Wrong have no hand-written backward pass"):
+        Tower(layers, FlatParameters(parameter_shapes(NetworkSpec((("a", layers),)))))
+
+
+@pytest.mark.parametrize("method", [Tower.run, Tower.forward])
+def test_a_tower_under_autograd_trains_its_weights_too(method: Callable[[Tower, torch.Tensor], torch.Tensor]) -> None:
+    layers = tower("q", NetworkSection(hidden=(7,)), VECTOR, 4, output_gain=1.0)
+    flat = FlatParameters(parameter_shapes(NetworkSpec((("q", layers),))))
+    flat.load(initial_weights(NetworkSpec((("q", layers),)), 1))
+    by_hand = Tower(layers, flat)
+    x, grad = torch.rand(6, 5), torch.rand(6, 4)
+    by_hand.forward(x)
+    by_hand.backward(grad)
+    for tensor in flat.tensors.values():
+        tensor.requires_grad_()
+    method(by_hand, x).backward(grad)
+    for name, tensor in flat.tensors.items():
+        assert tensor.grad is not None, name
+        torch.testing.assert_close(tensor.grad, flat.grads[name], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,75 @@
+"""Recurrent state of acting as data: what a spec promises, its columns of a segment, and its beginning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.errors import ConfigError
+from zmqrl.networks.kinds.base import layer_kind
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, Array, ColumnSpec
+
+
+def zero_state(states: Iterable[ActingState], rows: int) -> dict[str, Array]:
+    """New state for `rows` envs whose episodes begin."""
+    return {state.name: np.zeros((rows, state.size), np.float32) for state in states}
+
+
+def state_columns(spec: ActingSpec, steps: int, envs: int) -> tuple[ColumnSpec, ...]:
+    """The columns of a segment that hold recurrent state; none for a spec without."""
+    stored = steps // (spec.state_every or steps)
+    return tuple(
+        ColumnSpec(prefix + state.name, "float32", (count, envs, state.size))
+        for prefix, count in ((ACTING_STATE, stored), (ACTING_STATE_END, 1))
+        for state in spec.state
+    )
+
+
+def unpack_state(rows: Iterable[Array | None], state: Mapping[str, Array]) -> None:
+    """Fill `state` from one row `[S]` per env, all states side by side as in a record; None: its episode begins."""
+    for env, row in enumerate(rows):
+        begin = 0
+        for array in state.values():
+            array[env] = 0.0 if row is None else row[begin : begin + array.shape[1]]
+            begin += array.shape[1]
+
+
+def check_acting(spec: ActingSpec, steps: int) -> None:
+    """Check what a spec declares of noise, options and state for segments of `steps` rows.
+
+    Raises:
+        ConfigError: Names the field and what would be valid.
+    """
+    for what, names in (("noise", [n.name for n in spec.noise]), ("state", [s.name for s in spec.state])):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"acting: {what} {twice} is declared more than once; each needs a name of its own")
+    for extra in spec.extras:
+        if extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
+            raise ConfigError(f"acting: extra {extra.name!r} has the name of a column of state; use another name")
+    for name, size in [(n.name, n.size) for n in spec.noise] + [(s.name, s.size) for s in spec.state]:
+        if size < 1:
+            raise ConfigError(f"acting: {name!r} has size {size}: noise and state have a size of at least 1")
+    for name, value in spec.options.items():
+        if not math.isfinite(value):
+            raise ConfigError(f"acting: option {name!r} of head {spec.head!r} is {value}: must be a finite number")
+    if spec.state_every < 0 or (spec.state_every and steps % spec.state_every):
+        raise ConfigError(
+            f"env.segment_steps: {steps} is not a multiple of {spec.state_every}, the rows between two stored "
+            "states (state_every of the algorithm's acting); 0 stores the first only"
+        )
+    _check_cores(spec)
+
+
+def _check_cores(spec: ActingSpec) -> None:
+    sizes = {state.name: state.size for state in spec.state}
+    for layer in spec.layers:
+        size = layer_kind(layer.kind).state_size(layer)
+        if size and sizes.get(layer.name) != size:
+            found = f"has size {sizes[layer.name]}" if layer.name in sizes else "is not declared"
+            raise ConfigError(
+                f"acting: layer {layer.name!r} of kind {layer.kind!r} has {size} numbers of state, and it "
+                f"{found}; declare ActingState({layer.name!r}, {size})"
+            )

@@ -1,0 +1,164 @@
+"""Soft actor-critic with two critics and a learned temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from annotated_types import Gt, Le
+
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
+from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive
+from zmqrl.errors import ConfigError
+from zmqrl.learning.executor import Batch
+from zmqrl.learning.groups import Group
+from zmqrl.learning.learners import ReplayLearner
+from zmqrl.loading import lazy
+from zmqrl.networks.build import tower
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.ops.squashed import tanh_gaussian
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.types import MODES, EnvSpec, ModeName
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """The fields other than `kind: sac`. Defaults are those of Stable-Baselines3."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    learning_rate: Annotated[float, Gt(0)] = 3e-4
+    """Adam's step size, of actor, critics and temperature."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    batch_size: Positive = 256
+    """Rows per update."""
+    n_step: Positive = 1
+    """Rewards summed before bootstrapping."""
+    target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
+    """Share of the critics mixed into their targets in each update."""
+    temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
+    """Weight of the entropy; `auto` learns it, beginning with 1."""
+    target_entropy: float | Literal["auto"] = "auto"
+    """What `temperature: auto` aims at, in nats; `auto` is minus the number of action dimensions."""
+    max_grad_norm: Annotated[float, Gt(0)] | None = None
+    """Bound of each gradient's norm; null switches it off."""
+
+
+class SAC(Algorithm):
+    """Continuous actions within bounds."""
+
+    Config: ClassVar[type[SACConfig]] = SACConfig
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
+    on_policy: ClassVar[bool] = False
+    config: SACConfig
+
+    def __init__(
+        self, config: SACConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
+    ) -> None:
+        """Raise `ConfigError` when actions are not a bounded box."""
+        super().__init__(config, network, env, segment_steps, num_envs)
+        if not env.action.low:
+            found = "discrete actions" if env.action.kind == "discrete" else "actions without bounds"
+            raise ConfigError(f"algorithm.kind: sac needs continuous actions within bounds, {env.id} has {found}")
+
+    def network(self) -> NetworkSpec:
+        """`actor`; `q1`, `q2` and `log_temperature`, which only the learner has."""
+        section, obs = self.network_section, self.env.observation
+        actor = tower("actor", section, obs, 2 * self.action_size, output_gain=0.0, orthogonal=False)
+        critics = (
+            (name, tower(name, section, obs, 1, output_gain=0.0, orthogonal=False, joined=self.action_size))
+            for name in ("q1", "q2")
+        )
+        start = 0.0 if self.config.temperature == "auto" else math.log(self.config.temperature)
+        free = (("log_temperature", (), start),)
+        return NetworkSpec((("actor", actor), *critics), free, learner_only=("q1", "q2", "log_temperature"))
+
+    def acting(self) -> ActingSpec:
+        """Tanh of a Gaussian, scaled to the bounds."""
+        return ActingSpec(
+            layers=self.network().tower("actor"),
+            head="squashed_gaussian",
+            action=self.env.action,
+            observation=self.env.observation,
+            runtime=runtime_of(self.network().tower("actor")),
+            input=self.input,
+        )
+
+    def replay(self) -> ReplaySpec:
+        """Transitions."""
+        return ReplaySpec(n_step=self.config.n_step)
+
+    @property
+    def action_size(self) -> int:
+        """Dimensions of an action."""
+        return math.prod(self.env.action.shape)
+
+    def learner(self, context: LearnerContext) -> OffPolicyLearner:
+        """The learner."""
+        return SACLearner(self, context)
+
+
+class SACLearner(ReplayLearner):
+    """Steps temperature, critics and actor in each update, in the order of Stable-Baselines3."""
+
+    algorithm: SAC
+    config: SACConfig
+
+    def __init__(self, algorithm: SAC, context: LearnerContext) -> None:
+        norm = algorithm.config.max_grad_norm
+        groups = (
+            Group("actor", max_grad_norm=norm),
+            Group("critics", ("q1", "q2"), max_grad_norm=norm, target=True),
+            Group("log_temperature"),
+        )
+        super().__init__(algorithm, context, groups)
+        size, entropy = algorithm.action_size, algorithm.config.target_entropy
+        self._target_entropy = -float(size) if entropy == "auto" else entropy
+        self._low, self._high = (self.tensor(side) for side in (algorithm.env.action.low, algorithm.env.action.high))
+
+    def noise(self) -> Mapping[str, tuple[int, ...]]:
+        """For the actions drawn in the states of a sample, and in those after them."""
+        size = (self.algorithm.action_size,)
+        return {"noise": size, "next_noise": size}
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Equations 5 to 7 and 18 of the paper."""
+        net, auto = self.net, self.config.temperature == "auto"
+        action, log_prob = tanh_gaussian(net("actor", batch["obs"]), batch["noise"])
+        temperature = net.parameter("log_temperature").detach().exp()
+        if auto:
+            surplus = (log_prob + self._target_entropy).detach()
+            net.step("log_temperature", -(net.parameter("log_temperature") * surplus).mean())
+        with torch.no_grad():
+            next_action, next_log_prob = tanh_gaussian(net("actor", batch["next_obs"]), batch["next_noise"])
+            next_q = torch.minimum(*self._q(batch["next_obs"], next_action, target=True))
+            target = batch["n_step_return"] + batch["discount"] * (next_q - temperature * next_log_prob)
+        stored = 2.0 * (batch["action"].flatten(1) - self._low) / (self._high - self._low) - 1.0
+        q1, q2 = self._q(batch["obs"], stored)
+        loss_q = 0.5 * ((q1 - target).square().mean() + (q2 - target).square().mean())
+        net.step("critics", loss_q)
+        loss_actor = (temperature * log_prob - torch.minimum(*self._q(batch["obs"], action))).mean()
+        net.step("actor", loss_actor)
+        net.update_targets(self.config.target_tau)
+        return {
+            "loss/q": loss_q,
+            "loss/actor": loss_actor,
+            "q_mean": q1.mean(),
+            "entropy": -log_prob.mean(),
+            "temperature": temperature,
+        }
+
+    def _q(self, obs: Tensor, action: Tensor, target: bool = False) -> tuple[Tensor, Tensor]:
+        q1, q2 = (self.net(name, obs, action, target=target).squeeze(1) for name in ("q1", "q2"))
+        return q1, q2

@@ -1,0 +1,70 @@
+"""The last k observations as one, for acting. Segments hold each frame once (`zmqrl.replay.observations`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from zmqrl.envs.base import packed, state_spec, unpacked
+from zmqrl.errors import ConfigError
+
+Env = gym.Env[Any, Any]
+
+
+class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
+    """Observations `[k, ...]`, oldest first; a reset repeats the first one, as gymnasium's FrameStackObservation."""
+
+    def __init__(self, env: Env, depth: int) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box):
+            raise ConfigError(f"env.frame_stack: {depth}: needs Box observations, the env has {space}")
+        low, high = (np.repeat(side[None], depth, 0) for side in (space.low, space.high))
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype)
+        self._frames = np.zeros((depth, *space.shape), space.dtype)
+
+    def reset(self, **options: Any) -> Any:
+        """The first observation, k times."""
+        obs, info = self.env.reset(**options)
+        self._frames[:] = obs
+        return self._frames.copy(), info
+
+    def step(self, action: Any) -> Any:
+        """The oldest frame leaves the stack."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._frames[:-1] = self._frames[1:]
+        self._frames[-1] = obs
+        return self._frames.copy(), reward, terminated, truncated, info
+
+
+class RestorableFrameStack(FrameStack):
+    """Of an env with `get_state` and `set_state`: the frames are part of the state."""
+
+    def __init__(self, env: Env, depth: int) -> None:
+        super().__init__(env, depth)
+        spec = state_spec(str(env), env)
+        assert spec is not None, "the env has the pair"
+        self._state = spec
+
+    def get_state(self) -> Any:
+        """uint8: the frames, then the state of the env."""
+        inner: Any = self.env
+        return np.concatenate((self._frames.view(np.uint8).reshape(-1), packed(inner.get_state(), self._state)))
+
+    def set_state(self, state: Any) -> None:
+        """Back to what `get_state` gave."""
+        inner: Any = self.env
+        frames = np.array(state[: self._frames.nbytes]).view(self._frames.dtype)
+        self._frames[:] = frames.reshape(self._frames.shape)
+        inner.set_state(unpacked(state[self._frames.nbytes :], self._state))
+
+
+def stack_frames(inner: Env, limit: float, depth: int) -> Env:
+    """`inner` with stacks of `depth` frames, and the `limit` of steps that was taken off it."""
+    restorable = all(callable(getattr(inner, name, None)) for name in ("get_state", "set_state"))
+    stacked = (RestorableFrameStack if restorable else FrameStack)(inner, depth)
+    return stacked if limit == float("inf") else TimeLimit(stacked, int(limit))

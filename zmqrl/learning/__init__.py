@@ -1,0 +1,20 @@
+"""What an algorithm is trained with: parameters in groups, losses in plain torch, and the bases of learners."""
+
+from zmqrl.learning.base import LearnerContext, LearnResult, Progress
+from zmqrl.learning.executor import Batch
+from zmqrl.learning.groups import Group
+from zmqrl.learning.learners import PRIORITY, BatchLearner, Part, ReplayLearner
+from zmqrl.learning.net import Net
+
+__all__ = [
+    "PRIORITY",
+    "Batch",
+    "BatchLearner",
+    "Group",
+    "LearnResult",
+    "LearnerContext",
+    "Net",
+    "Part",
+    "Progress",
+    "ReplayLearner",
+]

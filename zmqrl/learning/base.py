@@ -1,0 +1,94 @@
+"""What a learner is: the tensors of an algorithm, and how they are trained. No torch here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zmqrl.config.sections import ReplaySection
+from zmqrl.replay.base import Replay, SegmentBatch
+from zmqrl.types import Array, Version, Weights
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run, for schedules and random streams."""
+
+    seed: int
+    env_steps: int
+    updates: int
+    schedule_env_steps: int
+    debug: bool = False
+    version: Version | None = None
+    """The version that this round improves on; its result is published as n + 1. None: unknown."""
+
+    @property
+    def fraction(self) -> float:
+        """Share of the schedules' horizon that is done, in [0, 1]."""
+        return min(1.0, self.env_steps / self.schedule_env_steps)
+
+
+@dataclass(frozen=True)
+class LearnerContext:
+    """What a learner is built from."""
+
+    weights: Weights
+    """Every tensor of the network, the learner-only ones too, and the statistics."""
+    device: str = "cpu"
+    seed: int = 0
+    schedule_env_steps: int = 1
+    """Horizon of the schedules."""
+    replay: ReplaySection | None = None
+    """None: on-policy."""
+    executor: str = "eager"
+    """How updates are run."""
+
+
+@dataclass(frozen=True)
+class LearnResult:
+    """What one round of learning did."""
+
+    updates: int
+    """Optimiser steps (minibatches)."""
+    metrics: Mapping[str, float]
+
+
+class BaseLearner(ABC):
+    """The process with the gradient calls these from one thread. Nothing here blocks on others."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's tensors and the statistics, float32 and float64 numpy, C-contiguous."""
+
+    @abstractmethod
+    def network_names(self) -> tuple[str, ...]:
+        """Which of `weights()` are the network's tensors (the run's sha256 is over these)."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """State in a full checkpoint in addition to `weights()`: optimiser, target network, statistics, counters."""
+
+    @abstractmethod
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Restore what `weights()` and `state()` gave, bit for bit."""
+
+
+class OnPolicyLearner(BaseLearner):
+    """Learns from whole segments, once."""
+
+    @abstractmethod
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        """Train on `batch`; `progress` counts its rows already."""
+
+
+class OffPolicyLearner(BaseLearner):
+    """Learns from replay."""
+
+    @abstractmethod
+    def observe(self, batch: SegmentBatch) -> None:
+        """See raw segments as they enter replay, in batch order (for statistics)."""
+
+    @abstractmethod
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        """Do `updates` optimiser steps; `progress.updates` counts those done before."""

@@ -1,0 +1,234 @@
+"""Updates compiled to machine code: traced once, exported with a dynamic batch dimension, built by AOTInductor.
+
+Whatever torch offers for this is private or new: it is used in this file alone. Reference: PyTorch documentation,
+"torch.export" and "AOTInductor".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning.executor import Batch, EagerExecutor, Executor, Update
+from zmqrl.learning.net import Net
+from zmqrl.loading import lazy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+COMPARE_EVERY = 1_000
+"""Updates between two that also run eagerly."""
+TOLERANCE = 1e-5
+"""Of each entry, relative to the largest of the tensor, and at least to 1."""
+MOST_ROWS = 1 << 20
+FIX = "set learner.executor: eager"
+
+
+class Signature(NamedTuple):
+    """What a package was built for: all but the number of rows."""
+
+    variant: tuple[tuple[str, bool], ...]
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Name, dtype and shape of one row of each; a scalar has the shape `(-1,)`."""
+
+    @classmethod
+    def of(cls, batch: Batch, variant: Mapping[str, bool]) -> Signature:
+        """ValueError names a tensor whose rows are not those of the others, or that is not contiguous."""
+        inputs, rows = [], None
+        for name, tensor in batch.items():
+            if not tensor.is_contiguous():
+                raise ValueError(f"{name}: a compiled update needs contiguous tensors")
+            if tensor.dim():
+                rows = len(tensor) if rows is None else rows
+                if len(tensor) != rows:
+                    raise ValueError(f"{name} has {len(tensor)} rows, and the tensors before it {rows}")
+            inputs.append((name, str(tensor.dtype), tuple(tensor.shape[1:]) if tensor.dim() else (-1,)))
+        return cls(tuple(sorted(variant.items())), tuple(inputs))
+
+
+class Package(NamedTuple):
+    """A compiled update, and the names of its results."""
+
+    run: Callable[..., Sequence[Tensor]]
+    results: tuple[str, ...]
+
+
+class CompiledExecutor(Executor):
+    """Compiles each combination of variant and batch layout once; packages are kept in `cache` for later runs.
+
+    At the first update of a combination, and at every `COMPARE_EVERY`-th, the same update also runs eagerly: what
+    tracing froze, such as a schedule read as a Python float, is found there.
+    """
+
+    def __init__(self, net: Net, cache: Path | None = None) -> None:
+        """ConfigError when a C++ compiler is missing."""
+        super().__init__(net)
+        self._eager = EagerExecutor(net)
+        self._cache = cache or cache_folder()
+        self._packages: dict[Signature, Package] = {}
+        self._runs: dict[Signature, int] = {}
+        check_compiler()
+
+    def run(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], **variant: bool) -> dict[str, Tensor]:
+        """As `Executor.run`. A batch of fewer than two rows runs eagerly: torch.export takes 0 and 1 for constants.
+
+        Raises:
+            ConfigError: The update cannot be traced or compiled.
+            TrainingFailed: The compiled update differs from the eager one.
+        """
+        if any(tensor.dim() and len(tensor) < 2 for tensor in batch.values()):
+            return self._eager.run(update, batch, rates, **variant)
+        signature = Signature.of(batch, variant)
+        if signature not in self._packages:
+            self._packages[signature] = self._build(update, batch, rates, signature)
+        package, runs = self._packages[signature], self._runs.get(signature, 0)
+        self._runs[signature] = runs + 1
+        expected = self._copy_of_eager(update, batch, rates, variant) if runs % COMPARE_EVERY == 0 else None
+        flat = list(self.net.tensors.values())
+        found = package.run(flat, list(rates.values()), list(batch.values()))
+        results = dict(zip(package.results, found, strict=True))
+        if expected is not None:
+            _compare({**results, **self.net.tensors}, expected)
+        return results
+
+    def _copy_of_eager(
+        self, update: Update, batch: Batch, rates: Mapping[str, Tensor], variant: Mapping[str, bool]
+    ) -> dict[str, Tensor]:
+        copies = {name: tensor.clone() for name, tensor in self.net.tensors.items()}
+        with torch.enable_grad(), self.net.running(rates, copies) as norms:
+            results = update(batch, **variant)
+            return {name: value.detach() for name, value in {**results, **norms, **copies}.items()}
+
+    def _build(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature) -> Package:
+        names: list[str] = []
+        state, steps = list(self.net.tensors), list(rates)
+
+        def flat_update(tensors: list[Tensor], rate: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
+            given = dict(zip(state, tensors, strict=True))
+            with torch.enable_grad(), self.net.running(dict(zip(steps, rate, strict=True)), given) as norms:
+                results = {**update(dict(zip(batch, rows, strict=True)), **dict(signature.variant)), **norms}
+            names[:] = list(results)
+            return [value.detach() for value in results.values()]
+
+        def arguments() -> tuple[list[Tensor], ...]:  # tracing and export execute in place
+            return tuple([t.clone() for t in group.values()] for group in (self.net.tensors, rates, batch))
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of its own use of what it deprecates
+                path = self._package(flat_update, arguments, batch)
+                return Package(_loaded(path), tuple(names))
+        except Exception as error:
+            raise ConfigError(
+                f"learner.executor: the update cannot be compiled: {type(error).__name__}: {_first_line(error)}; {FIX}"
+            ) from error
+
+    def _package(
+        self, update: Callable[..., list[Tensor]], arguments: Callable[[], tuple[list[Tensor], ...]], batch: Batch
+    ) -> Path:
+        """The file of the compiled `update`, written now if the cache has none."""
+        graph = _traced(update, arguments())
+        path = self._cache / f"{_key(graph, arguments())}.pt2"
+        if not path.is_file():
+            _compile(graph, arguments(), batch, path)
+        return path
+
+
+def cache_folder() -> Path:
+    """`$ZMQRL_CACHE`, else `~/.cache/zmqrl`, with the packages in `compiled`."""
+    base = os.environ.get("ZMQRL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "zmqrl")
+    return Path(base, "compiled")
+
+
+def check_compiler() -> None:
+    """ConfigError when this machine has no C++ compiler."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise ConfigError(
+            f"learner.executor: 'compiled' needs a C++ compiler, and {compiler!r} is missing; "
+            f"install g++ on the host of the learner, or {FIX}"
+        )
+
+
+def cpu_flags() -> str:
+    """What machine code may depend on: architecture, and instruction sets as Linux names them."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return f"{platform.machine()} {' '.join(sorted(line.partition(':')[2].split()))}"
+    return platform.machine()
+
+
+def _traced(function: Callable[..., list[Tensor]], arguments: tuple[list[Tensor], ...]) -> Any:
+    """The graph of `function` with its gradients, for any number of rows."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*arguments)
+    aten = torch.ops.aten
+    for node in list(graph.graph.nodes):
+        if node.target in (aten.detach.default, aten.alias.default):  # a dispatch each, and no arithmetic
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return graph
+
+
+def _key(graph: Any, arguments: tuple[list[Tensor], ...]) -> str:
+    """Of everything that the machine code depends on."""
+    layout = [[(str(t.dtype), tuple(t.shape[1:]), str(t.device)) for t in group] for group in arguments]
+    constants = {name: value.tolist() for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
+    constants |= {name: value.tolist() for name, value in graph.named_buffers()}
+    parts = (graph.code, layout, sorted(constants.items()), version("torch"), torch.get_num_threads(), cpu_flags())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _compile(graph: Any, arguments: tuple[list[Tensor], ...], batch: Batch, path: Path) -> None:
+    """Write the package; another process that compiles the same one ends with the same file."""
+    rows = torch.export.Dim("rows", min=2, max=MOST_ROWS)
+    state, rates, _ = arguments
+    dynamic = [{0: rows} if tensor.dim() else None for tensor in batch.values()]
+    exported = torch.export.export(graph, arguments, dynamic_shapes=([None] * len(state), [None] * len(rates), dynamic))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
+    try:
+        import torch._inductor as inductor
+
+        inductor.aoti_compile_and_package(exported, package_path=str(part))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _loaded(path: Path) -> Callable[..., Sequence[Tensor]]:
+    import torch._inductor as inductor
+
+    run: Callable[..., Sequence[Tensor]] = inductor.aoti_load_package(str(path))
+    return run
+
+
+def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    for name, tensor in expected.items():
+        scale = max(1.0, float(tensor.abs().max())) if tensor.numel() else 1.0
+        difference = float((found[name] - tensor).abs().max()) if tensor.numel() else 0.0
+        if not difference <= TOLERANCE * scale:
+            raise TrainingFailed(
+                f"the compiled update differs from the eager one by {difference:.3g} in {name!r}: a number that "
+                "changes from one update to the next must come from the batch (schedules, counters, noise), because "
+                f"tracing keeps a Python number as it was; or {FIX}"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,264 @@
+"""Bases of learners under autograd: what each update receives, what is checked, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from zmqrl.errors import TrainingFailed
+from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.learning.executor import Batch, make_executor
+from zmqrl.learning.groups import Group
+from zmqrl.learning.net import NORM, Net
+from zmqrl.loading import lazy
+from zmqrl.networks.input import InputSpec
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.torch_input import TorchInput
+from zmqrl.random_streams import stream
+from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.types import Array, EnvSpec, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+PRIORITY = "priority"
+"""Of the results of an update: |TD error| `[B]`, for prioritised replay; no metric."""
+OBSERVED = frozenset({"obs", "next_obs"})
+"""Columns of a sample that the network sees."""
+
+
+class Part(Protocol):
+    """State of a learner in addition to its network, such as statistics of observations."""
+
+    def state(self) -> dict[str, Array]:
+        """For FULL."""
+
+    def load_state(self, state: Weights) -> None:
+        """Back to what `state` gave."""
+
+
+class Trained(Protocol):
+    """What a learner reads of its `Algorithm`."""
+
+    config: Any
+    env: EnvSpec
+
+    @property
+    def input(self) -> InputSpec:
+        """What the network sees of an observation."""
+
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws."""
+
+    def network(self) -> NetworkSpec:
+        """The network."""
+
+
+class NetLearner(BaseLearner):
+    """A learner whose parameters are a `Net`. Checkpoints need no code of the algorithm."""
+
+    def __init__(
+        self,
+        algorithm: Trained,
+        context: LearnerContext,
+        groups: Sequence[Group],
+        parts: Mapping[str, Part] | None = None,
+    ) -> None:
+        self.algorithm, self.config, self.context = algorithm, algorithm.config, context
+        self.net = Net(algorithm.network(), groups, context.weights, context.device)
+        self.parts = dict(parts or {})
+        self._input = TorchInput(algorithm.input, algorithm.env.observation)
+        self._executor = make_executor(context.executor, self.net)
+
+    @abstractmethod
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """One update: `self.net.step` for each group that moves. Returns metrics, as scalar tensors.
+
+        An executor may record the function once and repeat it. So whatever differs between two calls comes from
+        `batch`: noise, schedules, counters. A Python number, or a random number drawn here, stays what it was.
+        """
+
+    def learning_rates(self, progress: Progress) -> Mapping[str, float]:
+        """Of each group, at this point of the run; default: `config.learning_rate` for all."""
+        del progress
+        return dict.fromkeys(self.net.groups, float(self.config.learning_rate))
+
+    def numbers(self, progress: Progress) -> Mapping[str, float]:
+        """Further numbers that `train` finds in its batch as scalars, such as the value of a schedule."""
+        del progress
+        return {}
+
+    def tensor(self, array: ArrayLike) -> Tensor:
+        """On the learner's device. Floats become float32; bytes stay bytes until they are there."""
+        array = np.asarray(array)
+        # Copied into memory that torch has aligned: kernels pick their path by alignment.
+        return torch.tensor(array, dtype=torch.float32 if array.dtype.kind == "f" else None, device=self.context.device)
+
+    def observations(self, obs: Array, floats: Array | None = None) -> Tensor:
+        """The network's input `[..., *input.shape]` for stored observations `[..., *env.observation.shape]`.
+
+        Bytes of a plain box stay bytes: networks make floats of a minibatch. `floats [..., statistics_size]` are
+        used in place of the float parts: those that are normalised.
+        """
+        if obs.dtype.kind in "bu" and self.algorithm.input.is_plain:
+            return self.tensor(obs)
+        lead = obs.shape[: obs.ndim - len(self.algorithm.env.observation.shape)]
+        last = len(lead) - 1
+        given = None if floats is None else self.tensor(floats).flatten(0, last)
+        found = self._input(self.tensor(obs).flatten(0, last), given)
+        return found.reshape(*lead, *found.shape[1:])
+
+    def scalars(self, progress: Progress) -> dict[str, Tensor]:
+        """`numbers`, as tensors `[]`."""
+        return {name: self.tensor(np.float32(value)) for name, value in self.numbers(progress).items()}
+
+    def run(self, batch: Batch, rates: Mapping[str, float], **variant: bool) -> dict[str, Tensor]:
+        """One `train` by the executor."""
+        device = self.context.device
+        tensors = {name: torch.tensor(rate, dtype=torch.float64, device=device) for name, rate in rates.items()}
+        return self._executor.run(self.train, batch, tensors, **variant)
+
+    def measured(self, results: Mapping[str, Tensor]) -> dict[str, float]:
+        """The metrics of the last update. TrainingFailed when a gradient was not finite: it makes all later ones so."""
+        metrics = {name: float(value) for name, value in results.items() if name != PRIORITY}
+        for name, norm in metrics.items():
+            if name.startswith(NORM) and not math.isfinite(norm):
+                raise TrainingFailed(f"{name} is {norm}: lower algorithm.learning_rate")
+        return metrics
+
+    def weights(self) -> dict[str, Array]:
+        """The published tensors."""
+        return self.net.weights()
+
+    def network_names(self) -> tuple[str, ...]:
+        """Of the published tensors."""
+        return self.net.network_names
+
+    def state(self) -> dict[str, Array]:
+        """Of the net and of every part, `<part>/<name>`."""
+        parts = {f"{part}/{name}": a for part, held in self.parts.items() for name, a in held.state().items()}
+        return self.net.state() | parts
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Back to what `weights` and `state` gave."""
+        self.net.load_state(weights, state)
+        for part, held in self.parts.items():
+            prefix = f"{part}/"
+            held.load_state({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+
+
+class ReplayLearner(NetLearner, OffPolicyLearner):
+    """One sample of replay per update. The configuration has `batch_size` and `gamma`."""
+
+    def noise(self) -> Mapping[str, tuple[int, ...]]:
+        """Standard normal numbers that `train` needs for each row: name and shape of one row's."""
+        return {}
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        """Constants that `train` is called with in update `number`, counted over the run from 0."""
+        del number
+        return {}
+
+    def anneal(self, replay: Replay, progress: Progress) -> None:
+        """Before the updates of a round: settings of replay that change over the run. Default: none."""
+        del replay, progress
+
+    def observe(self, batch: SegmentBatch) -> None:
+        """For statistics; default: none."""
+        del batch
+
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        """Do `updates` updates."""
+        self.anneal(replay, progress)
+        rates, results = self.learning_rates(progress), {}
+        for number in range(progress.updates, progress.updates + updates):
+            sample = self.sample(replay, number)
+            results = self.run(self.batch(sample, progress, number), rates, **self.variant(number))
+            if PRIORITY in results:
+                replay.set_priorities(sample, results[PRIORITY].cpu().numpy())
+        return LearnResult(updates, self.measured(results))
+
+    def sample(self, replay: Replay, number: int) -> ReplaySample:
+        """The rows of update `number`."""
+        return replay.sample(self.config.batch_size, self.algorithm.replay().n_step, self.config.gamma, number)
+
+    def batch(self, sample: ReplaySample, progress: Progress, number: int) -> dict[str, Tensor]:
+        """What `train` receives: the sample's columns, `noise` and `numbers`. Observations are network inputs."""
+        columns = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
+        batch = {
+            name: (self.observations if name in OBSERVED else self.tensor)(getattr(sample, name)) for name in columns
+        }
+        random = stream(self.context.seed, "update", index=number)
+        for name, shape in self.noise().items():
+            batch[name] = self.tensor(random.standard_normal((len(sample.rows), *shape)))
+        return batch | self.scalars(progress)
+
+
+class BatchLearner(NetLearner, OnPolicyLearner):
+    """Epochs of minibatches over one batch of segments."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a batch; default: `config.epochs`, else 1."""
+        return int(getattr(self.config, "epochs", 1))
+
+    @property
+    def minibatch_size(self) -> int | None:
+        """Rows per update, at most; default: `config.minibatch_size`, else the whole batch (None)."""
+        size: int | None = getattr(self.config, "minibatch_size", None)
+        return size
+
+    @abstractmethod
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
+        """What is trained on: every tensor `[B, ...]` with the same B, of which minibatches are drawn.
+
+        `observations` makes the network's input of the column `obs`.
+        """
+
+    def is_done(self, results: Mapping[str, Tensor]) -> bool:
+        """Whether the results of a minibatch end the training on this batch. Default: no."""
+        del results
+        return False
+
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        """Train on `batch`. Its rows are shuffled in each epoch and spread evenly over the minibatches."""
+        with torch.no_grad():
+            rows = self.prepare(batch, progress)
+        size = len(next(iter(rows.values())))
+        scalars, rates, updates = self.scalars(progress), self.learning_rates(progress), 0
+        metrics: list[dict[str, float]] = []
+        for results in self._minibatches(rows, size, scalars, rates, progress):
+            updates += 1
+            metrics.append(self.measured(results))
+            if self.is_done(results):
+                break
+        last = metrics[-self._count(size) :]
+        return LearnResult(updates, {name: float(np.mean([m[name] for m in last])) for name in last[0]} if last else {})
+
+    def _count(self, size: int) -> int:
+        """Minibatches of an epoch."""
+        return 1 if self.minibatch_size is None else max(1, -(-size // self.minibatch_size))
+
+    def _minibatches(
+        self,
+        rows: Mapping[str, Tensor],
+        size: int,
+        scalars: Mapping[str, Tensor],
+        rates: Mapping[str, float],
+        progress: Progress,
+    ) -> Iterator[dict[str, Tensor]]:
+        random = stream(self.context.seed, "shuffle", index=progress.updates)
+        for _ in range(self.epochs if size else 0):
+            order = self.tensor(random.permutation(size))
+            for part in torch.tensor_split(order, self._count(size)):
+                minibatch = {name: column.index_select(0, part) for name, column in rows.items()}
+                yield self.run({**minibatch, **scalars}, rates)

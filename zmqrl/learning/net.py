@@ -1,0 +1,179 @@
+"""The parameters of an algorithm under autograd: towers, free parameters, targets, and all of it in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from zmqrl.learning.groups import Group, adam_step, clipped, layouts
+from zmqrl.loading import lazy
+from zmqrl.networks.forward import forward, unroll
+from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.types import Array, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+NORM = "grad_norm"
+"""Metric of each group's gradient, before clipping: `grad_norm/<group>`."""
+
+
+class Views(NamedTuple):
+    """Flat tensors, and the named tensors in them."""
+
+    flat: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    targets: Mapping[str, Tensor]
+
+
+class Net:
+    """One thread. All that changes in training is in the flat tensors of `tensors`; the rest are views of these."""
+
+    def __init__(self, spec: NetworkSpec, groups: Sequence[Group], weights: Weights, device: str) -> None:
+        """`weights` hold every tensor of `spec`, the learner-only ones too. ConfigError when groups do not fit."""
+        self.spec, self.device = spec, device
+        self._groups = {group.name: group for group in groups}
+        self._layouts = layouts(groups, parameter_shapes(spec))
+        self._names = tuple(parameter_shapes(spec))
+        self.tensors: dict[str, Tensor] = {}
+        for name, layout in self._layouts.items():
+            self.tensors[f"{name}.parameters"] = torch.zeros(layout.length, device=device)
+            for moment in ("mean", "square"):
+                self.tensors[f"{name}.{moment}"] = torch.zeros(layout.length, device=device)
+            self.tensors[f"{name}.steps"] = torch.zeros((), dtype=torch.float64, device=device)
+            if self._groups[name].target:
+                self.tensors[f"{name}.target"] = torch.zeros(layout.length, device=device)
+        self._own = self._views(self.tensors)
+        self._now = self._own
+        self._load(weights)
+        self.update_targets()
+
+    def __call__(self, tower: str, *inputs: Tensor, target: bool = False) -> Tensor:
+        """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient."""
+        return forward(self.spec.tower(tower), self._now.targets if target else self._now.parameters, *inputs)
+
+    def unroll(
+        self, tower: str, x: Tensor, state: Mapping[str, Tensor], reset: Tensor, target: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
+        tensors = self._now.targets if target else self._now.parameters
+        return unroll(self.spec.tower(tower), tensors, x, state, reset)
+
+    def parameter(self, name: str) -> Tensor:
+        """A free parameter, or any tensor of the network."""
+        return self._now.parameters[name]
+
+    def step(self, group: str, loss: Tensor) -> None:
+        """Move one group by the gradient of the scalar `loss`. Other groups have no gradient from it.
+
+        Raises:
+            ValueError: `loss` does not depend on a tensor of the group.
+        """
+        layout, settings = self._layouts[group], self._groups[group]
+        leaves = [self._now.parameters[name] for name in layout.shapes]
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        used = [grad for grad in grads if grad is not None]
+        if len(used) < len(grads):
+            unused = [name for name, grad in zip(layout.shapes, grads, strict=True) if grad is None]
+            raise ValueError(f"the loss of group {group!r} does not depend on {unused}")
+        with torch.no_grad():
+            grad = layout.joined(used)
+            norm = torch.linalg.vector_norm(grad)
+            parameters, mean, square, steps = (
+                self._now.flat[f"{group}.{part}"] for part in ("parameters", "mean", "square", "steps")
+            )
+            grad = clipped(grad, norm, settings.max_grad_norm)
+            adam_step(parameters, grad, mean, square, steps, self._rates[group], settings)
+        self._norms[f"{NORM}/{group}"] = norm
+
+    def update_targets(self, tau: float = 1.0) -> None:
+        """Mix a share `tau` of the parameters into the target networks."""
+        with torch.no_grad():
+            for name, group in self._groups.items():
+                if group.target:
+                    self._now.flat[f"{name}.target"].lerp_(self._now.flat[f"{name}.parameters"], tau)
+
+    @contextmanager
+    def running(
+        self, rates: Mapping[str, Tensor], tensors: Mapping[str, Tensor] | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Around an update: the learning rates `[]` float64 by group; yields the norms that `step` adds.
+
+        With `tensors` the update works on these in place of its own: for an executor that records it.
+        """
+        self._rates = rates
+        self._norms: dict[str, Tensor] = {}
+        if tensors is not None:
+            self._now = self._views(tensors)
+        try:
+            yield self._norms
+        finally:
+            self._now = self._own
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names."""
+        return tuple(self._groups)
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        """The tensors that are published."""
+        return tuple(name for name in self._names if not self.spec.is_learner_only(name))
+
+    def weights(self) -> dict[str, Array]:
+        """Copies of the published tensors, C-contiguous float32."""
+        return {name: _array(self._own.parameters[name]) for name in self.network_names}
+
+    def state(self) -> dict[str, Array]:
+        """The rest: learner-only tensors, targets, moments and steps of the optimisers."""
+        private = {f"private.{n}": _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
+        targets = {f"target.{name}": _array(tensor) for name, tensor in self._own.targets.items()}
+        moments = {
+            f"optimiser.{name}": _array(tensor)
+            for name, tensor in self.tensors.items()
+            if name.rpartition(".")[2] in ("mean", "square", "steps")
+        }
+        return private | targets | moments
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Back to what `weights` and `state` gave, bit for bit."""
+        private = {name.removeprefix("private."): value for name, value in state.items() if name.startswith("private.")}
+        self._load({**weights, **private})
+        with torch.no_grad():
+            for name, tensor in self._own.targets.items():
+                tensor.copy_(_tensor(state[f"target.{name}"], tensor))
+            for name, tensor in self.tensors.items():
+                if name.rpartition(".")[2] in ("mean", "square", "steps"):
+                    tensor.copy_(_tensor(state[f"optimiser.{name}"], tensor))
+
+    def _load(self, weights: Weights) -> None:
+        with torch.no_grad():
+            for name in self._names:
+                self._own.parameters[name].copy_(_tensor(weights[name], self._own.parameters[name]))
+
+    def _views(self, tensors: Mapping[str, Tensor]) -> Views:
+        """Of these flat tensors; those that are trained are leaves of autograd."""
+        parameters: dict[str, Tensor] = {}
+        targets: dict[str, Tensor] = {}
+        for name, layout in self._layouts.items():
+            for tensor, view in layout.views(tensors[f"{name}.parameters"]).items():
+                parameters[tensor] = view.detach().requires_grad_()
+            if self._groups[name].target:
+                targets |= layout.views(tensors[f"{name}.target"])
+        return Views(tensors, parameters, targets)
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.array(tensor.detach().cpu().numpy())
+
+
+def _tensor(array: Array, like: Tensor) -> Tensor:
+    # Copied into memory that torch has aligned: kernels pick their path by alignment.
+    return torch.tensor(np.asarray(array)).reshape(like.shape)

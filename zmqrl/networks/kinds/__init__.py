@@ -1,0 +1,1 @@
+"""Layer kinds, one file each; none of them imports torch."""

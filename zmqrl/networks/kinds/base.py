@@ -1,0 +1,152 @@
+"""What a layer kind defines, and how a kind is found by its name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from zmqrl.errors import ConfigError
+from zmqrl.networks.drawing import draw
+from zmqrl.networks.spec import LayerSpec
+from zmqrl.plugins import load, modules
+from zmqrl.types import Array, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WITH_BACKWARD = frozenset({"dueling", "flatten", "linear", "relu", "scale", "tanh"})
+"""Kinds whose backward pass is written out in `zmqrl.networks.layers`."""
+NO_OPTIONS: Mapping[str, float] = MappingProxyType({})
+
+
+class NumpyLayer(ABC):
+    """One layer for a fixed number of rows, with its buffers: no allocation per step."""
+
+    def load(self, weights: Weights) -> None:  # noqa: B027 - most layers have no arrays
+        """Copy the layer's arrays out of `weights`."""
+
+    @abstractmethod
+    def forward(self, x: Array) -> Array:
+        """The output for `x [rows, features]` float32, flat whatever the shape of a row is.
+
+        `x` may be changed in place. The output is the layer's, or `x`, and lives until the next call.
+        """
+
+
+class RecurrentLayer(NumpyLayer):
+    """A layer with state, of which it makes one step at a time. The state is the caller's."""
+
+    name: str
+    """Of the layer, and of its state."""
+
+    @abstractmethod
+    def step(self, x: Array, state: Array) -> Array:
+        """The output for `x [rows, features]`; `state [rows, size]` becomes the one after it."""
+
+    zero: Array
+    """`[rows, size]`: memory for a step from state zero."""
+
+    def forward(self, x: Array) -> Array:
+        """A step from state zero."""
+        self.zero.fill(0.0)
+        return self.step(x, self.zero)
+
+
+class LayerKind(ABC):
+    """Shapes, first values and both forward passes of one kind of layer. Without state; no method blocks.
+
+    A kind names itself by its module (`zmqrl.networks.kinds.linear`), or by a dotted path `a.b:Kind`. The module does
+    not import torch: workers and the launcher use it. `torch = zmqrl.loading.lazy("torch")` imports at the first use.
+    """
+
+    is_activation: ClassVar[bool] = False
+    """Elementwise and without arrays: `network.activation` may name it."""
+    takes_input: ClassVar[bool] = False
+    """Appends a further input of the network to its own: `zmqrl.networks.forward` does it."""
+    defaults: ClassVar[Mapping[str, float]] = NO_OPTIONS
+    """The options of the kind and their values where a spec leaves them out."""
+
+    def state_size(self, spec: LayerSpec) -> int:
+        """Numbers of recurrent state per row; 0: the kind has none. Such a kind has `step`."""
+        del spec
+        return 0
+
+    def step(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The output for one step `x [B, features]` from `state [B, size]`, and the state after it."""
+        raise NotImplementedError(f"kind {spec.kind!r} has no recurrent state")
+
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        """Name and shape of each array of the layer; a name is `spec.name`, a dot, and a name of the kind's own."""
+        del spec
+        return {}
+
+    def fan_in(self, spec: LayerSpec) -> int:
+        """How many inputs one output depends on, for the first values."""
+        return spec.inputs
+
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        """The first values of the arrays of `shapes`, float32, drawn in that order."""
+        fan_in = self.fan_in(spec)
+        return {name: draw(generator, shape, fan_in, spec.gain) for name, shape in self.shapes(spec).items()}
+
+    @abstractmethod
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer | None:
+        """The layer for acting on `rows` rows; None: workers need torch for it."""
+
+    @abstractmethod
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The output for a batch `x [B, ...]`, such that autograd can differentiate it by `tensors` and `x`.
+
+        `tensors` has the arrays of `shapes`, among others. Each row depends on itself only.
+        """
+
+    def option(self, spec: LayerSpec, name: str) -> float:
+        """A number of `spec.options`, or the default; KeyError when the kind has no such option."""
+        return dict(spec.options).get(name, self.defaults[name])
+
+
+@cache
+def known_kinds() -> tuple[str, ...]:
+    """Names of the kinds of the package."""
+    return modules(__package__, LayerKind)
+
+
+@cache
+def layer_kind(name: str) -> LayerKind:
+    """The kind of a name or a dotted path; ConfigError for one that is unknown."""
+    if ":" not in name and name not in known_kinds():
+        raise ConfigError(
+            f"layer kind {name!r} is unknown (known: {', '.join(known_kinds())}; or a dotted path `module:Name`)"
+        )
+    kind: LayerKind = load(name, __package__, LayerKind)()
+    return kind
+
+
+def check_layer(spec: LayerSpec) -> None:
+    """Raise `ConfigError` when the kind is unknown, or lacks an option of the spec, or the spec a name."""
+    kind = layer_kind(spec.kind)
+    if unknown := [name for name, _ in spec.options if name not in kind.defaults]:
+        known = ", ".join(kind.defaults) or "none"
+        raise ConfigError(f"layer {spec.name!r}: kind {spec.kind!r} has no option {unknown[0]!r} (known: {known})")
+    if not spec.name and kind.shapes(spec):
+        raise ConfigError(f"a layer of kind {spec.kind!r} has arrays and needs a name")
+
+
+def without_backward(layers: tuple[LayerSpec, ...]) -> tuple[str, ...]:
+    """The kinds of `layers` that only autograd differentiates, sorted."""
+    return tuple(sorted({layer.kind for layer in layers} - WITH_BACKWARD))
+
+
+def numpy_layer(spec: LayerSpec, rows: int) -> NumpyLayer | None:
+    """The acting layer of a spec; None: it needs torch."""
+    return layer_kind(spec.kind).numpy(spec, rows)
+
+
+def runtime_of(layers: tuple[LayerSpec, ...]) -> Literal["numpy", "torch"]:
+    """How workers act with these layers: with numpy where every kind can."""
+    return "torch" if any(numpy_layer(layer, 1) is None for layer in layers) else "numpy"

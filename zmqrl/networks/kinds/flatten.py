@@ -1,0 +1,32 @@
+"""All but the batch dimension become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
+from zmqrl.networks.spec import LayerSpec
+from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Flatten(LayerKind):
+    """Without arrays."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
+        del spec, rows
+        return _NumpyFlatten()
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        del spec, tensors
+        return x.flatten(1)
+
+
+class _NumpyFlatten(NumpyLayer):
+    """The rows of numpy layers are flat already."""
+
+    def forward(self, x: Array) -> Array:
+        return x

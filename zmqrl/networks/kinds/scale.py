@@ -1,0 +1,38 @@
+"""Division by a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
+from zmqrl.networks.spec import LayerSpec
+from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Scale(LayerKind):
+    """Without arrays; the divisor is `inputs`, 255 for pixels."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
+        del rows
+        return _NumpyScale(spec.inputs)
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        del tensors
+        return x / spec.inputs
+
+
+class _NumpyScale(NumpyLayer):
+    """In place."""
+
+    def __init__(self, divisor: int) -> None:
+        self._divisor = np.float32(divisor)
+
+    def forward(self, x: Array) -> Array:
+        np.divide(x, self._divisor, x)
+        return x

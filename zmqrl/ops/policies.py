@@ -1,0 +1,44 @@
+"""What a policy's outputs say of actions, in differentiable torch: log-probabilities and entropies."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from zmqrl.loading import lazy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy("torch")
+
+FORBIDDEN = -1e8
+"""Logit of an action that the mask forbids: its probability is 0, and no gradient is NaN."""
+
+
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """`logits [B, A]`, with the actions forbidden where `mask [B, A]` is 0."""
+    return logits if mask is None else torch.where(mask.bool(), logits, FORBIDDEN)
+
+
+def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy `[B]` of `action [B]` int64 under softmax of `logits [B, A]`."""
+    log_p = torch.log_softmax(logits, 1)
+    log_prob = log_p.gather(1, action.unsqueeze(1)).squeeze(1)
+    return log_prob, -(log_p.exp() * log_p).sum(1)
+
+
+def multi_categorical(logits: Tensor, action: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Sums over the parts of a multi-discrete action: `logits [B, sum of sizes]`, `action [B, parts]` int64."""
+    parts = [categorical(part, action[:, i]) for i, part in enumerate(torch.split(logits, list(sizes), 1))]
+    log_probs, entropies = zip(*parts, strict=True)
+    return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+
+def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-density and entropy `[B]` of `action [B, A]`; `mean [B, A]`, `log_std [A]`."""
+    z = (action - mean) * torch.exp(-log_std)
+    log_prob = (-0.5 * z * z - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
+    entropy = (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
+    return log_prob, entropy.expand(len(mean))

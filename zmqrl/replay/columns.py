@@ -1,0 +1,76 @@
+"""The columns of a segment as replay reads them, and whether a specification fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zmqrl.errors import ConfigError
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.types import STATE_COLUMN
+
+FIXED = frozenset(("obs", "action", "reward", "terminated", "truncated", "valid", STATE_COLUMN))
+STATE_PREFIX = "state."
+"""`state.<name> [T / k, N, size]`: the recurrent state with which every k-th row was acted."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of the columns of one segment, by name."""
+
+
+def extra_columns(shapes: Shapes) -> tuple[str, ...]:
+    """Names of the extra columns `[T, N, ...]`."""
+    names = (name for name in shapes if name not in FIXED and not name.startswith(STATE_PREFIX))
+    return tuple(name for name in names if shapes[name][:2] == shapes["reward"])
+
+
+def state_columns(shapes: Shapes) -> dict[str, int]:
+    """Names of the columns of recurrent states, each with its k."""
+    steps, _ = shapes["reward"]
+    return {name: steps // max(1, shape[0]) for name, shape in shapes.items() if name.startswith(STATE_PREFIX)}
+
+
+def check_columns(spec: ReplaySpec, shapes: Shapes) -> None:
+    """Refuse a specification that does not fit the columns of a segment.
+
+    Raises:
+        ConfigError: It names field or key, and what would fit.
+    """
+    _check_first_priority(spec, shapes)
+    if spec.length:
+        _check_length(spec, shapes["reward"][0])
+        _check_states(spec, shapes)
+
+
+def _check_first_priority(spec: ReplaySpec, shapes: Shapes) -> None:
+    name = spec.first_priority
+    fitting = [extra for extra in extra_columns(shapes) if shapes[extra] == shapes["reward"]]
+    if name is not None and name not in fitting:
+        known = ", ".join(fitting) or "none"
+        raise ConfigError(f"ReplaySpec.first_priority: {name!r}: must be an extra column [T, N] of acting(): {known}")
+
+
+def _check_length(spec: ReplaySpec, steps: int) -> None:
+    rows = spec.burn_in + spec.length
+    if steps < rows:
+        raise ConfigError(
+            f"env.segment_steps: {steps} is too short for sequences of {rows} rows (burn_in {spec.burn_in} + length "
+            f"{spec.length}); it must be at least {rows}"
+        )
+    rest = (steps - rows) % spec.every
+    if rest:
+        raise ConfigError(
+            f"env.segment_steps: {steps}: the last {rest} rows of a segment would never be learned from (sequences of "
+            f"{rows} rows, one every {spec.every}); write {steps - rest} or {steps - rest + spec.every}"
+        )
+
+
+def _check_states(spec: ReplaySpec, shapes: Shapes) -> None:
+    steps, envs = shapes["reward"]
+    for name, every in state_columns(shapes).items():
+        shape = shapes[name]
+        if every * shape[0] != steps or shape[1] != envs:
+            raise ConfigError(f"column {name}: {shape}: must be (T / k, N, size) with T {steps} and N {envs}")
+        if spec.every % every:
+            raise ConfigError(
+                f"ReplaySpec.stride: {spec.every}: must be a multiple of {every}, the rows between two states of "
+                f"column {name}"
+            )

@@ -1,0 +1,98 @@
+"""How an algorithm wants its replay: plain data. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zmqrl.errors import ConfigError
+
+AUTO, UNIFORM, PRIORITISED = "auto", "uniform", "prioritised"
+
+
+@dataclass(frozen=True)
+class Prioritised:
+    """Settings of prioritised replay (Schaul et al. 2016, proportional variant)."""
+
+    alpha: float = 0.6
+    """The mass of a row is (|delta| + epsilon) ** alpha."""
+    beta: float = 0.4
+    """Exponent of the importance weights, until `Replay.anneal` sets another."""
+    epsilon: float = 1e-4
+    """Keeps every mass above zero."""
+    uniform_mix: float = 0.0
+    """Share of rows drawn uniformly."""
+    max_share: float = 0.9
+    """Sequences: the priority is this share of the largest |delta| plus the rest of their mean (R2D2, section 2.3)."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "uniform_mix", "max_share"):
+            _check(self, name, 0.0 <= getattr(self, name) <= 1.0, "must be between 0 and 1")
+        _check(self, "epsilon", self.epsilon > 0.0, "must be above 0")
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """What replay draws: transitions, or with `length` sequences inside a segment.
+
+    The sequences of a segment of T rows start at every `stride`-th row. Each has `burn_in` rows, which only bring a
+    recurrent state up to date, then `length` rows to learn from. The first `burn_in` rows of a segment are therefore
+    never learned from. A subclass may add fields for its own sampler.
+    """
+
+    n_step: int = 1
+    """Rewards summed before bootstrapping. Sync needs a T of at least four of them."""
+    length: int = 0
+    """Rows to learn from in a sequence; 0: transitions."""
+    burn_in: int = 0
+    """Rows before them, in each sequence."""
+    stride: int = 0
+    """Rows between the starts of two sequences of a segment; 0: `length`."""
+    prioritised: Prioritised | None = None
+    """None: without priorities."""
+    first_priority: str | None = None
+    """An extra column `[T, N]`: |value| is the first priority of a new row. None: the largest priority seen so far."""
+    sampler: str = AUTO
+    """`uniform`, `prioritised` or `module:Name` of a `zmqrl.replay.samplers.base.Sampler`. `auto` is one of the first
+    two, by `prioritised`."""
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        own = ":" in self.sampler
+        known = own or self.sampler in (AUTO, UNIFORM, PRIORITISED)
+        _check(self, "sampler", known, "must be auto, uniform, prioritised or a dotted path `module:Name`")
+        if self.sampler == PRIORITISED:
+            _check(self, "prioritised", self.prioritised is not None, "sampler 'prioritised' needs its settings")
+        if self.sampler == UNIFORM:
+            _check(self, "prioritised", self.prioritised is None, "sampler 'uniform' has no priorities")
+        if self.prioritised is None and not own:
+            _check(self, "first_priority", self.first_priority is None, "needs `prioritised`, or your own sampler")
+
+    @property
+    def kind(self) -> str:
+        """The sampler, without `auto`."""
+        if self.sampler != AUTO:
+            return self.sampler
+        return UNIFORM if self.prioritised is None else PRIORITISED
+
+    @property
+    def every(self) -> int:
+        """Rows between the starts of two sequences."""
+        return self.stride or self.length
+
+    def _check_numbers(self) -> None:
+        for name, least in (("n_step", 1), ("length", 0), ("burn_in", 0), ("stride", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _check(self, name, whole and value >= least, f"must be a whole number of at least {least}")
+        if not self.length:
+            for name in ("burn_in", "stride"):
+                _check(self, name, getattr(self, name) == 0, "needs sequences: set `length`")
+            return
+        _check(self, "stride", self.stride <= self.length, f"leaves rows out: the most is length {self.length}")
+        _check(self, "n_step", self.n_step <= self.length, f"the most is length {self.length}")
+
+
+def _check(spec: Any, name: str, holds: bool, what: str) -> None:
+    if not holds:
+        raise ConfigError(f"{type(spec).__name__}.{name}: {getattr(spec, name)!r}: {what}")
