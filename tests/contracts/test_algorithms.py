@@ -27,7 +27,13 @@ LAST = replace(CNN, image_layout="hwc")
 CHANNELS_LAST = SpaceSpec("box", (8, 8, 2), "uint8")
 NUMBER = SpaceSpec("discrete", (), "int64", n=5)
 DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
+SEVERAL = SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))
 KINDS = modules("zmqrl.algorithms", Algorithm)
+
+
+def masked(entries: int) -> SpaceSpec:
+    mask = SpaceSpec("box", (entries,), "int8")
+    return composite([("action_mask", mask, ("action_mask",)), ("vector", VECTOR, ("vector",))])
 
 
 def cases() -> list[Algorithm]:
@@ -43,6 +49,9 @@ def cases() -> list[Algorithm]:
     made += [
         PPO(PPOConfig(normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         PPO(PPOConfig(), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
         DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         SAC(SACConfig(), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
         TD3(TD3Config(), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),

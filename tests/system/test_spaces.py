@@ -30,6 +30,7 @@ def trained(directory: Path, mode: ModeName, preset: str, env: str, **values: An
     [
         ("cartpole-ppo", "Unmasked", {"algorithm__normalise_obs": True}),
         ("cartpole-dqn", "Numbered1", {"replay__learning_starts": 200}),
+        ("cartpole-ppo", "MaskedSeveral", {}),
     ],
 )
 def test_single_and_sync_agree_and_the_policy_takes_observations_as_the_env_gives_them(
