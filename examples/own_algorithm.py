@@ -56,6 +56,7 @@ class Reinforce(Algorithm):
             action=self.env.action,
             observation=self.env.observation,
             runtime=runtime_of(layers),
+            input=self.input,
         )
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
@@ -69,8 +70,8 @@ class ReinforceLearner(BatchLearner):
         """The rows of the batch that are steps: after an episode there is one that only resets."""
         columns, valid = batch.columns, batch.columns["valid"]
         returns = rewards_to_go(columns, self.config.gamma)
-        rows = {"obs": columns["obs"][:-1], "action": columns["action"], "return": returns}
-        return {name: self.tensor(array[valid]) for name, array in rows.items()}
+        rows = {"action": self.tensor(columns["action"][valid]), "return": self.tensor(returns[valid])}
+        return {"obs": self.observations(columns["obs"][:-1][valid]), **rows}
 
     def train(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The loss in plain torch, of the network that acts."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from zmqrl.acting.base import Policy
 from zmqrl.envs.make import probe
+from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import TrainingFailed
 from zmqrl.launch.checks import check_new_directory
 from zmqrl.launch.configure import load
@@ -23,7 +24,8 @@ from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
-from zmqrl.types import Array, EnvSpec, ModeName
+from zmqrl.spaces import forbids_all, view
+from zmqrl.types import Array, EnvSpec, ModeName, SpaceSpec
 
 
 def train(
@@ -99,18 +101,21 @@ class LoadedPolicy:
     def __call__(self, obs: Any) -> Array:
         """The action for one observation, or the actions for a batch.
 
+        A batch of a Dict or Tuple has its structure, with a leading axis in each part.
+
         Raises:
-            ValueError: A recurrent policy acted for another number of envs before, and was not reset.
+            ValueError: `obs` is of another space, or its `action_mask` forbids every action. A recurrent policy acted
+                for another number of envs before, and was not reset.
         """
-        batch = np.asarray(obs, dtype=self._env.observation.dtype)
-        single = batch.shape == self._env.observation.shape
-        if single:
-            batch = batch[None]
+        space, action = self._env.observation, self._env.action
+        batch, single = _batch(space, obs)
+        if space.action_mask is not None and forbids_all(view(batch, space, space.action_mask), action.choices).any():
+            raise ValueError("the action_mask of the observation forbids every action")
         if not self._rows:
             self._state, self._rows = self._policy.zero_state(len(batch)), len(batch)
         if self._state and len(batch) != self._rows:
             raise ValueError(f"{len(batch)} observations after {self._rows}: call reset() before other envs begin")
-        actions = np.array(self._env.action.for_env(self._policy.act_greedily(batch, self._state)))
+        actions = np.array(action.for_env(self._policy.act_greedily(batch, self._state)))
         first: Array = actions[0]
         return first if single else actions
 
@@ -136,3 +141,12 @@ def load_policy(run_dir: str | Path) -> LoadedPolicy:
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
     return LoadedPolicy(policy, env)
+
+
+def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
+    """As a batch of rows, and whether `obs` is a single observation."""
+    if space.kind != "box":
+        return packed_batch(space, obs)
+    rows = np.asarray(obs, dtype=space.dtype)
+    single = rows.shape == space.shape
+    return (rows[None] if single else rows), single

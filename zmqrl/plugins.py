@@ -42,11 +42,11 @@ def load(kind: str, package: str, base: type[T]) -> Any:
 def modules(package: str, base: type[T]) -> tuple[str, ...]:
     """Names of the modules of `package` that hold a kind of `base`; by their text, since some import torch.
 
-    The base of a kind is `base` itself or one named after it. Modules with a leading underscore, and classes that also
-    name `ABC`, are not kinds.
+    The last base of a kind is `base` itself or one named after it. Modules with a leading underscore, and classes that
+    also name `ABC`, are not kinds.
     """
     folder = importlib.import_module(package).__path__
-    subclass = re.compile(rf"^class \w+\(\w*{base.__name__}\):", re.MULTILINE)
+    subclass = re.compile(rf"^class \w+\((?:\w+, )*\w*{base.__name__}\):", re.MULTILINE)
     found = (
         (info.name, Path(module_folder, f"{info.name}.py"))
         for module_folder in folder

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
-Array = npt.NDArray[Any]
+from zmqrl.spaces import Array as Array
+from zmqrl.spaces import SpaceSpec as SpaceSpec
+
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
 WHOLE_LIMIT = 1 << 62
@@ -116,28 +117,6 @@ class ColumnSpec:
     def nbytes(self) -> int:
         """Bytes of the column's payload, without padding."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class SpaceSpec:
-    """An observation or action space as plain data.
-
-    `discrete`: `n` actions, dtype int64, shape `()`, numbered from 0 here and from `start` in the env.
-    `box`: `low` and `high` are flat, in C order, and empty where the space is unbounded in some entry.
-    """
-
-    kind: Literal["discrete", "box"]
-    shape: tuple[int, ...]
-    dtype: str
-    n: int = 0
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    start: int = 0
-
-    def for_env(self, actions: Array) -> Array:
-        """Stored actions as the env takes them: of the space's dtype, discrete ones counted from `start`."""
-        actions = actions.astype(self.dtype, copy=False)  # before the addition: a history keeps indices as bytes
-        return actions + self.start if self.start else actions
 
 
 @dataclass(frozen=True)

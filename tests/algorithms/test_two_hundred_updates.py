@@ -10,7 +10,7 @@ import pytest
 
 from tests.oracles.two_hundred_updates import ORACLE, SEED, UPDATES, algorithm, sample, weights
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
-from zmqrl.replay.base import Replay, ReplaySample, SequenceSample
+from zmqrl.replay.base import AnySample, Replay, ReplaySample, SequenceSample
 from zmqrl.types import Array
 
 FOUND: dict[str, Any] = json.loads(ORACLE.read_text())
@@ -28,9 +28,9 @@ class Given(Replay):
         return sample(self._kind, key)
 
     def sample_sequences(self, count: int, key: int) -> SequenceSample:
-        raise AssertionError("transitions alone")
+        raise AssertionError("there are none")
 
-    def set_priorities(self, sample: ReplaySample, priorities: Array) -> None:
+    def set_priorities(self, sample: AnySample, priorities: Array) -> None:
         raise AssertionError("there are none")
 
     @property

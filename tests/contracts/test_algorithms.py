@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,15 +13,30 @@ from tests.contracts.suites import name_of
 from tests.running import environment
 from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.dqn import DQN, DQNConfig
+from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.sac import SAC, SACConfig
+from zmqrl.algorithms.td3 import TD3, TD3Config
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
+from zmqrl.spaces import SpaceSpec, composite
 from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, PIXELS, VECTOR, AlgorithmMaker
 from zmqrl.types import EnvSpec
 
 STEPS, ENVS = 16, 2
 MLP, CNN = NetworkSection(hidden=(8,)), NetworkSection("cnn", (8,), "relu", (4,), (3,), (1,))
+LAST = replace(CNN, image_layout="hwc")
+CHANNELS_LAST = SpaceSpec("box", (8, 8, 2), "uint8")
+NUMBER = SpaceSpec("discrete", (), "int64", n=5)
+DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
+SEVERAL = SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))
 KINDS = modules("zmqrl.algorithms", Algorithm)
+
+
+def masked(entries: int) -> SpaceSpec:
+    mask = SpaceSpec("box", (entries,), "int8")
+    return composite([("action_mask", mask, ("action_mask",)), ("vector", VECTOR, ("vector",))])
 
 
 def cases() -> list[Algorithm]:
@@ -33,6 +49,16 @@ def cases() -> list[Algorithm]:
                     made.append(kind(kind.Config(), network, EnvSpec("toy", observation, action), STEPS, ENVS))
                 except ConfigError:
                     continue
+    made += [
+        PPO(PPOConfig(normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
+        PPO(PPOConfig(), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
+        DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        SAC(SACConfig(), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
+        TD3(TD3Config(), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
+    ]
     return made
 
 

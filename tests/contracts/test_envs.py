@@ -23,6 +23,11 @@ ENVS = {
     "offset actions": EnvSection(id="tests.envs.odd_envs:Offset", num_envs=2, kwargs={"start": 5}),
     "state as array": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2),
     "state as bytes": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2, kwargs={"form": "bytes"}),
+    "dict with a mask": EnvSection(id="tests.envs.space_envs:Mixed", num_envs=2),
+    "tuple": EnvSection(id="tests.envs.space_envs:Pair", num_envs=2),
+    "discrete observations": EnvSection(id="tests.envs.space_envs:Numbered", num_envs=2),
+    "multi-discrete observations": EnvSection(id="tests.envs.space_envs:Several", num_envs=2),
+    "masked multi-discrete actions": EnvSection(id="tests.envs.space_envs:MaskedSeveral", num_envs=2),
     "witness": EnvSection(id="zmqrl.drill.witness:WitnessEnv", num_envs=2),
 }
 

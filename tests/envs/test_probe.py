@@ -39,11 +39,27 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="CartPole-v9"), ["env.id", "'CartPole-v1'"]),
         (EnvSection(kwargs={"gravty": 1}), ["env.kwargs", "gravty"]),
         (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
+        (EnvSection(id="minatar.gym:BaseEnv"), ['pip install "zmqrl[minatar]"']),
         (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
         (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
-        (EnvSection(id="FrozenLake-v1"), ["Discrete(16)", "FlattenObservation"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"frames": 2}},)),
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation': the arguments {'frames': 2} are not accepted"],
+        ),
+        (
+            EnvSection(wrappers=("gymnasium.wrappers:FrameStackObservation",)),
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation': arguments are missing", "stack_size"],
+        ),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:TimeAwareObservation": {}, "a:B": {}},)),
+            ["env.wrappers: {'gymnasium.wrappers:TimeAwareObservation': {}, 'a:B': {}}: an entry is one wrapper"],
+        ),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"stack_size": -1}},)),
+            ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation' {'stack_size': -1} cannot be applied"],
+        ),
         (EnvSection(id="tests.envs.odd_envs:Breaking"), ["env.id", "fault"]),
         (EnvSection(id=""), ["env.id"]),
     ],
@@ -61,8 +77,10 @@ def test_one_message_with_key_value_and_way_out(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_unsupported_wrapper_free_space_is_mended_by_the_wrapper_it_names() -> None:
-    assert probe(EnvSection(id="FrozenLake-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))).action.n == 4
+def test_wrappers_take_arguments() -> None:
+    stacked = {"gymnasium.wrappers:FrameStackObservation": {"stack_size": 3}}
+    spec = probe(EnvSection(wrappers=(stacked, "gymnasium.wrappers:FlattenObservation")))
+    assert spec.observation.shape == (12,)
 
 
 def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:

@@ -76,7 +76,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
     ("preset", "mode", "values", "message"),
     [
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
-        ("cartpole-ppo", "sync", {"env__id": "Blackjack-v1"}, "--set: env.id: 'Blackjack-v1' has observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Of", "env__kwargs": "{observation: text}"}, "--set: env.id: 'tests.envs.space_envs:Of' has observations Text"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
         ("cartpole-ppo", "sync", {"network__activation": "norm"}, "network.activation: layer kind 'norm' is unknown (known: concat, conv, "),
         ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation (known: gelu, "),
@@ -94,6 +94,13 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
         ("cartpole-dqn", "sync", {"algorithm__kind": "tests.system.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
         ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo allows eager, compiled"),
+        ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Pair", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo allows eager, compiled"),
+        ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Pair"}, "algorithm.kind: dqn needs discrete actions, tests.envs.space_envs:Pair has multi_discrete actions"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, "--set: algorithm.normalise_obs: true: no observations of tests.envs.space_envs:Bits are floats"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "network__kind": "cnn"}, "has observations of parts action_mask [4], image [3, 5, 5]"),
         ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
         ("cartpole-ppo", "sync", {"learner__device": "cuda:1"}, "--set: learner.device: 'cuda:1': this machine has no NVIDIA device"),
         ("cartpole-ppo", "sync", {"store__path": "/proc/x"}, "--set: store.path: '/proc/x' cannot be written"),
@@ -133,6 +140,15 @@ def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypat
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
     with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
+
+
+def test_a_head_that_does_not_apply_masks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zmqrl.acting.heads import Categorical
+
+    assert planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
+    monkeypatch.setattr(Categorical, "masks", False)
+    with pytest.raises(ConfigError, match="head 'categorical' does not apply the action_mask"):
+        planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ class Narrow(Walker):
 class Odd(Walker):
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = gym.spaces.MultiBinary(2)
+        self.action_space = gym.spaces.Text(2)
 
 
 class Wide(Walker):

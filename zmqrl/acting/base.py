@@ -20,7 +20,8 @@ NO_STATE: State = {}
 class ActingNoise:
     """All random numbers of one segment, drawn before its first step.
 
-    `uniform [T, N, 2]` float64 in [0, 1), `normal [T, N, A]` float64 (A = flat action size; 0 for discrete).
+    `uniform [T, N, max(2, k)]` float64 in [0, 1) (k = entries of a multi_discrete action), `normal [T, N, A]` float64
+    (A = flat action size; 0 for discrete).
     """
 
     uniform: Array
@@ -75,8 +76,8 @@ class Policy(ABC):
         """Actions for `obs [N, ...]` at row `t` of the segment.
 
         Writes `context.extras[name][t]` for every extra of the spec, and the next state into `context.state`. The
-        action returned, `[N]` int64 or `[N, A...]` float32, is what is stored (unclipped); the env is given a clipped
-        copy by the caller.
+        action returned, `[N]` or `[N, k]` int64 or `[N, A...]` float32, is what is stored (unclipped); the env is given
+        a clipped copy by the caller.
         """
 
     @abstractmethod
@@ -93,10 +94,16 @@ class Policy(ABC):
 
 
 def noise_for(
-    generator: np.random.Generator, steps: int, envs: int, action_size: int, further: Sequence[NoiseSpec] = ()
+    generator: np.random.Generator,
+    steps: int,
+    envs: int,
+    action_size: int,
+    further: Sequence[NoiseSpec] = (),
+    entries: int = 1,
 ) -> ActingNoise:
-    """Draw a segment's noise in one fixed order."""
-    uniform, normal = generator.random((steps, envs, 2)), generator.standard_normal((steps, envs, action_size))
+    """Draw a segment's noise in one fixed order; `entries` are those of a discrete or multi_discrete action."""
+    uniform = generator.random((steps, envs, max(2, entries)))
+    normal = generator.standard_normal((steps, envs, action_size))
     return ActingNoise(uniform, normal, {spec.name: _drawn(generator, spec, steps, envs) for spec in further})
 
 

@@ -12,10 +12,13 @@ import numpy as np
 from zmqrl.acting.base import ActingContext, Place
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.errors import ConfigError
+from zmqrl.spaces import nth_allowed, ranges
 from zmqrl.types import Array, SpaceSpec, Weights
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """Bounds of a state-dependent log-std (Haarnoja et al. 2018, reference code)."""
+FORBIDDEN = np.float32(-1e30)
+"""The logit of an action that a mask forbids: its probability is exactly 0, and sums stay finite."""
 
 
 class Head(ABC):
@@ -29,6 +32,10 @@ class Head(ABC):
     """Names of the extras that this head can fill."""
     takes: frozenset[str] = frozenset()
     """Names of the options that this head reads from `spec.options`."""
+    masks: bool = False
+    """Whether `act` and `act_greedily` take allowed actions alone."""
+    allowed: Array | None = None
+    """Which actions are allowed now, bool `[N, n]`; None: all of them."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         """ConfigError when the spec requests an extra, or has an option, that this head does not know."""
@@ -39,6 +46,19 @@ class Head(ABC):
             raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
         if unknown := frozenset(spec.options) - self.takes:
             raise ConfigError(f"head {spec.head!r} has no options {sorted(unknown)}, only {sorted(self.takes)}")
+        if spec.observation.action_mask is not None and not self.masks:
+            raise ConfigError(f"head {spec.head!r} does not apply the action_mask of the observations")
+
+    def mask(self, mask: Array | None) -> None:
+        """The part `action_mask [N, n]` of the observations that the next call acts on; nonzero is allowed.
+
+        A row that allows nothing is that of an episode which has ended: its action is ignored, and may be any.
+        """
+        self.allowed = None if mask is None else mask != 0
+
+    def _masked(self, outputs: Array) -> Array:
+        """`outputs [N, n]` with `FORBIDDEN` where an action is not allowed."""
+        return outputs if self.allowed is None else np.where(self.allowed, outputs, FORBIDDEN)
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:  # noqa: B027 - some need nothing
         """Take what the head needs of a version."""
@@ -56,6 +76,7 @@ class Categorical(Head):
     """Samples by the inverse CDF of softmax(outputs); log-probabilities as float32 log-softmax."""
 
     fills = frozenset({"log_prob", "logits"})
+    masks = True
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
@@ -70,6 +91,7 @@ class Categorical(Head):
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         shifted, cdf = self._shifted, self._cdf
+        outputs = self._masked(outputs)
         np.subtract(outputs, np.maximum.reduce(outputs, axis=1, keepdims=True), shifted)
         np.add.accumulate(np.exp(shifted, cdf), 1, None, cdf)
         target = context.noise.uniform[t, :, 0] * self._total
@@ -81,17 +103,56 @@ class Categorical(Head):
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
-        actions: Array = np.argmax(outputs, axis=1)
+        actions: Array = np.argmax(self._masked(outputs), axis=1)
         return actions
 
 
+class MultiCategorical(Head):
+    """A categorical distribution for each entry of a multi_discrete action; outputs are the logits of all, in order.
+
+    Log-probabilities are their sums. A mask `[N, sum(nvec)]` is that of all values, in the same order.
+    """
+
+    fills = frozenset({"log_prob", "logits"})
+    masks = True
+
+    def __init__(self, spec: ActingSpec, rows: int) -> None:
+        super().__init__(spec, rows)
+        self._ranges = ranges(spec.action.choices)
+        self._row = np.arange(rows)
+
+    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
+        outputs = self._masked(outputs)
+        actions: Array = np.zeros((self.rows, len(self._ranges)), np.int64)
+        log_prob: Array = np.zeros(self.rows, np.float32)
+        for entry, (begin, end) in enumerate(self._ranges):
+            logits = outputs[:, begin:end]
+            shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
+            cdf = np.add.accumulate(np.exp(shifted), 1)
+            total = cdf[:, -1]
+            target = context.noise.uniform[t, :, entry] * total
+            chosen = np.add.reduce(cdf[:, :-1] <= target[:, None], 1, np.int64)
+            actions[:, entry] = chosen
+            log_prob += shifted[self._row, chosen] - np.log(total)
+        if "log_prob" in self._extras:
+            context.extras["log_prob"][t] = log_prob
+        if "logits" in self._extras:
+            context.extras["logits"][t] = outputs
+        return actions
+
+    def act_greedily(self, outputs: Array) -> Array:
+        outputs = self._masked(outputs)
+        return np.stack([outputs[:, begin:end].argmax(1) for begin, end in self._ranges], axis=1)
+
+
 class EpsilonGreedy(Head):
-    """argmax of q values, or with probability epsilon a uniform action.
+    """argmax of q values, or with probability epsilon a uniform action; both among the allowed ones.
 
     epsilon is `schedule["epsilon"]`; with the option `ladder_base` slot i of n has
     ladder_base ** (1 + ladder_alpha * i / (n - 1)) for the whole run (Horgan et al. 2018, Ape-X: 0.4 and 7).
     """
 
+    masks = True
     takes = frozenset({"ladder_base", "ladder_alpha"})
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
@@ -117,13 +178,15 @@ class EpsilonGreedy(Head):
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         if self._base is not None and context.place is not self._ladder_of:
             self._ladder_of, self._epsilon = context.place, ladder(self._base, self._alpha, context.place)
-        actions: Array = outputs.argmax(1)
+        actions: Array = self._masked(outputs).argmax(1)
         uniform = context.noise.uniform[t]
+        if self.allowed is not None:
+            return np.where(uniform[:, 0] < self._epsilon, nth_allowed(self.allowed, uniform[:, 1]), actions)
         np.copyto(actions, uniform[:, 1] * self.spec.action.n, "unsafe", uniform[:, 0] < self._epsilon)
         return actions
 
     def act_greedily(self, outputs: Array) -> Array:
-        actions: Array = np.argmax(outputs, axis=1)
+        actions: Array = np.argmax(self._masked(outputs), axis=1)
         return actions
 
 
@@ -262,6 +325,7 @@ class DeterministicNoise(_Continuous):
 
 HEADS: Mapping[str, type[Head]] = {
     "categorical": Categorical,
+    "multi_categorical": MultiCategorical,
     "epsilon_greedy": EpsilonGreedy,
     "gaussian": Gaussian,
     "squashed_gaussian": SquashedGaussian,

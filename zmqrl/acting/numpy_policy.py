@@ -15,6 +15,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import zero_state
 from zmqrl.networks.kinds.base import NumpyLayer, RecurrentLayer
 from zmqrl.plugins import load
+from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
 
 
@@ -51,10 +52,17 @@ class NumpyPolicy(Policy):
         return zero_state(self._spec.state, rows)
 
     def _outputs(self, obs: Array, state: State) -> Array:
+        """What the head is given, which has the mask of `obs` now."""
         x = self._input.take(obs)
         for layer, core in self._steps:
             x = layer.forward(x) if core is None else core.step(x, state[core.name])
+        self._mask(obs)
         return x
+
+    def _mask(self, obs: Array) -> None:
+        part = self._spec.observation.action_mask
+        if part is not None:
+            self._head.mask(view(obs, self._spec.observation, part))
 
     def _resize(self, rows: int) -> None:
         self._rows = rows

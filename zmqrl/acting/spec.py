@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
 
@@ -38,8 +39,8 @@ class ActingSpec:
     `layers` end in logits (categorical), q values (epsilon_greedy) or the mean (gaussian and the
     other continuous heads). `head` is a name of `zmqrl.acting.heads`, or `a.b:Head` of a torch-free module.
     `extras` are the columns that the head fills alongside `action`, each `[T, N, ...]`.
-    With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat observation):
-    the network sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) as float32.
+    With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat, of the float parts): the network
+    sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) of these parts as float32.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -52,6 +53,8 @@ class ActingSpec:
     arrays: tuple[str, ...] = ()
     """Names of further arrays the head needs, such as `log_std`."""
     runtime: Literal["numpy", "torch"] = "numpy"
+    input: InputSpec | None = None
+    """What the network sees of an observation; None: `zmqrl.networks.input.network_input(observation)`."""
     options: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the head, by name; `Head.takes` has those that a head reads."""
     noise: tuple[NoiseSpec, ...] = ()

@@ -17,7 +17,9 @@ from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import zero_state
 from zmqrl.networks.forward import step
+from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import check_layer
+from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
 
 
@@ -29,6 +31,7 @@ class TorchPolicy(Policy):
         for layer in spec.layers:
             check_layer(layer)
         self._spec = spec
+        self._shape = (spec.input or network_input(spec.observation)).shape
         self._rows = 0
         self._tensors: dict[str, Tensor] = {}
         self._weights: Weights = {}
@@ -62,6 +65,9 @@ class TorchPolicy(Policy):
             self._input = ObservationInput(self._spec, self._rows)
             self._head = make_head(self._spec, self._rows)
             self._load()
+        part = self._spec.observation.action_mask
+        if part is not None:
+            self._head.mask(view(obs, self._spec.observation, part))
         return self._head
 
     def _load(self) -> None:
@@ -70,7 +76,7 @@ class TorchPolicy(Policy):
 
     def _forward(self, obs: Array, state: State) -> Array:
         with torch.inference_mode():
-            x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._spec.observation.shape)
+            x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._shape)
             held = {name: torch.from_numpy(array) for name, array in state.items()}
             outputs = step(self._spec.layers, self._tensors, x, held)
             for name, after in held.items():

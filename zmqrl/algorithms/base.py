@@ -15,6 +15,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
@@ -59,6 +60,11 @@ class Algorithm(ABC):
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` naming key and value when the rest of the run does not fit. The launcher calls it."""
         del mode, vector_envs, replay
+
+    @property
+    def input(self) -> InputSpec:
+        """What the network sees of an observation, for `ActingSpec.input` and the learner's `TorchInput`."""
+        return network_input(self.env.observation, self.network_section)
 
     @abstractmethod
     def network(self) -> NetworkSpec:

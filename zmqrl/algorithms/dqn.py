@@ -121,6 +121,8 @@ class DQN(Algorithm):
         super().__init__(config, network, env, segment_steps, num_envs)
         if env.action.kind != "discrete":
             raise ConfigError(f"algorithm.kind: dqn needs discrete actions, {env.id} has {env.action.kind} actions")
+        if env.observation.action_mask is not None:
+            raise ConfigError(f"algorithm.kind: dqn does not train with masks, and {env.id} has an action_mask")
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a batch exceeds replay, or n-step targets do not fit a segment."""
@@ -164,6 +166,7 @@ class DQN(Algorithm):
             action=self.env.action,
             observation=self.env.observation,
             runtime=runtime_of(layers),
+            input=self.input,
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

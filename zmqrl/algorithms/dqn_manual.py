@@ -12,6 +12,7 @@ from zmqrl.algorithms.dqn import DQN
 from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
+from zmqrl.networks.torch_input import TorchInput
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
 from zmqrl.ops.manual import double_q_target, half_square, huber, q_target
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
@@ -31,6 +32,7 @@ class ManualDQNLearner(OffPolicyLearner):
         self._target_q = Tower(network.tower("q"), self._target)
         decay = self._config.weight_decay if self._config.optimiser == "adamw" else 0.0
         self._adam = FlatAdam(self._online.flat, epsilon=self._config.adam_epsilon, weight_decay=decay)
+        self._input = TorchInput(algorithm.input, algorithm.env.observation)
         self._loss = huber if self._config.loss == "huber" else half_square
         self._online.load(weights)
         self._target.load(weights)
@@ -57,7 +59,7 @@ class ManualDQNLearner(OffPolicyLearner):
     def _update(self, replay: Replay, sample: ReplaySample, measure: bool) -> dict[str, float]:
         config, grad = self._config, self._online.flat_grad
         target = self._targets(sample)
-        q = self._q.forward(self._tensor(sample.obs, torch.float32))
+        q = self._q.forward(self._observed(sample.obs))
         action = self._tensor(sample.action, torch.int64).unsqueeze(1)
         error = q.gather(1, action).squeeze(1) - target
         loss, slope = self._loss(error)
@@ -74,7 +76,7 @@ class ManualDQNLearner(OffPolicyLearner):
         return self._measure(loss, error, q, norm) if measure else {}
 
     def _targets(self, sample: ReplaySample) -> Tensor:
-        next_obs = self._tensor(sample.next_obs, torch.float32)
+        next_obs = self._observed(sample.next_obs)
         n_step_return = self._tensor(sample.n_step_return, torch.float32)
         discount = self._tensor(sample.discount, torch.float32)
         next_q = self._target_q.run(next_obs)
@@ -96,6 +98,9 @@ class ManualDQNLearner(OffPolicyLearner):
             self._target.flat.copy_(self._online.flat)
         else:
             self._target.flat.lerp_(self._online.flat, self._config.target_tau)
+
+    def _observed(self, obs: Array) -> Tensor:
+        return self._input(torch.tensor(obs, device=self._device))
 
     def _tensor(self, array: Array, dtype: torch.dtype) -> Tensor:
         # Copied into memory that torch has aligned: kernels pick their path by alignment.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
+from zmqrl.networks.input import InputSpec
 from zmqrl.ops.running_stats import RunningStats, discounted_returns
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
-from zmqrl.types import Array, Version, Weights
+from zmqrl.types import Array, SpaceSpec, Version, Weights
 
 REMEMBERED_VERSIONS = 256
 
@@ -18,30 +18,29 @@ REMEMBERED_VERSIONS = 256
 class ObsNormaliser:
     """Trains each segment with the statistics its worker acted with; `merge` makes those of the next version."""
 
-    def __init__(self, shape: tuple[int, ...], clip: float) -> None:
-        self._shape, self._clip = shape, clip
-        self._stats = RunningStats.empty(math.prod(shape))
+    def __init__(self, spec: InputSpec, observation: SpaceSpec, clip: float) -> None:
+        self._spec, self._observation, self._clip = spec, observation, clip
+        self._stats = RunningStats.empty(spec.statistics_size)
         self._history: dict[Version, tuple[Array, Array]] = {}
 
     def normalise(self, batch: SegmentBatch, version: Version | None) -> Array:
-        """`obs [T + 1, E, ...]` as float32, each segment by the statistics of its version.
+        """The float parts of `obs [T + 1, E, ...]`, float32 `[T + 1, E, size]`; a segment by its version's statistics.
 
         A version that is not remembered (the learner has been restarted) takes the current statistics.
         """
         current = (self._stats.mean, self._stats.scale)
         self._remember(version, current)
-        obs = batch.columns["obs"]
-        flat = obs.reshape(*obs.shape[:2], -1)
+        flat = self._spec.floats(batch.columns["obs"], self._observation)
         out = np.empty(flat.shape, dtype=np.float32)
         for envs, meta in _by_segment(batch):
             mean, scale = self._history.get(meta.version, current)
             out[:, envs] = np.clip((flat[:, envs] - mean) * scale, -self._clip, self._clip)
-        return out.reshape(obs.shape)
+        return out
 
     def merge(self, batch: SegmentBatch) -> None:
         """Add the batch's valid rows, in the order (t, vector env, env)."""
         obs, valid = batch.columns["obs"][:-1], batch.columns["valid"]
-        self._stats = self._stats.merge(obs[valid].reshape(int(valid.sum()), -1))
+        self._stats = self._stats.merge(self._spec.floats(obs[valid], self._observation))
 
     def published(self) -> dict[str, Array]:
         """`obs_mean` and `obs_scale` for the workers."""

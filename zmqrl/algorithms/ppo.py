@@ -18,11 +18,12 @@ from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.kinds.base import runtime_of, without_backward
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.ops.policies import categorical, gaussian
+from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch
+from zmqrl.spaces import view
 from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
-        """Raise `ConfigError` when a minibatch is larger than the batch."""
+        """Raise `ConfigError` when no observation can be normalised, or a minibatch is larger than the batch."""
         del replay
+        if self.config.normalise_obs and not self.input.statistics_size:
+            raise ConfigError(f"algorithm.normalise_obs: true: no observations of {self.env.id} are floats; set false")
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
@@ -109,40 +112,47 @@ class PPO(Algorithm):
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Gradients are written out for MLPs; `target_kl`, `normalise_value` and convolutions have autograd alone."""
-        plain = self.config.target_kl is None and not self.config.normalise_value
-        return (
-            ("manual", "eager", "compiled") if plain and self.network_section.kind == "mlp" else ("eager", "compiled")
-        )
+        """Gradients are written out for linear layers with tanh or relu, and one discrete action or a box.
+
+        Masks, `target_kl` and `normalise_value` have autograd alone.
+        """
+        env, config = self.env, self.config
+        plain = config.target_kl is None and not config.normalise_value
+        plain = plain and env.action.kind != "multi_discrete" and env.observation.action_mask is None
+        written_out = not any(without_backward(layers) for _, layers in self.network().towers)
+        manual = ("manual",) if plain and written_out else ()
+        return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
         """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
         space, section, orthogonal = self.env.observation, self.network_section, self.config.orthogonal_init
         actor = tower("actor", section, space, self._action_size, output_gain=0.01, orthogonal=orthogonal)
         critic = tower("critic", section, space, 1, output_gain=1.0, orthogonal=orthogonal)
-        free = () if self.discrete else (("log_std", (self._action_size,), self.config.log_std_init),)
+        free = () if self.env.action.choices else (("log_std", (self._action_size,), self.config.log_std_init),)
         return NetworkSpec((("actor", actor), ("critic", critic)), free)
 
     def acting(self) -> ActingSpec:
         """Categorical or Gaussian actions; a segment contains their log-probabilities."""
         layers = self.network().tower("actor")
+        several = "multi_categorical" if self.env.action.choices else "gaussian"
         return ActingSpec(
             layers=layers,
-            head="categorical" if self.discrete else "gaussian",
+            head="categorical" if self.discrete else several,
             action=self.env.action,
             observation=self.env.observation,
             extras=(ColumnSpec("log_prob", "float32", (self.segment_steps, self.num_envs)),),
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
-            arrays=() if self.discrete else ("log_std",),
+            arrays=() if self.env.action.choices else ("log_std",),
             runtime=runtime_of(layers),
+            input=self.input,
         )
 
     def statistics(self) -> Weights:
-        """`obs_mean` and `obs_scale` (float64, flat), the identity before the first batch."""
+        """`obs_mean` and `obs_scale` (float64, flat, of the float parts), the identity before the first batch."""
         if not self.config.normalise_obs:
             return {}
-        size = math.prod(self.env.observation.shape)
+        size = self.input.statistics_size
         return {"obs_mean": np.zeros(size), "obs_scale": np.ones(size)}
 
     @property
@@ -152,7 +162,7 @@ class PPO(Algorithm):
 
     @property
     def _action_size(self) -> int:
-        return self.env.action.n if self.discrete else math.prod(self.env.action.shape)
+        return sum(self.env.action.choices) or math.prod(self.env.action.shape)
 
     @property
     def batch_segments(self) -> int | None:
@@ -184,9 +194,9 @@ class PPOLearner(BatchLearner):
 
     def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
         config = algorithm.config
-        free = () if algorithm.discrete else ("log_std",)
+        free = () if algorithm.env.action.choices else ("log_std",)
         group = Group("policy", ("actor", "critic", *free), config.max_grad_norm, config.adam_epsilon)
-        self._obs = ObsNormaliser(algorithm.env.observation.shape, config.obs_clip)
+        self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip)
         if "obs_stats.count" in context.weights:  # of another run (`run.init_from`)
             self._obs.load_state(context.weights)
         self._reward = RewardNormaliser(config.gamma, config.reward_clip)
@@ -205,7 +215,8 @@ class PPOLearner(BatchLearner):
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
         """The valid rows, with their advantages and the targets of their values."""
         config, columns = self.config, batch.columns
-        obs = self.tensor(self._obs.normalise(batch, progress.version) if config.normalise_obs else columns["obs"])
+        floats = self._obs.normalise(batch, progress.version) if config.normalise_obs else None
+        obs = self.observations(columns["obs"], floats)
         steps, envs = columns["reward"].shape
         predicted = self.net("critic", obs.flatten(0, 1)).cpu().numpy().reshape(steps + 1, envs)
         value = self._value.restored(predicted) if config.normalise_value else predicted
@@ -223,6 +234,9 @@ class PPOLearner(BatchLearner):
         named = {"action": columns["action"], "log_prob": columns["log_prob"], "advantage": advantage, "target": target}
         rows = {name: self.tensor(column[valid]) for name, column in {**named, "old_value": predicted[:-1]}.items()}
         rows = {"obs": obs[:-1].flatten(0, 1)[self.tensor(np.flatnonzero(valid))], **rows}
+        observation = self.algorithm.env.observation
+        if observation.action_mask is not None:
+            rows["mask"] = self.tensor(view(columns["obs"][:-1], observation, observation.action_mask)[valid])
         if progress.debug and all(meta.version == progress.version for meta in batch.metas):
             self._check_ratio(rows)
         return rows
@@ -264,9 +278,11 @@ class PPOLearner(BatchLearner):
 
     def _policy(self, rows: Batch) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of each action."""
-        outputs = self.net("actor", rows["obs"])
+        outputs, space = self.net("actor", rows["obs"]), self.algorithm.env.action
         if self.algorithm.discrete:
-            return categorical(outputs, rows["action"])
+            return categorical(masked(outputs, rows.get("mask")), rows["action"])
+        if space.choices:
+            return multi_categorical(masked(outputs, rows.get("mask")), rows["action"], space.choices)
         return gaussian(outputs, self.net.parameter("log_std"), rows["action"].flatten(1))
 
     def _value_loss(self, value: Tensor, rows: Batch) -> Tensor:
@@ -279,7 +295,7 @@ class PPOLearner(BatchLearner):
 
     def _check_ratio(self, rows: Batch) -> None:
         deviation = float((self._policy(rows)[0] - rows["log_prob"]).exp().sub(1.0).abs().max())
-        limit = 1e-4 if self.algorithm.discrete else 1e-3  # narrow Gaussians magnify the last bit of the mean
+        limit = 1e-4 if self.algorithm.env.action.choices else 1e-3  # narrow Gaussians magnify the last bit of the mean
         if not deviation <= limit:
             raise TrainingFailed(
                 f"the probability ratio of the first minibatch differs from 1 by {deviation:.3g} (limit {limit:g}): "

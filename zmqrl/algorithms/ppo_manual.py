@@ -16,6 +16,7 @@ from zmqrl.errors import TrainingFailed
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.torch_input import TorchInput
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
 from zmqrl.ops.manual import Categorical, Gaussian, approximate_kl, clipped_surrogate, value_loss
 from zmqrl.ops.returns import explained_variance, generalised_advantages
@@ -123,7 +124,9 @@ class ManualPPOLearner(OnPolicyLearner):
         self._policy: CategoricalPolicy | GaussianPolicy = policy(algorithm.env.action, network, self._parameters)
         self._critic = Tower(network.tower("critic"), self._parameters)
         self._adam = FlatAdam(self._parameters.flat, epsilon=self._config.adam_epsilon)
-        self._obs = ObsNormaliser(algorithm.env.observation.shape, self._config.obs_clip)
+        observation, described = algorithm.env.observation, algorithm.input
+        self._input = TorchInput(described, observation)
+        self._obs = ObsNormaliser(described, observation, self._config.obs_clip)
         if "obs_stats.count" in weights:  # of another run (`run.init_from`)
             self._obs.load_state(weights)
         self._reward = RewardNormaliser(self._config.gamma, self._config.reward_clip)
@@ -148,9 +151,11 @@ class ManualPPOLearner(OnPolicyLearner):
 
     def _rows(self, batch: SegmentBatch, progress: Progress) -> Rows:
         config, columns = self._config, batch.columns
-        obs = self._obs.normalise(batch, progress.version) if config.normalise_obs else columns["obs"]
+        floats = self._obs.normalise(batch, progress.version) if config.normalise_obs else None
         # torch.tensor copies into memory that torch has aligned: kernels pick their path by alignment.
-        inputs = torch.tensor(obs, dtype=torch.float32, device=self._device).flatten(0, 1)
+        inputs = self._input(
+            self._tensor(columns["obs"]).flatten(0, 1), None if floats is None else self._tensor(floats).flatten(0, 1)
+        )
         steps, envs = columns["reward"].shape
         value = self._critic.run(inputs).cpu().numpy().reshape(steps + 1, envs)
         reward = self._reward.merge_and_normalise(batch) if config.normalise_reward else columns["reward"]

@@ -72,6 +72,8 @@ class PQN(Algorithm):
         super().__init__(config, replace(network, layer_norm=True), env, segment_steps, num_envs)
         if env.action.kind != "discrete":
             raise ConfigError(f"algorithm.kind: pqn needs discrete actions, {env.id} has {env.action.kind} actions")
+        if env.observation.action_mask is not None:
+            raise ConfigError(f"algorithm.kind: pqn does not train with masks, and {env.id} has an action_mask")
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a minibatch is larger than the batch."""
@@ -100,6 +102,7 @@ class PQN(Algorithm):
             action=self.env.action,
             observation=self.env.observation,
             runtime=runtime_of(layers),
+            input=self.input,
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
@@ -126,7 +129,7 @@ class PQNLearner(BatchLearner):
         """The valid rows and their returns."""
         del progress
         config, columns, valid = self.config, batch.columns, batch.columns["valid"]
-        obs = self.tensor(columns["obs"])
+        obs = self.observations(columns["obs"])
         steps, envs = valid.shape
         best = self.net("q", obs[1:].flatten(0, 1)).amax(1).cpu().numpy().reshape(steps, envs)
         flags = (columns["terminated"], columns["truncated"], valid)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import PRIORITY, Batch
@@ -64,7 +64,7 @@ class QRDQNConfig:
         return "adamw" if self.weight_decay else "adam"
 
 
-class QRDQN(DQN):
+class QRDQN(DQN, Algorithm):
     """Discrete actions."""
 
     Config: ClassVar[type[Any]] = QRDQNConfig
@@ -92,6 +92,7 @@ class QRDQN(DQN):
             action=self.env.action,
             observation=self.env.observation,
             runtime=runtime_of(layers),
+            input=self.input,
             options={"quantiles": self.config.quantiles},
         )
 

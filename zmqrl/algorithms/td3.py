@@ -75,7 +75,7 @@ class TD3(Algorithm):
         """Raise `ConfigError` when actions are not a bounded box."""
         super().__init__(config, network, env, segment_steps, num_envs)
         if not env.action.low:
-            found = "discrete actions" if env.action.kind == "discrete" else "actions without bounds"
+            found = "discrete actions" if env.action.choices else "actions without bounds"
             raise ConfigError(f"algorithm.kind: td3 needs continuous actions within bounds, {env.id} has {found}")
 
     def network(self) -> NetworkSpec:
@@ -97,6 +97,7 @@ class TD3(Algorithm):
             observation=self.env.observation,
             noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
             runtime=runtime_of(self.network().tower("actor")),
+            input=self.input,
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:

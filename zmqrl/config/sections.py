@@ -71,8 +71,8 @@ class EnvSection:
     """T: steps of one segment."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env."""
-    wrappers: tuple[str, ...] = ()
-    """Dotted paths `a.b:Wrapper`, applied in order."""
+    wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
+    """Dotted paths `a.b:Wrapper`, applied in order; with arguments: `{"a.b:Wrapper": {name: value}}`."""
     frame_stack: Positive = 1
     """k: an observation is the last k ones, `[k, ...]`, outside of all wrappers. Segments and replay hold each once."""
     max_episode_steps: Positive | None = None
@@ -106,6 +106,11 @@ class NetworkSection:
     """cnn: strides of the convolutions."""
     layer_norm: bool = False
     """A layer normalisation before each activation."""
+    image_layout: Literal["auto", "chw", "hwc"] = "auto"
+    """cnn: order of the axes of images, channels first or last; auto: last if that axis is 1, 3 or 4 and the first is
+    not."""
+    scale_images: bool = True
+    """Divide images (uint8 from 0 to 255, three axes) by 255; false for grids of categories in such a space."""
 
 
 @dataclass(frozen=True)

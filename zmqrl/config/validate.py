@@ -90,7 +90,9 @@ def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] =
 def _finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return all(_finite(item) for item in value) if isinstance(value, list) else True
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    return all(map(_finite, value)) if isinstance(value, list) else True
 
 
 def _section(hint: Any) -> Any:

@@ -78,7 +78,11 @@ def examine_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) 
 
 def _spaces(spec: EnvSpec) -> str:
     def text(space: SpaceSpec) -> str:
-        return f"discrete {space.n}" if space.kind == "discrete" else f"{space.dtype} {list(space.shape)}"
+        if space.parts:
+            return ", ".join(f"{part.name}: {text(part.space)}" for part in space.parts)
+        if space.choices:
+            return f"discrete {' '.join(map(str, space.choices))}"
+        return f"{space.dtype} {list(space.shape)}"
 
     return f"{text(spec.observation)} -> {text(spec.action)}"
 
@@ -87,14 +91,18 @@ def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: ModeName, seed: int) 
     """Env steps of one process without a policy."""
     env = make_vector_env(section, spec, mode, seed, 0)
     try:
-        env.start()
-        generator = stream(seed, "doctor")
-        chosen = [random_actions(spec, section.num_envs, generator) for _ in range(64)]
+        obs = env.start()
+        generator, masked = stream(seed, "doctor"), spec.observation.action_mask is not None
+        chosen = [random_actions(spec, section.num_envs, generator) for _ in range(0 if masked else 64)]
+
+        def actions(step: int) -> Array:
+            return random_actions(spec, section.num_envs, generator, obs) if masked else chosen[step % len(chosen)]
+
         for step in range(WARM_UP_STEPS):
-            env.step(chosen[step])
+            obs = env.step(actions(step)).obs
         begun, steps = time.perf_counter(), 0
         while (elapsed := time.perf_counter() - begun) < RATE_S:
-            env.step(chosen[steps % len(chosen)])
+            obs = env.step(actions(steps)).obs
             steps += 1
         return steps * section.num_envs / elapsed
     finally:
@@ -132,7 +140,7 @@ def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: flo
     try:
         seen.append(env.start().copy())
         while len(actions) < WALK_STEPS and (passed() < 1 or len(actions) < LEAST_STEPS):
-            actions.append(random_actions(spec, WALK_ENVS, generator))
+            actions.append(random_actions(spec, WALK_ENVS, generator, seen[-1]))
             step = env.step(actions[-1])
             seen.append(step.obs.copy())
             in_time = passed() < 0.5 and len(actions) <= WALK_STEPS // 2

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from zmqrl.errors import ConfigError, EnvFault
-from zmqrl.types import BYTES, Array, EnvSpec, StateSpec
+from zmqrl.spaces import nth_allowed, ranges, view
+from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
 
 
 def state_spec(env_id: str, env: Any) -> StateSpec | None:
@@ -68,13 +69,19 @@ class Where:
         return EnvFault(f"env {self.env} (vector env {self.vector_env}, {place}): {what}", asdict(self))
 
 
-def first_bad_slot(obs: Array, reward: Array) -> tuple[int, str] | None:
+Floats: TypeAlias = Sequence[tuple[str, Array]]
+"""Parts of observations that may hold NaN: name (empty: the whole observation) and rows `[N, ...]`."""
+
+
+def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
     """The first slot whose observation holds NaN or whose reward is not finite, and what it is; None if all is well."""
-    if obs.dtype.kind == "f" and math.isnan(obs.sum()):  # inf - inf may give NaN too: look closer
-        rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
-        if rows.any():
-            slot = int(rows.argmax())
-            return slot, f"the observation has NaN: {_short(obs[slot])}"
+    for name, obs in floats:
+        if math.isnan(obs.sum()):  # inf - inf may give NaN too: look closer
+            rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
+            if rows.any():
+                slot = int(rows.argmax())
+                what = f"part {name!r} of the observation" if name else "the observation"
+                return slot, f"{what} has NaN: {_short(obs[slot])}"
     if not math.isfinite(reward.sum()):
         rows = ~np.isfinite(reward)
         if rows.any():
@@ -87,24 +94,36 @@ def _short(row: Array) -> str:
     return np.array2string(row, threshold=8, precision=4).replace("\n", "")
 
 
-def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator) -> Array:
+def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator, obs: Array | None = None) -> Array:
     """Drawn uniformly, or from a standard normal distribution where the space has no bounds.
 
     Args:
         spec: Of the env.
         count: How many.
         generator: The source of randomness.
+        obs: Observations `[count, ...]` of the spec; where they have an `action_mask`, only allowed actions are drawn.
 
     Returns:
-        Discrete: int64 `[count]`; else the dtype of the space, `[count, *shape]`.
+        Discrete: int64 `[count]`; multi_discrete: int64 `[count, k]`; else the dtype of the space, `[count, *shape]`.
     """
-    action = spec.action
-    if action.kind == "discrete":
+    action, mask = spec.action, spec.observation.action_mask
+    if action.choices:
+        if obs is not None and mask is not None:
+            return _allowed_actions(action, view(obs, spec.observation, mask), generator)
+        if action.kind == "multi_discrete":
+            return generator.integers(0, action.nvec, (count, len(action.nvec)))
         return generator.integers(0, action.n, count)
     if not action.low:
         return generator.normal(size=(count, *action.shape)).astype(action.dtype)
     low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
     return generator.uniform(low, high, (count, *action.shape)).astype(action.dtype)
+
+
+def _allowed_actions(action: SpaceSpec, mask: Array, generator: np.random.Generator) -> Array:
+    entries = ranges(action.choices)
+    uniform = generator.random((len(entries), len(mask)))
+    columns = [nth_allowed(mask[:, begin:end], row) for (begin, end), row in zip(entries, uniform, strict=True)]
+    return columns[0] if action.kind == "discrete" else np.stack(columns, axis=1)
 
 
 @dataclass(frozen=True)

@@ -8,65 +8,29 @@ import importlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import error as gym_error
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import state_spec
 from zmqrl.envs.frame_stack import stack_frames
+from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
-from zmqrl.types import EnvSpec, SpaceSpec
+from zmqrl.types import EnvSpec
 
-FLATTEN = "gymnasium.wrappers:FlattenObservation"
-
-
-def observation_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
-    """A box as it is; ConfigError naming a wrapper for the rest."""
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
-        return _box(space)
-    raise ConfigError(
-        f"env.id: {env_id!r} has observations {_short(space)}, and only Box is supported; "
-        f"add env.wrappers: [{FLATTEN!r}] or your own wrapper"
-    )
-
-
-def action_spec(env_id: str, space: spaces.Space[object]) -> SpaceSpec:
-    """Discrete, or a box of floats; ConfigError for the rest."""
-    if isinstance(space, spaces.Discrete):
-        return SpaceSpec("discrete", (), "int64", n=int(space.n), start=int(space.start))
-    if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
-        return _box(space)
-    raise ConfigError(
-        f"env.id: {env_id!r} has actions {_short(space)}, and only Discrete and Box of floats are supported; "
-        "add your own wrapper to env.wrappers"
-    )
-
-
-def _box(space: spaces.Box) -> SpaceSpec:
-    low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    return SpaceSpec(
-        "box",
-        tuple(int(size) for size in space.shape),
-        str(space.dtype),
-        low=tuple(low.tolist()) if bounded else (),
-        high=tuple(high.tolist()) if bounded else (),
-    )
-
-
-def _short(space: spaces.Space[object]) -> str:
-    text = str(space)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-EXTRAS = {"box2d": "box2d", "Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "ALE": "atari"}
+EXTRAS = {
+    "box2d": "box2d",
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "ALE": "atari",
+    "minatar": "minatar",
+}
 """Extras of zmqrl by what an error text or an id mentions."""
 
 
@@ -82,7 +46,7 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if isinstance(error, ImportError):
         missing = error.name or str(error)
         module = section.id.partition(":")[0]
-        if f"{module}.".startswith(f"{missing}."):
+        if f"{module}.".startswith(f"{missing}.") and missing not in EXTRAS:
             return ConfigError(f"env.id: {section.id!r}: module {missing!r} was not found{_near(section.id)}")
         return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
     if isinstance(error, TypeError) and section.kwargs:
@@ -137,11 +101,25 @@ def make_single(section: EnvSection) -> Env:
     else:
         _register_namespace(section.id)
         env = gym.make(section.id, disable_env_checker=True, **kwargs)
-    for path in section.wrappers:
-        env = _wrapper(path)(env)
+    for entry in section.wrappers:
+        env = _wrapped(env, entry)
     if section.frame_stack > 1:
         env = stack_frames(*stripped(env), section.frame_stack)
     return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
+
+
+def make_for_scores(section: EnvSection) -> Env:
+    """As `make_single`, with the rewards and episodes of the env itself.
+
+    Every wrapper with a method `score_full_episodes` is called: one that clips rewards, or ends episodes early.
+    """
+    env = layer = make_single(section)
+    while isinstance(layer, gym.Wrapper):
+        score = getattr(layer, "score_full_episodes", None)
+        if score is not None:
+            score()
+        layer = layer.env
+    return env
 
 
 def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
@@ -202,9 +180,11 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
         raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is not a gymnasium.Env")
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
+    check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
     state = state_spec(section.id, stripped(env)[0])
-    return EnvSpec(section.id, observation, action, threshold, _has_native(section, env), _limit(env), state)
+    native = observation.kind == "box" and _has_native(section, env)
+    return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
 
 
 def stripped(env: Any) -> tuple[Any, float]:
@@ -243,6 +223,26 @@ def _attribute(path: str) -> Callable[..., Any] | None:
     if not separator:
         return None
     return getattr(importlib.import_module(module), name, None)
+
+
+def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
+    if not isinstance(entry, str) and len(entry) != 1:
+        raise ConfigError(
+            f"env.wrappers: {dict(entry)!r:.80}: an entry is one wrapper; write "
+            '["a.b:Wrapper", {"a.b:Other": {name: value}}]'
+        )
+    path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+    wrapper = _wrapper(path)
+    try:
+        return wrapper(env, **arguments)
+    except (ConfigError, ImportError, gym_error.DependencyNotInstalled):
+        raise
+    except TypeError as error:
+        given = f"the arguments {dict(arguments)!r:.80} are not accepted" if arguments else "arguments are missing"
+        raise ConfigError(f"env.wrappers: {path!r}: {given}: {_first_line(error)}") from error
+    except Exception as error:  # the user's wrapper may raise anything
+        cause = f"{type(error).__name__}: {_first_line(error)}"
+        raise ConfigError(f"env.wrappers: {path!r} {dict(arguments)!r:.80} cannot be applied: {cause}") from error
 
 
 def _wrapper(path: str) -> Callable[[Env], Env]:

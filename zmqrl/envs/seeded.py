@@ -9,8 +9,10 @@ import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot, packed, unpacked
 from zmqrl.envs.make import stripped
+from zmqrl.envs.packing import BadObservation, Packer
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
+from zmqrl.spaces import forbids_all
 from zmqrl.types import Array, EnvSpec
 
 RUNNING, RESETTING, PARKED = 0, 1, 2
@@ -40,6 +42,9 @@ class SeededVectorEnv(VectorEnv):
         self._truncated = np.zeros(num_envs, bool)
         self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
         self._discrete = spec.action.kind == "discrete"
+        self._packer = Packer(spec.observation, self._obs)
+        self._write = None if spec.observation.kind == "box" else self._packer.write
+        """Of observations that are not an array."""
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
@@ -55,6 +60,7 @@ class SeededVectorEnv(VectorEnv):
     def step(self, actions: Array) -> StepResult:
         obs, reward, terminated, truncated = self._result
         steps, phases, elapsed, limits, shape = self._steps, self._phase, self._elapsed, self._limits, self._shape
+        write = self._write
         terminated.fill(False)
         truncated.fill(False)
         slot = 0
@@ -64,11 +70,14 @@ class SeededVectorEnv(VectorEnv):
                     self._not_running(slot)
                     continue
                 row, gain, ended, cut, _ = steps[slot](action)
-                if type(row) is not np.ndarray:
-                    row = np.asarray(row)
-                if row.shape != shape:
-                    self._fault(slot, f"step returned an observation of shape {row.shape}, its space has {shape}")
-                obs[slot] = row
+                if write is not None:
+                    write(slot, row)
+                else:
+                    if type(row) is not np.ndarray:
+                        row = np.asarray(row)
+                    if row.shape != shape:
+                        self._fault(slot, f"step returned an observation of shape {row.shape}, its space has {shape}")
+                    obs[slot] = row
                 reward[slot] = gain
                 count = elapsed[slot] = elapsed[slot] + 1
                 if ended:
@@ -79,6 +88,8 @@ class SeededVectorEnv(VectorEnv):
                     phases[slot] = RESETTING
         except EnvFault:
             raise
+        except BadObservation as error:
+            self._fault(slot, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._fault(slot, f"step raised {type(error).__name__}: {error}", error)
         self._check()
@@ -120,7 +131,13 @@ class SeededVectorEnv(VectorEnv):
         self._elapsed[slot] = 0
         self._phase[slot] = RUNNING
         try:
-            row = np.asarray(self._envs[slot].reset(seed=self._seed_of(slot))[0])
+            found = self._envs[slot].reset(seed=self._seed_of(slot))[0]
+            if self._write is not None:
+                self._write(slot, found)
+                return
+            row = np.asarray(found)
+        except BadObservation as error:
+            self._fault(slot, f"reset returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._fault(slot, f"reset raised {type(error).__name__}: {error}", error)
         if row.shape != self._shape:
@@ -137,7 +154,10 @@ class SeededVectorEnv(VectorEnv):
             for action in self._given(np.asarray(state.actions)):
                 row, _, terminated, truncated, _ = self._steps[slot](action)
                 self._elapsed[slot] += 1
-                self._obs[slot] = row
+                if self._write is not None:
+                    self._write(slot, row)
+                else:
+                    self._obs[slot] = row
                 if on_replay is not None:
                     on_replay()
                 ended = bool(terminated or truncated or self._elapsed[slot] >= self._limits[slot])
@@ -174,9 +194,14 @@ class SeededVectorEnv(VectorEnv):
         self._obs[slot], self._elapsed[slot] = state.obs, state.elapsed
 
     def _check(self) -> None:
-        bad = first_bad_slot(self._obs, self._reward)
+        bad = first_bad_slot(self._packer.floats, self._reward)
         if bad is not None:
             self._fault(*bad)
+        if self._packer.mask is not None:
+            forbidden = forbids_all(self._packer.mask, self.spec.action.choices)
+            forbidden &= np.array(self._phase) == RUNNING  # no action is needed after the end of an episode
+            if forbidden.any():
+                self._fault(int(forbidden.argmax()), "the action_mask of the observation forbids every action")
 
     def _seed_of(self, slot: int) -> int:
         return episode_seed(self._seed, self._vector_env, slot, self._episodes[slot], self._incarnation)

@@ -71,7 +71,7 @@ class NativeVectorEnv(VectorEnv):
     def _check(self, obs: Array, reward: Array) -> None:
         if obs.shape != self._shape or reward.shape != self._flags:
             self._fault(WHOLE_BATCH, f"the env returned shapes {obs.shape} and {reward.shape}, expected {self._shape}")
-        bad = first_bad_slot(obs, reward)
+        bad = first_bad_slot((("", obs),) if obs.dtype.kind == "f" else (), reward)
         if bad is not None:
             self._fault(*bad)
 

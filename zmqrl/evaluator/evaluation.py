@@ -11,7 +11,7 @@ import numpy as np
 from zmqrl.acting.base import Policy
 from zmqrl.acting.heads import bounds
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.make import make_single
+from zmqrl.envs.make import make_for_scores
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.types import EnvSpec
 
@@ -41,7 +41,7 @@ class Evaluation:
     """All episodes side by side in one vector env, made once; every version plays the same seeds."""
 
     def __init__(self, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> None:
-        make = partial(make_single, replace(section, num_envs=episodes))
+        make = partial(make_for_scores, replace(section, num_envs=episodes))
         self._env = SeededVectorEnv(spec, make, episodes, seed, EVALUATION)
         low, high = bounds(spec.action)
         self._bounds = (

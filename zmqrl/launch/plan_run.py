@@ -38,7 +38,7 @@ from zmqrl.launch.lineage import lineage_of
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
-from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec
+from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
 
 
 def plan_run(
@@ -155,10 +155,10 @@ def _workers(config: Config) -> Mapping[str, int]:
 
 
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
-    if config.network.kind == "cnn" and len(env.observation.shape) not in (2, 3):
+    if config.network.kind == "cnn" and (env.observation.kind != "box" or len(env.observation.shape) != 3):
         raise ConfigError(
-            f"network.kind: 'cnn' needs image observations, {env.id} has observations of shape "
-            f"{list(env.observation.shape)}; write mlp"
+            f"network.kind: 'cnn' needs image observations, {env.id} has observations {_described(env.observation)}; "
+            "write mlp"
         )
     algorithm = make_algorithm(config, env)
     if config.run.mode not in algorithm.modes:
@@ -166,6 +166,12 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
         raise ConfigError(f"run.mode: {config.run.mode!r}: {config.algorithm['kind']} allows {allowed}")
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
+
+
+def _described(space: SpaceSpec) -> str:
+    if space.parts:
+        return "of parts " + ", ".join(f"{part.name} {list(part.space.shape)}" for part in space.parts)
+    return f"of shape {list(space.shape)}"
 
 
 def _with_executor(config: Config, algorithm: Algorithm) -> Config:

@@ -16,7 +16,9 @@ from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
 from zmqrl.loading import lazy
+from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.torch_input import TorchInput
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.replay.spec import ReplaySpec
@@ -30,6 +32,8 @@ else:
 
 PRIORITY = "priority"
 """Of the results of an update: |TD error| `[B]`, for prioritised replay; no metric."""
+OBSERVED = frozenset({"obs", "next_obs"})
+"""Columns of a sample that the network sees."""
 
 
 class Part(Protocol):
@@ -47,6 +51,10 @@ class Trained(Protocol):
 
     config: Any
     env: EnvSpec
+
+    @property
+    def input(self) -> InputSpec:
+        """What the network sees of an observation."""
 
     def replay(self) -> ReplaySpec:
         """Off-policy: what replay draws."""
@@ -68,6 +76,7 @@ class NetLearner(BaseLearner):
         self.algorithm, self.config, self.context = algorithm, algorithm.config, context
         self.net = Net(algorithm.network(), groups, context.weights, context.device)
         self.parts = dict(parts or {})
+        self._input = TorchInput(algorithm.input, algorithm.env.observation)
         self._executor = make_executor(context.executor, self.net)
 
     @abstractmethod
@@ -93,6 +102,20 @@ class NetLearner(BaseLearner):
         array = np.asarray(array)
         # Copied into memory that torch has aligned: kernels pick their path by alignment.
         return torch.tensor(array, dtype=torch.float32 if array.dtype.kind == "f" else None, device=self.context.device)
+
+    def observations(self, obs: Array, floats: Array | None = None) -> Tensor:
+        """The network's input `[..., *input.shape]` for stored observations `[..., *env.observation.shape]`.
+
+        Bytes of a plain box stay bytes: networks make floats of a minibatch. `floats [..., statistics_size]` are
+        used in place of the float parts: those that are normalised.
+        """
+        if obs.dtype.kind in "bu" and self.algorithm.input.is_plain:
+            return self.tensor(obs)
+        lead = obs.shape[: obs.ndim - len(self.algorithm.env.observation.shape)]
+        last = len(lead) - 1
+        given = None if floats is None else self.tensor(floats).flatten(0, last)
+        found = self._input(self.tensor(obs).flatten(0, last), given)
+        return found.reshape(*lead, *found.shape[1:])
 
     def scalars(self, progress: Progress) -> dict[str, Tensor]:
         """`numbers`, as tensors `[]`."""
@@ -169,9 +192,11 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
         return replay.sample(self.config.batch_size, self.algorithm.replay().n_step, self.config.gamma, number)
 
     def batch(self, sample: ReplaySample, progress: Progress, number: int) -> dict[str, Tensor]:
-        """What `train` receives: the sample's columns, `noise` and `numbers`."""
+        """What `train` receives: the sample's columns, `noise` and `numbers`. Observations are network inputs."""
         columns = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
-        batch = {name: self.tensor(getattr(sample, name)) for name in columns}
+        batch = {
+            name: (self.observations if name in OBSERVED else self.tensor)(getattr(sample, name)) for name in columns
+        }
         random = stream(self.context.seed, "update", index=number)
         for name, shape in self.noise().items():
             batch[name] = self.tensor(random.standard_normal((len(sample.rows), *shape)))
@@ -194,7 +219,10 @@ class BatchLearner(NetLearner, OnPolicyLearner):
 
     @abstractmethod
     def prepare(self, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
-        """What is trained on: every tensor `[B, ...]` with the same B, of which minibatches are drawn."""
+        """What is trained on: every tensor `[B, ...]` with the same B, of which minibatches are drawn.
+
+        `observations` makes the network's input of the column `obs`.
+        """
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:
         """Whether the results of a minibatch end the training on this batch. Default: no."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.networks.input import PIXEL, network_input
 from zmqrl.networks.kinds.base import known_kinds, layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import SpaceSpec
@@ -34,7 +35,7 @@ def tower(
     Raises `ConfigError` when a `cnn` does not fit the observation, or `network.activation` is unknown.
     """
     check_section(section)
-    body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(observation)
+    body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(section, observation)
     if joined:
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
         width += joined
@@ -79,15 +80,16 @@ def _default_gain(layer: LayerSpec) -> LayerSpec:
     return replace(layer, gain=0.0)
 
 
-def _flat(observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
-    layers = _scale(observation)
-    if len(observation.shape) != 1:
+def _flat(section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
+    spec = network_input(observation, section)
+    layers = _scale(section, observation)
+    if len(spec.shape) != 1:
         layers.append(LayerSpec("flatten"))
-    return layers, math.prod(observation.shape)
+    return layers, spec.size
 
 
-def _scale(observation: SpaceSpec) -> list[LayerSpec]:
-    return [LayerSpec("scale", inputs=255)] if observation.dtype == "uint8" else []
+def _scale(section: NetworkSection, observation: SpaceSpec) -> list[LayerSpec]:
+    return [LayerSpec("scale", inputs=PIXEL)] if observation.is_image and section.scale_images else []
 
 
 def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
@@ -96,10 +98,13 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
             f"network.kernels: {list(section.kernels)} and strides {list(section.strides)} must have the length of "
             f"network.channels {list(section.channels)}"
         )
-    if len(observation.shape) != 3:
-        raise ConfigError(f"network.kind: cnn needs observations [channels, height, width], got {observation.shape}")
-    channels, height, width = observation.shape
-    layers = _scale(observation)
+    if observation.kind != "box" or len(observation.shape) != 3:
+        raise ConfigError(
+            "network.kind: cnn needs observations that are one image, [channels, height, width] or [height, width, "
+            f"channels], got {_described(observation)}; write mlp"
+        )
+    channels, height, width = network_input(observation, section).shape
+    layers = _scale(section, observation)
     for outputs, kernel, stride in zip(section.channels, section.kernels, section.strides, strict=True):
         if kernel > min(height, width):
             raise ConfigError(f"network.kernels: {kernel} is larger than the remaining image, {height}x{width}")
@@ -108,3 +113,9 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
         layers += _activation(name, section, layers, "relu", channels * height * width)
     layers.append(LayerSpec("flatten"))
     return layers, channels * height * width
+
+
+def _described(observation: SpaceSpec) -> str:
+    if observation.parts:
+        return "parts " + ", ".join(f"{part.name} {list(part.space.shape)}" for part in observation.parts)
+    return f"{observation.kind if observation.choices else 'shape'} {list(observation.choices or observation.shape)}"

@@ -61,8 +61,8 @@ class Collector:
         self._env = env
         self._policy = policy
         self._seed, self._incarnation = seed, incarnation
-        discrete = spec.action.kind == "discrete"
-        self._action_size = 0 if discrete else int(np.prod(spec.action.shape, dtype=np.int64))
+        self._action_size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
+        self._entries = len(spec.action.choices)
         low, high = bounds(spec.action)
         self._low = None if low is None else low.reshape(spec.action.shape)
         self._high = None if high is None else high.reshape(spec.action.shape)
@@ -96,7 +96,7 @@ class Collector:
         extras = {name: columns[name] for name in self._extras}
         steps, envs = reward.shape
         generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
-        noise = noise_for(generator, steps, envs, self._action_size, self._noise)
+        noise = noise_for(generator, steps, envs, self._action_size, self._noise, self._entries)
         state, every = self._state, self._state_every or steps
         context = ActingContext(noise, extras, self._place, state)
         act, step = self._policy.act, self._env.step

@@ -21,6 +21,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta, gather
 from zmqrl.replay.segment_replay import build_replay, check_spec
 from zmqrl.testing.expect import is_frozen_config
+from zmqrl.testing.observations import observations
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
 
 SEED, SEGMENTS, UPDATES = 1, 4, 10
@@ -101,8 +102,9 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     one, other = _acted(algorithm, SEED), _acted(algorithm, SEED)
     _same(one, other, "actions")
     assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
-    if algorithm.env.action.kind == "discrete":
-        assert (one["action"] >= 0).all() and (one["action"] < algorithm.env.action.n).all()
+    action = algorithm.env.action
+    if action.choices:
+        assert (one["action"] >= 0).all() and (one["action"] < np.array(action.nvec or action.n)).all()
     policy = _policy(algorithm)
     obs = _observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,))
     greedy = policy.act_greedily(obs, policy.zero_state(algorithm.num_envs))
@@ -225,6 +227,8 @@ def _progress(rounds: int = 0) -> Progress:
 
 def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[int, ...]) -> Array:
     space = algorithm.env.observation
+    if space.kind != "box":
+        return observations(space, rng, lead)
     drawn = rng.normal(size=(*lead, *space.shape)) * 40 + 100
     return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
@@ -254,9 +258,11 @@ def _acted(algorithm: Algorithm, seed: int, policy: Policy | None = None) -> dic
     action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
     added = (*acting.extras, *state_columns(acting, steps, envs))
     extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
-    size = 0 if algorithm.env.action.kind == "discrete" else math.prod(algorithm.env.action.shape)
+    choices = algorithm.env.action.choices
+    size = 0 if choices else math.prod(algorithm.env.action.shape)
     for segment in range(SEGMENTS):
-        noise, state = noise_for(rng, steps, envs, size, acting.noise), policy.zero_state(envs)
+        noise = noise_for(rng, steps, envs, size, acting.noise, len(choices))
+        state = policy.zero_state(envs)
         filled = {name: column[segment] for name, column in extras.items()}
         context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), state)
         every = acting.state_every or steps

@@ -11,10 +11,12 @@ import numpy as np
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import Env, make_single, probe
+from zmqrl.envs.packing import packed_batch
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
+from zmqrl.spaces import ranges, view
 from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 
 SEED = 5
@@ -30,10 +32,10 @@ Row: TypeAlias = tuple[Array, ...]
 
 
 def spaces_are_supported(make: EnvMaker) -> None:
-    """Observations are a Box, actions are Discrete or a Box of floats. ConfigError names the wrapper that helps."""
+    """Observations and actions are of the spaces in docs/envs.md; ConfigError names the one that is not."""
     spec = probe(make())
-    assert spec.observation.kind == "box", spec.observation
-    assert spec.action.kind in ("discrete", "box"), spec.action
+    assert spec.observation.nbytes, f"observations are empty: {spec.observation}"
+    assert spec.action.nbytes, f"actions are empty: {spec.action}"
 
 
 def shapes_and_dtypes_are_those_of_the_spaces(make: EnvMaker) -> None:
@@ -52,20 +54,33 @@ def shapes_and_dtypes_are_those_of_the_spaces(make: EnvMaker) -> None:
 
 
 def every_action_of_the_space_is_accepted(make: EnvMaker) -> None:
-    """The policy may choose any action: each discrete one, and both ends of a bounded Box."""
+    """The policy may choose any action: each discrete one that no mask forbids, and both ends of a bounded Box."""
     section = make()
     action = probe(section).action
-    if action.kind == "discrete":
-        extremes = [np.full(section.num_envs, n, np.int64) for n in range(action.n)]
-    else:
-        sides = [side for side in (action.low, action.high) if side]
-        extremes = [
-            np.tile(np.reshape(side, action.shape), (section.num_envs, *(1 for _ in action.shape))) for side in sides
-        ]
-    for chosen in extremes:
+    if action.choices:
+        for n in range(max(action.choices)):
+            with _vector(section) as env:
+                obs = env.start()
+                env.step(_nearest_allowed(env, obs, n))
+        return
+    sides = [side for side in (action.low, action.high) if side]
+    for side in sides:
+        chosen = np.tile(np.reshape(side, action.shape), (section.num_envs, *(1 for _ in action.shape)))
         with _vector(section) as env:
             env.start()
             env.step(chosen.astype(action.dtype))
+
+
+def _nearest_allowed(env: VectorEnv, obs: Array, n: int) -> Array:
+    """Value `n` of each entry, or its last one; where a mask forbids it, another that is allowed."""
+    action, mask = env.spec.action, env.spec.observation.action_mask
+    found = random_actions(env.spec, env.num_envs, stream(SEED, "allowed"), obs)
+    columns = found[:, None] if action.kind == "discrete" else found
+    for entry, (begin, end) in enumerate(ranges(action.choices)):
+        value = min(n, end - begin - 1)
+        rows = np.ones(len(obs), bool) if mask is None else view(obs, env.spec.observation, mask)[:, begin + value] != 0
+        columns[rows, entry] = value
+    return found
 
 
 def the_row_after_an_end_is_a_reset(make: EnvMaker) -> None:
@@ -97,11 +112,10 @@ def the_same_seed_gives_the_same_bits(make: EnvMaker) -> None:
 def a_reset_forgets_the_past(make: EnvMaker) -> None:
     """`reset(seed=...)` gives the same episode in a used env as in a new one."""
     section = make()
-    rng, spec = stream(SEED, "past"), probe(section)
-    actions = [random_actions(spec, 1, rng)[0] for _ in range(STEPS)]
+    spec = probe(section)
     with _single(make) as used, _single(make) as new:
-        _episode(used, spec, 1, actions)
-        for one, other in zip(_episode(used, spec, 2, actions), _episode(new, spec, 2, actions), strict=True):
+        _episode(used, spec, 1)
+        for one, other in zip(_episode(used, spec, 2), _episode(new, spec, 2), strict=True):
             assert one.tobytes() == other.tobytes(), "an episode depends on the episode before it"
 
 
@@ -110,8 +124,8 @@ def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
     section = make()
     record = EnvSlotRecord(section.num_envs, True)
     with _vector(section) as env, _vector(section) as successor:
-        rows = list(_play(env, STEPS))
-        actions = _chosen(env, STEPS)
+        actions: list[Array] = []
+        rows = list(_play(env, STEPS, chosen=actions))
         half = STEPS // 2
         for t in range(half):
             columns = {"action": actions[t], "terminated": rows[t + 1][2], "truncated": rows[t + 1][3]}
@@ -128,7 +142,7 @@ def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
     if probe(section).state is None:
         return
     with _vector(section) as env, _vector(section) as successor:
-        rows, actions = list(_play(env, 1)), _chosen(env, STEPS)
+        rows, rng = list(_play(env, 1)), stream(SEED, "testing state")
         saved = [
             EnvSlotState(
                 state=state, obs=rows[-1][0][slot], elapsed=1, resetting=bool((rows[-1][2] | rows[-1][3])[slot])
@@ -136,8 +150,11 @@ def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
             for slot, state in enumerate(np.array(env.states()))
         ]
         successor.start(tuple(saved))
-        for chosen in actions[1:]:
-            _same([_step(env, chosen)], [_step(successor, chosen)], "an env in a saved state differs")
+        row = rows[-1]
+        for _ in range(STEPS):
+            chosen = random_actions(env.spec, env.num_envs, rng, row[0])
+            row = _step(env, chosen)
+            _same([row], [_step(successor, chosen)], "an env in a saved state differs")
 
 
 def it_closes_twice(make: EnvMaker) -> None:
@@ -166,23 +183,24 @@ def _single(make: EnvMaker) -> Iterator[Env]:
         env.close()
 
 
-def _chosen(env: VectorEnv, steps: int) -> list[Array]:
-    """The actions of `_play`."""
-    rng = stream(SEED, "testing")
-    return [random_actions(env.spec, env.num_envs, rng) for _ in range(steps)]
-
-
 def _step(env: VectorEnv, actions: Array) -> Row:
     return tuple(np.array(part) for part in env.step(actions))
 
 
-def _play(env: VectorEnv, steps: int, ends: int | None = None) -> Iterator[Row]:
-    """The first observation, then a row per step, until `ends` episodes have ended and a step after that."""
-    yield (np.array(env.start()),)
+def _play(env: VectorEnv, steps: int, ends: int | None = None, chosen: list[Array] | None = None) -> Iterator[Row]:
+    """The first observation, then a row per step, until `ends` episodes have ended and a step after that.
+
+    The actions are appended to `chosen`.
+    """
+    row: Row = (np.array(env.start()),)
+    yield row
     rng, left = stream(SEED, "testing"), ends
     for _ in range(steps):
         last = left is not None and left <= 0
-        row = _step(env, random_actions(env.spec, env.num_envs, rng))
+        actions = random_actions(env.spec, env.num_envs, rng, row[0])
+        if chosen is not None:
+            chosen.append(actions)
+        row = _step(env, actions)
         yield row
         if last:
             return
@@ -195,13 +213,14 @@ def _trace(section: EnvSection, mode: ModeName) -> list[Row]:
         return list(_play(env, STEPS))
 
 
-def _episode(env: Env, spec: EnvSpec, seed: int, actions: list[Array]) -> list[Array]:
-    """Observations of one episode from its reset."""
-    seen = [np.asarray(env.reset(seed=seed)[0]).copy()]
-    for action in actions:
-        chosen = spec.action.for_env(np.asarray(action))
+def _episode(env: Env, spec: EnvSpec, seed: int) -> list[Array]:
+    """Observations of one episode from its reset, at most `STEPS` steps."""
+    rng = stream(SEED, "past")
+    seen = [packed_batch(spec.observation, env.reset(seed=seed)[0])[0]]
+    for _ in range(STEPS):
+        chosen = spec.action.for_env(random_actions(spec, 1, rng, seen[-1]))[0]
         obs, _, terminated, truncated, _ = env.step(int(chosen) if spec.action.kind == "discrete" else chosen)
-        seen.append(np.asarray(obs).copy())
+        seen.append(packed_batch(spec.observation, obs)[0])
         if terminated or truncated:
             break
     return seen

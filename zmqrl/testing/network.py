@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,10 +12,15 @@ from zmqrl.acting.heads import Head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.kinds.base import layer_kind, runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
+from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SEED, ROWS = 1, 6
 TOLERANCE = 1e-4
@@ -24,6 +29,8 @@ TOLERANCE = 1e-4
 
 class OutputsHead(Head):
     """Actions are the outputs of the network."""
+
+    masks = True
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         del t, context
@@ -38,6 +45,8 @@ class Network(NamedTuple):
 
     spec: NetworkSpec
     observation: SpaceSpec
+    input: InputSpec | None = None
+    """What `ActingSpec.input` has; None: `network_input(observation)`."""
 
 
 NetworkMaker: TypeAlias = Callable[[], Network]
@@ -108,7 +117,7 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
     network = make()
     weights = initial_weights(network.spec, SEED)
     tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in weights.items()}
-    obs = torch.from_numpy(_observations(network.observation).astype(np.float32))
+    obs = _inputs(network)
     for name, layers in network.spec.towers:
         if _is_joined(layers):
             continue
@@ -138,11 +147,23 @@ def _joined_outputs(layers: tuple[LayerSpec, ...], network: Network) -> Array:
     tensors = {name: torch.from_numpy(array) for name, array in initial_weights(network.spec, SEED).items()}
     sizes = [layer.outputs - layer.inputs for layer in layers if layer_kind(layer.kind).takes_input]
     more = [torch.rand(ROWS, size, generator=torch.Generator().manual_seed(SEED)) for size in sizes]
-    found: Array = forward(layers, tensors, torch.from_numpy(_observations(network.observation)), *more).numpy()
+    found: Array = forward(layers, tensors, _inputs(network), *more).numpy()
     return found
 
 
+def _inputs(network: Network) -> Tensor:
+    """What the learner's network sees."""
+    import torch
+
+    from zmqrl.networks.torch_input import TorchInput
+
+    described = network.input or network_input(network.observation)
+    return TorchInput(described, network.observation)(torch.from_numpy(_observations(network.observation)))
+
+
 def _observations(space: SpaceSpec) -> Array:
+    if space.kind != "box":
+        return observations(space, stream(SEED, "testing network"), (ROWS,))
     drawn = stream(SEED, "testing network").normal(size=(ROWS, *space.shape))
     return (drawn * 40 + 100).clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
 
@@ -151,7 +172,7 @@ def _outputs(layers: tuple[LayerSpec, ...], network: Network, runtime: Literal["
     """What the head of a policy with these layers receives."""
     head = f"{__name__}:{OutputsHead.__name__}"
     action = SpaceSpec("box", (1,), "float32")
-    spec = ActingSpec(layers, head, action, network.observation, runtime=runtime)
+    spec = ActingSpec(layers, head, action, network.observation, runtime=runtime, input=network.input)
     policy = make_policy(spec)
     policy.load(initial_weights(network.spec, SEED), {})
     return np.array(policy.act_greedily(_observations(network.observation)))
