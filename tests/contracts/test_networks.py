@@ -17,7 +17,7 @@ from zmqrl.testing.network import NETWORK, Network, NetworkMaker
 @pytest.mark.parametrize("algorithm", CASES, ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}")
 @pytest.mark.parametrize("check", NETWORK, ids=name_of)
 def test_contract(check: Callable[[NetworkMaker], None], algorithm: Algorithm) -> None:
-    check(lambda: Network(algorithm.network(), algorithm.env.observation))
+    check(lambda: Network(algorithm.network(), algorithm.env.observation, algorithm.input))
 
 
 def test_every_kind_is_among_them() -> None:
