@@ -19,7 +19,7 @@ from zmqrl.learning import Batch, BatchLearner, Group, Part
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of, without_backward
-from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch
@@ -85,6 +85,8 @@ class PPOConfig:
     """Training on a batch ends when a minibatch's approximate KL divergence exceeds 1.5 times this; null: never."""
     normalise_value: bool = False
     """The critic predicts (return - mean) / deviation, with those of all returns so far."""
+    shared: bool = False
+    """Actor and critic share the hidden layers (`torso`)."""
     batch_segments: Positive = 4
     """async: segments of one batch. In single and sync a batch is one segment per vector env."""
 
@@ -114,26 +116,42 @@ class PPO(Algorithm):
     def executors(self) -> tuple[str, ...]:
         """Gradients are written out for linear layers with tanh or relu, and one discrete action or a box.
 
-        Masks, `target_kl` and `normalise_value` have autograd alone.
+        Masks, `target_kl`, `normalise_value` and `shared` have autograd alone.
         """
         env, config = self.env, self.config
-        plain = config.target_kl is None and not config.normalise_value
+        plain = config.target_kl is None and not config.normalise_value and not config.shared
         plain = plain and env.action.kind != "multi_discrete" and env.observation.action_mask is None
         written_out = not any(without_backward(layers) for _, layers in self.network().towers)
         manual = ("manual",) if plain and written_out else ()
         return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
-        """Towers `actor` and `critic`; alongside them `log_std` when actions are continuous."""
+        """Towers `actor` and `critic`, with `shared` after `torso`; `log_std` when actions are continuous."""
         space, section, orthogonal = self.env.observation, self.network_section, self.config.orthogonal_init
+        free = () if self.env.action.choices else (("log_std", (self._action_size,), self.config.log_std_init),)
+        if self.config.shared:
+            *torso, last = tower("torso", section, space, 1, output_gain=1.0, orthogonal=orthogonal)
+            return NetworkSpec((("torso", tuple(torso)), *self._heads(last.inputs)), free)
         actor = tower("actor", section, space, self._action_size, output_gain=0.01, orthogonal=orthogonal)
         critic = tower("critic", section, space, 1, output_gain=1.0, orthogonal=orthogonal)
-        free = () if self.env.action.choices else (("log_std", (self._action_size,), self.config.log_std_init),)
         return NetworkSpec((("actor", actor), ("critic", critic)), free)
+
+    def _heads(self, features: int) -> tuple[tuple[str, tuple[LayerSpec, ...]], ...]:
+        """A linear layer each for actor and critic."""
+        actor_gain, critic_gain = (0.01, 1.0) if self.config.orthogonal_init else (0.0, 0.0)
+        return (
+            ("actor", (LayerSpec("linear", "actor.0", features, self._action_size, gain=actor_gain),)),
+            ("critic", (LayerSpec("linear", "critic.0", features, 1, gain=critic_gain),)),
+        )
+
+    def acting_layers(self) -> tuple[LayerSpec, ...]:
+        """From the input of the network to the outputs of the policy."""
+        towers = dict(self.network().towers)
+        return (*towers.get("torso", ()), *towers["actor"])
 
     def acting(self) -> ActingSpec:
         """Categorical or Gaussian actions; a segment contains their log-probabilities."""
-        layers = self.network().tower("actor")
+        layers = self.acting_layers()
         several = "multi_categorical" if self.env.action.choices else "gaussian"
         return ActingSpec(
             layers=layers,
@@ -194,8 +212,9 @@ class PPOLearner(BatchLearner):
 
     def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
         config = algorithm.config
-        free = () if algorithm.env.action.choices else ("log_std",)
-        group = Group("policy", ("actor", "critic", *free), config.max_grad_norm, config.adam_epsilon)
+        spec = algorithm.network()
+        members = (*(name for name, _ in spec.towers), *(name for name, _, _ in spec.parameters))
+        group = Group("policy", members, config.max_grad_norm, config.adam_epsilon)
         self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip)
         if "obs_stats.count" in context.weights:  # of another run (`run.init_from`)
             self._obs.load_state(context.weights)
@@ -214,52 +233,75 @@ class PPOLearner(BatchLearner):
 
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
         """The valid rows, with their advantages and the targets of their values."""
+        columns = self.advantages(batch, progress)
+        valid = self.tensor(np.flatnonzero(batch.columns["valid"]))
+        rows = {name: column.flatten(0, 1).index_select(0, valid) for name, column in columns.items()}
+        self.check_ratio(rows, batch, progress)
+        return rows
+
+    def advantages(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
+        """What is trained on, `[T, E, ...]`: all rows, also the invalid ones. Statistics take the batch in."""
         config, columns = self.config, batch.columns
         floats = self._obs.normalise(batch, progress.version) if config.normalise_obs else None
         obs = self.observations(columns["obs"], floats)
-        steps, envs = columns["reward"].shape
-        predicted = self.net("critic", obs.flatten(0, 1)).cpu().numpy().reshape(steps + 1, envs)
+        predicted = self.values(obs, batch).cpu().numpy()
         value = self._value.restored(predicted) if config.normalise_value else predicted
         reward = self._reward.merge_and_normalise(batch) if config.normalise_reward else columns["reward"]
         flags = (columns["terminated"], columns["truncated"], columns["valid"])
         advantage = generalised_advantages(reward, value, *flags, config.gamma, config.gae_lambda)
-        target = advantage + value[:-1]
-        valid = columns["valid"]
+        target, valid = advantage + value[:-1], columns["valid"]
         self._explained = explained_variance(value[:-1][valid], target[valid]) if valid.any() else math.nan
         if config.normalise_value:
             self._value.merge(target[valid])
             target = self._value.normalised(target)
         if config.normalise_obs:
             self._obs.merge(batch)
-        named = {"action": columns["action"], "log_prob": columns["log_prob"], "advantage": advantage, "target": target}
-        rows = {name: self.tensor(column[valid]) for name, column in {**named, "old_value": predicted[:-1]}.items()}
-        rows = {"obs": obs[:-1].flatten(0, 1)[self.tensor(np.flatnonzero(valid))], **rows}
+        found = {"action": columns["action"], "log_prob": columns["log_prob"], "advantage": advantage, "target": target}
         observation = self.algorithm.env.observation
         if observation.action_mask is not None:
-            rows["mask"] = self.tensor(view(columns["obs"][:-1], observation, observation.action_mask)[valid])
-        if progress.debug and all(meta.version == progress.version for meta in batch.metas):
-            self._check_ratio(rows)
-        return rows
+            found["mask"] = view(columns["obs"][:-1], observation, observation.action_mask)
+        named = {name: self.tensor(column) for name, column in {**found, "old_value": predicted[:-1]}.items()}
+        return {"obs": obs[:-1], **named}
+
+    def values(self, obs: Tensor, batch: SegmentBatch) -> Tensor:
+        """What the critic predicts, `[T + 1, E]`, for the network's input `obs [T + 1, E, ...]`."""
+        del batch
+        return self.net("critic", self.features({"obs": obs.flatten(0, 1)})).reshape(obs.shape[:2])
+
+    def features(self, rows: Batch) -> Tensor:
+        """What actor and critic see, `[B, ...]`."""
+        return self.net("torso", rows["obs"]) if self.config.shared else rows["obs"]
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         """Equations 7 and 9 of the paper."""
-        config, advantage = self.config, batch["advantage"]
-        log_prob, entropy = self._policy(batch)
+        config, features, advantage = self.config, self.features(batch), batch["advantage"]
+        log_prob, entropy = self.policy(features, batch)
         if config.normalise_advantage:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = self.standardised(advantage, batch)
         log_ratio = log_prob - batch["log_prob"]
         ratio, clip = log_ratio.exp(), batch["clip"]
         surrogate = torch.minimum(ratio * advantage, torch.clamp(ratio, 1.0 - clip, 1.0 + clip) * advantage)
-        value = self.net("critic", batch["obs"]).squeeze(1)
-        loss_policy, loss_value = -surrogate.mean(), self._value_loss(value, batch)
-        self.net.step("policy", loss_policy + config.vf_coef * loss_value - config.ent_coef * entropy.mean())
+        value = self.net("critic", features).squeeze(1)
+        loss_policy, loss_value = -self.mean(surrogate, batch), self.mean(self._value_losses(value, batch), batch)
+        bonus = self.mean(entropy, batch)
+        self.net.step("policy", loss_policy + config.vf_coef * loss_value - config.ent_coef * bonus)
         return {
             "loss/policy": loss_policy,
             "loss/value": loss_value,
-            "entropy": entropy.mean(),
-            "approx_kl": (torch.expm1(log_ratio) - log_ratio).mean(),
-            "clip_fraction": ((ratio - 1.0).abs() > clip).float().mean(),
+            "entropy": bonus,
+            "approx_kl": self.mean(torch.expm1(log_ratio) - log_ratio, batch),
+            "clip_fraction": self.mean(((ratio - 1.0).abs() > clip).float(), batch),
         }
+
+    def mean(self, values: Tensor, rows: Batch) -> Tensor:
+        """Over the rows that are trained on: here all."""
+        del rows
+        return values.mean()
+
+    def standardised(self, advantage: Tensor, rows: Batch) -> Tensor:
+        """With mean 0 and deviation 1 over those rows."""
+        del rows
+        return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:
         """Whether `target_kl` ends the training on this batch."""
@@ -276,25 +318,29 @@ class PPOLearner(BatchLearner):
         """The network's tensors, and `obs_mean` and `obs_scale` when observations are normalised."""
         return self.net.weights() | (self._obs.published() if self.config.normalise_obs else {})
 
-    def _policy(self, rows: Batch) -> tuple[Tensor, Tensor]:
+    def policy(self, features: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of each action."""
-        outputs, space = self.net("actor", rows["obs"]), self.algorithm.env.action
+        outputs, space = self.net("actor", features), self.algorithm.env.action
         if self.algorithm.discrete:
             return categorical(masked(outputs, rows.get("mask")), rows["action"])
         if space.choices:
             return multi_categorical(masked(outputs, rows.get("mask")), rows["action"], space.choices)
         return gaussian(outputs, self.net.parameter("log_std"), rows["action"].flatten(1))
 
-    def _value_loss(self, value: Tensor, rows: Batch) -> Tensor:
+    def _value_losses(self, value: Tensor, rows: Batch) -> Tensor:
         error = (value - rows["target"]).square()
         clip = self.config.value_clip
         if clip is None:
-            return error.mean()
+            return error
         kept = rows["old_value"] + (value - rows["old_value"]).clamp(-clip, clip)
-        return torch.maximum(error, (kept - rows["target"]).square()).mean()
+        return torch.maximum(error, (kept - rows["target"]).square())
 
-    def _check_ratio(self, rows: Batch) -> None:
-        deviation = float((self._policy(rows)[0] - rows["log_prob"]).exp().sub(1.0).abs().max())
+    def check_ratio(self, rows: Batch, batch: SegmentBatch, progress: Progress) -> None:
+        """In debug, with policy lag 0: the learner's log-probabilities are those that the workers stored."""
+        if not progress.debug or any(meta.version != progress.version for meta in batch.metas):
+            return
+        log_prob, _ = self.policy(self.features(rows), rows)
+        deviation = float((log_prob - rows["log_prob"]).exp().sub(1.0).abs().max())
         limit = 1e-4 if self.algorithm.env.action.choices else 1e-3  # narrow Gaussians magnify the last bit of the mean
         if not deviation <= limit:
             raise TrainingFailed(
