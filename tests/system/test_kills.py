@@ -15,7 +15,19 @@ from typing import Any
 import pytest
 
 from tests.system.references import References
-from tests.system.system_plans import ACROBOT, IDLE, NORMALISED, SLOW_TALLY, system_plan
+from tests.system.system_plans import (
+    ACROBOT,
+    CARTPOLE,
+    DQN,
+    IDLE,
+    NORMALISED,
+    PENDULUM,
+    PPO_GRU,
+    PQN,
+    SAC,
+    SLOW_TALLY,
+    system_plan,
+)
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
@@ -77,9 +89,21 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     assert_same(summary, undisturbed)
 
 
-def test_a_worker_killed_under_normalisation(tmp_path: Path, begin: Begin, reference: References) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, NORMALISED, ACROBOT, steps=8000))
-    run.wait_for_updates(6)
+FAMILIES = {
+    "ppo-normalised": (NORMALISED, ACROBOT, 8000),
+    "ppo-gru": (PPO_GRU, CARTPOLE, 6000),
+    "pqn": (PQN, CARTPOLE, 6000),
+    "dqn": (DQN, CARTPOLE, 6000),
+    "sac": (SAC, PENDULUM, 6000),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "env", "steps"), FAMILIES.values(), ids=FAMILIES)
+def test_a_worker_killed_in_a_run_of_each_family(
+    tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any], env: EnvSection, steps: int
+) -> None:
+    run = begin(system_plan(tmp_path / "run", "sync", 2, algorithm, env, steps=steps))
+    run.wait_for_updates(3)
     run.kill("worker-0")
     assert_same(run.done(), reference(run.plan))
 
