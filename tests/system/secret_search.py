@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -63,6 +64,8 @@ def _memory_of(pid: int) -> bytes:
             span, rights, *_, inode_or_name = line.split()
             if rights.startswith("rw") and rights.endswith("p") and inode_or_name in ("0", "[heap]", "[stack]"):
                 start, end = (int(word, 16) for word in span.split("-"))
-                memory.seek(start)
-                found.append(memory.read(end - start) if end - start < MOST_MAPPED else b"")
+                if end - start < MOST_MAPPED:
+                    memory.seek(start)
+                    with contextlib.suppress(OSError):  # unmapped since
+                        found.append(memory.read(end - start))
     return b"".join(found)

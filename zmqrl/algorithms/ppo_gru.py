@@ -43,7 +43,7 @@ class PPOGRUConfig(PPOConfig):
     gru_size: Positive = 64
     """Numbers of recurrent state."""
     sequence: Positive = 16
-    """Rows of a sequence, a divisor of `env.segment_steps`: gradients go back so far, state is stored so often."""
+    """Rows of a sequence, a divisor of `env.segment_steps`: gradients reach so many rows, state is stored so often."""
 
 
 class PPOGRU(PPO, Algorithm):
