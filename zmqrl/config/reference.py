@@ -67,7 +67,15 @@ def _rows(cls: type[Any], prefix: str, names: list[str] | None = None) -> Iterat
 
 
 def field_docs(cls: type[Any]) -> dict[str, str]:
-    """The string below each field of a dataclass."""
+    """The string below each field of a dataclass, and of the dataclasses that it extends."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _own_docs(base)
+    return found
+
+
+def _own_docs(cls: type[Any]) -> dict[str, str]:
     body = ast.parse(inspect.getsource(cls)).body[0]
     assert isinstance(body, ast.ClassDef)
     found = {}
