@@ -19,7 +19,7 @@ from zmqrl.networks.forward import forward
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.kinds.base import LayerKind, check_layer, known_kinds, layer_kind, runtime_of
 from zmqrl.networks.module import FlatParameters, Tower
-from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec, NetworkSpec
 from zmqrl.testing.layer import LAYER, Layer, LayerMaker
 from zmqrl.types import SpaceSpec
 
@@ -27,6 +27,7 @@ VECTOR = SpaceSpec("box", (5,), "float32")
 PIXELS = SpaceSpec("box", (3, 20, 20), "uint8")
 UNKNOWN = r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh; or a dotted path"
 NORM = LayerSpec("norm", "a.0", 5, 5)
+MODULE = ModuleSpec("tests.networks.nets:Residual", '{"batch_norm": false}', (ModulePart("", (5,)),))
 CASES: Mapping[str, tuple[Layer, ...]] = {
     "linear": (
         Layer(LayerSpec("linear", "a.0", 5, 7, gain=1.5), (5,)),
@@ -44,6 +45,7 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
     ),
     "gru": (Layer(LayerSpec("gru", "a.0", 5, 3, gain=0.0), (5,)), Layer(LayerSpec("gru", "a.0", 5, 8), (5,))),
     "flatten": (Layer(LayerSpec("flatten"), (2, 3, 3)),),
+    "module": (Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),),
     "scale": (Layer(LayerSpec("scale", inputs=255), (5,)),),
 }
 LAYERS = [layer for layers in CASES.values() for layer in layers]
@@ -160,8 +162,8 @@ def test_layer_norm_is_before_each_activation() -> None:
     assert forward(images, tensors, torch.rand(3, *PIXELS.shape)).shape == (3, 2)
 
 
-def test_workers_need_torch_for_convolutions_only() -> None:
-    assert [kind for kind in CASES if runtime_of((CASES[kind][0].spec,)) == "torch"] == ["conv"]
+def test_workers_need_torch_for_convolutions_and_modules_only() -> None:
+    assert [kind for kind in CASES if runtime_of((CASES[kind][0].spec,)) == "torch"] == ["conv", "module"]
 
 
 def test_kinds_import_no_torch() -> None:

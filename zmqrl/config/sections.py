@@ -92,8 +92,9 @@ class NetworkSection:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    kind: Literal["mlp", "cnn"] = "mlp"
-    """mlp, or cnn for images."""
+    kind: str = "mlp"
+    """`mlp`, `cnn` for images, or a dotted path `a.b:Net` of a `torch.nn.Module` (docs/networks.md), which reads
+    `scale_images` and `kwargs` alone."""
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: str = "tanh"
@@ -111,6 +112,8 @@ class NetworkSection:
     not."""
     scale_images: bool = True
     """Divide images (uint8 from 0 to 255, three axes) by 255; false for grids of categories in such a space."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the module's constructor, in addition to the space of its input."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
     config = loaded.config
     plan, refusal = _planned(loaded)
     arena_mb = layout_of(plan).nbytes / 1e6 if plan is not None else None
-    torch_acting = plan.acting["runtime"] == "torch" if plan is not None else config.network.kind == "cnn"
+    torch_acting = plan.acting["runtime"] == "torch" if plan is not None else config.network.kind != "mlp"
     return Needs(
         hosts=_hosts(config),
         learner=config.learner.host,

@@ -151,7 +151,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
     plan = session.plan
     device = plan.config.learner.device
     if device == "auto":
-        device = "cuda" if plan.config.network.kind == "cnn" and _has_cuda() else "cpu"
+        device = "cuda" if plan.config.network.kind != "mlp" and _has_cuda() else "cpu"
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),
         device=device,

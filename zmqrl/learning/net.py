@@ -11,7 +11,7 @@ import numpy as np
 from zmqrl.learning.groups import Group, adam_step, clipped, layouts
 from zmqrl.loading import lazy
 from zmqrl.networks.forward import forward, unroll
-from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import Array, Weights
 
@@ -23,6 +23,10 @@ else:
 
 NORM = "grad_norm"
 """Metric of each group's gradient, before clipping: `grad_norm/<group>`."""
+
+
+BUFFER = "buffer."
+"""Prefix of those of `Net.tensors` that are buffers of modules."""
 
 
 class Views(NamedTuple):
@@ -40,9 +44,13 @@ class Net:
         """`weights` hold every tensor of `spec`, the learner-only ones too. ConfigError when groups do not fit."""
         self.spec, self.device = spec, device
         self._groups = {group.name: group for group in groups}
-        self._layouts = layouts(groups, parameter_shapes(spec))
-        self._names = tuple(parameter_shapes(spec))
+        shapes, self._buffers = parameter_shapes(spec), buffer_names(spec)
+        self._layouts = layouts(groups, {name: shape for name, shape in shapes.items() if name not in self._buffers})
+        self._names = tuple(shapes)
         self.tensors: dict[str, Tensor] = {}
+        for name in self._names:
+            if name in self._buffers:
+                self.tensors[f"{BUFFER}{name}"] = torch.zeros(shapes[name], device=device)
         for name, layout in self._layouts.items():
             self.tensors[f"{name}.parameters"] = torch.zeros(layout.length, device=device)
             for moment in ("mean", "square"):
@@ -56,7 +64,10 @@ class Net:
         self.update_targets()
 
     def __call__(self, tower: str, *inputs: Tensor, target: bool = False) -> Tensor:
-        """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient."""
+        """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient.
+
+        Target networks share the buffers of modules with the network.
+        """
         return forward(self.spec.tower(tower), self._now.targets if target else self._now.parameters, *inputs)
 
     def unroll(
@@ -134,12 +145,8 @@ class Net:
     def state(self) -> dict[str, Array]:
         """The rest: learner-only tensors, targets, moments and steps of the optimisers."""
         private = {f"private.{n}": _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
-        targets = {f"target.{name}": _array(tensor) for name, tensor in self._own.targets.items()}
-        moments = {
-            f"optimiser.{name}": _array(tensor)
-            for name, tensor in self.tensors.items()
-            if name.rpartition(".")[2] in ("mean", "square", "steps")
-        }
+        targets = {f"target.{name}": _array(tensor) for name, tensor in self._targets()}
+        moments = {f"optimiser.{name}": _array(self.tensors[name]) for name in self._moments()}
         return private | targets | moments
 
     def load_state(self, weights: Weights, state: Weights) -> None:
@@ -147,11 +154,16 @@ class Net:
         private = {name.removeprefix("private."): value for name, value in state.items() if name.startswith("private.")}
         self._load({**weights, **private})
         with torch.no_grad():
-            for name, tensor in self._own.targets.items():
+            for name, tensor in self._targets():
                 tensor.copy_(_tensor(state[f"target.{name}"], tensor))
-            for name, tensor in self.tensors.items():
-                if name.rpartition(".")[2] in ("mean", "square", "steps"):
-                    tensor.copy_(_tensor(state[f"optimiser.{name}"], tensor))
+            for name in self._moments():
+                self.tensors[name].copy_(_tensor(state[f"optimiser.{name}"], self.tensors[name]))
+
+    def _moments(self) -> list[str]:
+        return [f"{group}.{part}" for group in self._layouts for part in ("mean", "square", "steps")]
+
+    def _targets(self) -> list[tuple[str, Tensor]]:
+        return [(name, tensor) for name, tensor in self._own.targets.items() if name not in self._buffers]
 
     def _load(self, weights: Weights) -> None:
         with torch.no_grad():
@@ -167,6 +179,9 @@ class Net:
                 parameters[tensor] = view.detach().requires_grad_()
             if self._groups[name].target:
                 targets |= layout.views(tensors[f"{name}.target"])
+        buffers = {name: tensors[f"{BUFFER}{name}"] for name in self._names if name in self._buffers}
+        parameters |= buffers
+        targets |= buffers
         return Views(tensors, parameters, targets)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
+from zmqrl.config.codec import to_json
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.input import PIXEL, network_input
 from zmqrl.networks.kinds.base import known_kinds, layer_kind
-from zmqrl.networks.spec import LayerSpec
+from zmqrl.networks.kinds.module import described
+from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
 from zmqrl.types import SpaceSpec
 
 HIDDEN_GAIN = math.sqrt(2.0)
+BUILT_IN = ("mlp", "cnn")
+"""Values of `network.kind` other than a dotted path."""
 CNN_FEATURES = 512
 """Width of the linear layer after the convolutions when `network.hidden` is empty (Mnih et al. 2015)."""
 
@@ -32,15 +37,15 @@ def tower(
 
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
-    Raises `ConfigError` when a `cnn` does not fit the observation, or `network.activation` is unknown.
+    A module of the user's (`network.kind: "a.b:Net"`) is the body: the last layer follows its features.
+    Raises `ConfigError` when a `cnn` or a module does not fit the observation, or `network.activation` is unknown.
     """
     check_section(section)
-    body, width = _cnn(name, section, observation) if section.kind == "cnn" else _flat(section, observation)
+    body, width = _body(name, section, observation)
     if joined:
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
         width += joined
-    hidden = section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
-    for size in hidden:
+    for size in _hidden(section):
         body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
         body += _activation(name, section, body, section.activation, size)
         width = size
@@ -50,7 +55,18 @@ def tower(
 
 
 def check_section(section: NetworkSection) -> None:
-    """Raise `ConfigError` when `network.activation` is unknown, or not an activation."""
+    """Raise `ConfigError` when `network.kind` or `network.activation` is unknown, or `network.kwargs` have no use."""
+    if not is_module(section):
+        if section.kind not in BUILT_IN:
+            known = " and ".join(BUILT_IN)
+            raise ConfigError(
+                f"network.kind: {section.kind!r}: {known} are known, or `module:Name` of a torch.nn.Module"
+            )
+        if section.kwargs:
+            raise ConfigError(
+                f"network.kwargs: {dict(section.kwargs)}: network.kind {section.kind!r} has no arguments; "
+                "a torch.nn.Module of your own does"
+            )
     try:
         kind = layer_kind(section.activation)
     except ConfigError as error:
@@ -61,6 +77,41 @@ def check_section(section: NetworkSection) -> None:
             f"network.activation: layer kind {section.activation!r} is not an activation (known: {known}; "
             "or a dotted path `module:Name`)"
         )
+
+
+def is_module(section: NetworkSection) -> bool:
+    """Whether the network is a `torch.nn.Module` of the user's."""
+    return ":" in section.kind
+
+
+def _hidden(section: NetworkSection) -> tuple[int, ...]:
+    if is_module(section):
+        return ()
+    return section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
+
+
+def _body(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
+    """The layers before the hidden ones, and the width of what they give."""
+    if is_module(section):
+        return _module(name, section, observation)
+    return _cnn(name, section, observation) if section.kind == "cnn" else _flat(section, observation)
+
+
+def _module(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
+    spec = network_input(observation, section)
+    if observation.kind == "box":
+        parts: tuple[ModulePart, ...] = (ModulePart("", spec.shape),)
+    else:
+        parts = tuple(
+            ModulePart(part.part.name, (part.size,) if part.part.space.choices else part.part.space.shape)
+            for part in spec.parts
+        )
+    module = ModuleSpec(section.kind, json.dumps(to_json(section.kwargs), sort_keys=True), parts)
+    features = described(module).features
+    return [
+        *_scale(section, observation),
+        LayerSpec("module", f"{name}.0", spec.size, features, module=module),
+    ], features
 
 
 def _activation(
@@ -101,7 +152,7 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
     if observation.kind != "box" or len(observation.shape) != 3:
         raise ConfigError(
             "network.kind: cnn needs observations that are one image, [channels, height, width] or [height, width, "
-            f"channels], got {_described(observation)}; write mlp"
+            f"channels], got {_space(observation)}; write mlp"
         )
     channels, height, width = network_input(observation, section).shape
     layers = _scale(section, observation)
@@ -115,7 +166,7 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
     return layers, channels * height * width
 
 
-def _described(observation: SpaceSpec) -> str:
+def _space(observation: SpaceSpec) -> str:
     if observation.parts:
         return "parts " + ", ".join(f"{part.name} {list(part.space.shape)}" for part in observation.parts)
     return f"{observation.kind if observation.choices else 'shape'} {list(observation.choices or observation.shape)}"

@@ -24,6 +24,12 @@ def parameter_shapes(spec: NetworkSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def buffer_names(spec: NetworkSpec) -> frozenset[str]:
+    """The tensors that no gradient changes."""
+    layers = (layer for _, tower in spec.towers for layer in tower)
+    return frozenset(name for layer in layers for name in layer_kind(layer.kind).buffers(layer))
+
+
 def initial_weights(spec: NetworkSpec, seed: int) -> dict[str, Array]:
     """float32 arrays of every tensor of `spec`, the same for a seed on every machine of one CPU type.
 

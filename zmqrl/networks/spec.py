@@ -6,6 +6,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class ModulePart:
+    """A part of what a module receives."""
+
+    name: str
+    """Key in the Dict; empty: the module receives this tensor instead of a dict."""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModuleSpec:
+    """A `torch.nn.Module` of the user's, as plain data (`zmqrl.networks.kinds.module`)."""
+
+    path: str
+    """Dotted path `a.b:Net` of the class."""
+    kwargs: str
+    """Arguments of the constructor, as JSON."""
+    parts: tuple[ModulePart, ...]
+    """Of the network's input, in its order."""
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One layer. `zmqrl.networks.kinds` has one file per kind, which states its arrays and what the fields mean."""
 
@@ -21,6 +42,9 @@ class LayerSpec:
     """Orthogonal initialisation's gain; 0 means PyTorch's default uniform(+-1/sqrt(fan in))."""
     options: tuple[tuple[str, float], ...] = ()
     """Further numbers of the kind, sorted by name; those left out have the kind's defaults."""
+
+    module: ModuleSpec | None = None
+    """Kind `module` alone."""
 
     def __post_init__(self) -> None:
         """Two layers with the same options are equal."""

@@ -85,6 +85,11 @@ class LayerKind(ABC):
         del spec
         return {}
 
+    def buffers(self, spec: LayerSpec) -> frozenset[str]:
+        """Those of `shapes` that no gradient changes, such as running means: the learner publishes what they become."""
+        del spec
+        return frozenset()
+
     def fan_in(self, spec: LayerSpec) -> int:
         """How many inputs one output depends on, for the first values."""
         return spec.inputs

@@ -1,0 +1,218 @@
+"""A `torch.nn.Module` of the user's as one layer: its parameters are trained, its buffers are published with them.
+
+A module that the constructor makes gives structure and constants. Values come from `tensors`, as for every other kind,
+by `torch.func.functional_call`. This process imports torch: a launcher does so for a network of this kind alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from zmqrl.errors import ConfigError
+from zmqrl.loading import lazy
+from zmqrl.networks.kinds.base import LayerKind
+from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
+from zmqrl.plugins import INSTALL
+from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    import torch
+    from gymnasium import Space
+    from torch import Tensor, nn
+else:
+    torch = lazy("torch")
+
+ROWS = 2
+"""Of the batch that a new module is tried with: a normalisation over a batch needs two."""
+
+
+class Description(NamedTuple):
+    """What a network must know of a module. Names and shapes are those of the module."""
+
+    features: int
+    parameters: Mapping[str, tuple[int, ...]]
+    buffers: Mapping[str, tuple[int, ...]]
+
+
+class Module(LayerKind):
+    """Arrays: every parameter and persistent buffer of the module, `<layer>.<name in the module>`.
+
+    `inputs` counts the numbers of all parts, `outputs` the features. The module is in training mode where autograd
+    records, and in evaluation mode elsewhere: in workers, the evaluator, and for targets.
+    """
+
+    def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
+        found = described(_of(spec))
+        return {f"{spec.name}.{name}": shape for name, shape in (*found.parameters.items(), *found.buffers.items())}
+
+    def buffers(self, spec: LayerSpec) -> frozenset[str]:
+        return frozenset(f"{spec.name}.{name}" for name in described(_of(spec)).buffers)
+
+    def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
+        """As the constructor draws them, with torch's generator seeded by ours."""
+        made = _made(_of(spec), int(generator.integers(2**62)))
+        tensors = dict((*made.named_parameters(), *_persistent(made)))
+        return {name: _float32(tensors[name.removeprefix(f"{spec.name}.")]) for name in self.shapes(spec)}
+
+    def numpy(self, spec: LayerSpec, rows: int) -> None:
+        del spec, rows
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        of = _of(spec)
+        module = _structure(of, str(x.device))
+        module.train(torch.is_grad_enabled())
+        own = {name: tensors[f"{spec.name}.{name}"] for name in described(of).parameters}
+        held = {name: tensors[f"{spec.name}.{name}"] for name, _ in _persistent(module)}
+        own |= {name: held[name].to(buffer.dtype) for name, buffer in _persistent(module)}
+        output: Tensor = torch.func.functional_call(module, own, (_input(of.parts, x),))
+        if module.training:
+            with torch.no_grad():
+                for name, tensor in held.items():
+                    if own[name] is not tensor:  # a counter: held as float32, and counted as an integer
+                        tensor.copy_(own[name])
+        return output
+
+
+@lru_cache(maxsize=64)
+def described(spec: ModuleSpec) -> Description:
+    """The arrays and the number of features of a module, of which one batch of zeros is taken.
+
+    Raises:
+        ConfigError: The class cannot be imported, constructed or called, or its features are not `[B, F]` float32 and
+            a function of parameters, buffers and input alone.
+    """
+    module = _made(spec, 0)
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"network.kind: {spec.path!r}: parameter {name!r} is {parameter.dtype}; all must be float32"
+            )
+    return Description(
+        _features(spec, module),
+        {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
+        {name: tuple(buffer.shape) for name, buffer in _persistent(module)},
+    )
+
+
+def _of(spec: LayerSpec) -> ModuleSpec:
+    if spec.module is None:
+        raise ConfigError(f"layer {spec.name!r} of kind 'module' names no module")
+    return spec.module
+
+
+def _features(spec: ModuleSpec, module: nn.Module) -> int:
+    x = torch.zeros(ROWS, sum(math.prod(part.shape) for part in spec.parts))
+    given = _told(spec.parts)
+    with _own_random_state(1) as generator, torch.no_grad():
+        try:
+            for training in (True, False):
+                before = generator.get_state()
+                output = module.train(training)(_input(spec.parts, x))
+                if not torch.equal(before, generator.get_state()):
+                    raise ConfigError(
+                        f"network.kind: {spec.path!r}: forward draws random numbers (such as dropout), which no resume "
+                        "repeats; remove them"
+                    )
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"network.kind: {spec.path!r}: forward of {given} raised {type(error).__name__}: {_line(error)}"
+            ) from error
+    if (
+        not isinstance(output, torch.Tensor)
+        or output.dtype != torch.float32
+        or output.dim() != 2
+        or len(output) != ROWS
+    ):
+        raise ConfigError(
+            f"network.kind: {spec.path!r}: forward of {given} with B={ROWS} gave {_shape(output)}; "
+            f"it must give features, float32 [B, F]"
+        )
+    return int(output.shape[1])
+
+
+def _made(spec: ModuleSpec, seed: int) -> nn.Module:
+    """A new module whose first values are those of `seed`; torch's own random state stays what it was."""
+    module_name, _, attribute = spec.path.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"network.kind: {spec.path!r} cannot be loaded: {error}; {INSTALL}") from error
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"network.kind: {spec.path!r} cannot be loaded: {error}") from error
+    if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module)):
+        raise ConfigError(f"network.kind: {spec.path!r} is not a torch.nn.Module: found {kind!r}")
+    kwargs = json.loads(spec.kwargs)
+    with _own_random_state(seed):
+        try:
+            return kind(_space(spec.parts), **kwargs)
+        except Exception as error:
+            words = "".join(f", {name}={value!r}" for name, value in kwargs.items())
+            raise ConfigError(
+                f"network.kind: {spec.path!r}: {attribute}(observation_space{words}) raised "
+                f"{type(error).__name__}: {_line(error)}"
+            ) from error
+
+
+@contextmanager
+def _own_random_state(seed: int) -> Iterator[torch.Generator]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield torch.default_generator
+
+
+@lru_cache(maxsize=64)
+def _structure(spec: ModuleSpec, device: str) -> nn.Module:
+    return _made(spec, 0).to(device)
+
+
+def _persistent(module: nn.Module) -> list[tuple[str, Tensor]]:
+    kept = module.state_dict(keep_vars=True)
+    return [(name, buffer) for name, buffer in module.named_buffers() if name in kept]
+
+
+def _input(parts: tuple[ModulePart, ...], x: Tensor) -> Tensor | dict[str, Tensor]:
+    """What `forward` receives for `x [B, ...]`: the tensor of the only part, or a dict."""
+    if not parts[0].name:
+        return x.reshape(x.shape[0], *parts[0].shape)
+    columns = torch.split(x, [math.prod(part.shape) for part in parts], 1)
+    return {part.name: column.reshape(-1, *part.shape) for part, column in zip(parts, columns, strict=True)}
+
+
+def _space(parts: tuple[ModulePart, ...]) -> Space[Any]:
+    from gymnasium import spaces
+
+    boxes: dict[str, Space[Any]] = {part.name: spaces.Box(-np.inf, np.inf, part.shape, np.float32) for part in parts}
+    return boxes[""] if "" in boxes else spaces.Dict(boxes)
+
+
+def _told(parts: tuple[ModulePart, ...]) -> str:
+    if not parts[0].name:
+        return f"a tensor {_sizes(parts[0].shape)}"
+    return f"a dict of {', '.join(f'{part.name} {_sizes(part.shape)}' for part in parts)}"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(['B', *map(str, shape)])}]"
+
+
+def _shape(output: object) -> str:
+    return f"{output.dtype} {list(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def _float32(tensor: Tensor) -> Array:
+    return tensor.detach().numpy().astype(np.float32)
