@@ -12,14 +12,12 @@ from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
-from zmqrl.config.sections import NetworkSection
-from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch, BatchLearner, Group, LearnerContext, Progress
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import Array, EnvSpec
+from zmqrl.types import Array
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,7 @@ class Reinforce(Algorithm):
     Config = ReinforceConfig
     modes = frozenset({"single", "sync"})
     on_policy = True
-
-    def __init__(
-        self, config: ReinforceConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
-    ) -> None:
-        super().__init__(config, network, env, segment_steps, num_envs)
-        if env.action.kind != "discrete":
-            raise ConfigError(f"env.id: {env.id!r} has continuous actions, and REINFORCE here needs discrete ones")
+    actions = frozenset({"discrete"})
 
     def network(self) -> NetworkSpec:
         layers = tower("policy", self.network_section, self.env.observation, self.env.action.n, output_gain=0.01)

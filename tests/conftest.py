@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import resource
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.nodeid import coerce_node_id
@@ -29,8 +32,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What crashes on purpose leaves no core behind.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
-NICENESS = 5
+# torch logs each step of tracing at level DEBUG, whatever the root logger's level is: pytest would keep all of it.
+logging.getLogger("torch.__trace").disabled = True
+
+NICENESS = 7
 """Of tests without bounds in seconds, and of the processes that they start."""
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -62,6 +69,9 @@ class Priority:
         item.config.pluginmanager.unregister(self)  # the first test decides
         if not item.get_closest_marker("timed"):
             os.nice(NICENESS)
+            os.setsid()
+            with contextlib.suppress(OSError):  # a kernel without autogroup; others weigh sessions, not processes
+                AUTOGROUP.write_text(str(NICENESS))
 
 
 def pytest_configure(config: pytest.Config) -> None:

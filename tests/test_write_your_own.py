@@ -12,10 +12,10 @@ import pytest
 
 from tests.running import ROOT, environment
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
 PAGE = ROOT / "docs" / "algorithms" / "write-your-own.md"
-BLOCK = re.compile(r"^```\w+\n# (?P<name>my_sac\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-RUN_S = 100
+BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_sac\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN_S = 250
 MOST_LINES = 90
 SMALL = ("replay.learning_starts=200", "evaluator.episodes=0", "run.schedule_env_steps=1200")
 
@@ -65,3 +65,12 @@ def test_single_sync_and_a_resume_have_the_same_bits(folder: Path) -> None:
 def test_async(folder: Path) -> None:
     summary = train(folder, "my_sac.yaml", "--mode", "async", "--workers", "2", "--run-dir", "run-async")
     assert int(str(summary["updates"])) > 300
+
+
+def test_the_checks_of_the_page_pass(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_my_sac.py"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "imports torch: yes" in done.stdout and "InfiniteHorizon, continuous actions: learned" in done.stdout

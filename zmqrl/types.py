@@ -57,6 +57,8 @@ Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
 JudgedRole: TypeAlias = Literal["learner", "worker"]
 """Whose heartbeats the broker judges."""
 
+FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
+"""Of every segment."""
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
 ACTING_STATE = "state."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo_gru import PPOGRUConfig
 from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.algorithms.td3 import TD3, TD3Config
 from zmqrl.config.sections import NetworkSection, ReplaySection
@@ -22,6 +24,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
 from zmqrl.spaces import SpaceSpec, composite
 from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, PIXELS, VECTOR, AlgorithmMaker
+from zmqrl.testing.training import TRAINING
 from zmqrl.types import EnvSpec
 
 STEPS, ENVS = 16, 2
@@ -31,6 +34,8 @@ CHANNELS_LAST = SpaceSpec("box", (8, 8, 2), "uint8")
 NUMBER = SpaceSpec("discrete", (), "int64", n=5)
 DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
 SEVERAL = SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))
+SHORT: Mapping[str, Any] = {"ppo_gru": PPOGRUConfig(sequence=4)}
+"""A graph of sequences grows with their rows."""
 KINDS = modules("zmqrl.algorithms", Algorithm)
 
 
@@ -46,7 +51,9 @@ def cases() -> list[Algorithm]:
         for action in (DISCRETE, CONTINUOUS):
             for network, observation in ((MLP, VECTOR), (CNN, PIXELS)):
                 try:
-                    made.append(kind(kind.Config(), network, EnvSpec("toy", observation, action), STEPS, ENVS))
+                    made.append(
+                        kind(SHORT.get(name, kind.Config()), network, EnvSpec("toy", observation, action), STEPS, ENVS)
+                    )
                 except ConfigError:
                     continue
     made += [
@@ -72,6 +79,12 @@ def again(algorithm: Algorithm) -> Algorithm:
 @pytest.mark.parametrize("algorithm", CASES, ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}")
 @pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
 def test_contract(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm) -> None:
+    check(lambda: again(algorithm))
+
+
+@pytest.mark.parametrize("algorithm", CASES, ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}")
+@pytest.mark.parametrize("check", TRAINING, ids=name_of)
+def test_training(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm) -> None:
     check(lambda: again(algorithm))
 
 

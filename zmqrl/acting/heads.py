@@ -12,7 +12,7 @@ import numpy as np
 from zmqrl.acting.base import ActingContext, Place
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.errors import ConfigError
-from zmqrl.spaces import nth_allowed, ranges
+from zmqrl.spaces import SpaceKind, nth_allowed, ranges
 from zmqrl.types import Array, SpaceSpec, Weights
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -32,13 +32,17 @@ class Head(ABC):
     """Names of the extras that this head can fill."""
     takes: frozenset[str] = frozenset()
     """Names of the options that this head reads from `spec.options`."""
+    actions: frozenset[SpaceKind] = frozenset({"discrete", "multi_discrete", "box"})
+    """Kinds of action spaces that it acts in."""
+    needs_bounds: bool = False
+    """Whether the action space must be bounded on every side."""
     masks: bool = False
     """Whether `act` and `act_greedily` take allowed actions alone."""
     allowed: Array | None = None
     """Which actions are allowed now, bool `[N, n]`; None: all of them."""
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
-        """ConfigError when the spec requests an extra, or has an option, that this head does not know."""
+        """ConfigError when the spec has actions, an extra or an option that this head does not know."""
         self.spec = spec
         self.rows = rows
         self._extras = frozenset(column.name for column in spec.extras)
@@ -46,6 +50,11 @@ class Head(ABC):
             raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
         if unknown := frozenset(spec.options) - self.takes:
             raise ConfigError(f"head {spec.head!r} has no options {sorted(unknown)}, only {sorted(self.takes)}")
+        if spec.action.kind not in self.actions:
+            fitting = [name for name, head in HEADS.items() if spec.action.kind in head.actions]
+            raise ConfigError(f"head {spec.head!r} has no {spec.action.kind} actions; {', '.join(fitting)} have")
+        if self.needs_bounds and not spec.action.low:
+            raise ConfigError(f"head {spec.head!r} needs an action space that is bounded on every side")
         if spec.observation.action_mask is not None and not self.masks:
             raise ConfigError(f"head {spec.head!r} does not apply the action_mask of the observations")
 
@@ -77,6 +86,7 @@ class Categorical(Head):
 
     fills = frozenset({"log_prob", "logits"})
     masks = True
+    actions = frozenset({"discrete"})
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
@@ -115,6 +125,7 @@ class MultiCategorical(Head):
 
     fills = frozenset({"log_prob", "logits"})
     masks = True
+    actions = frozenset({"multi_discrete"})
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
@@ -152,6 +163,7 @@ class EpsilonGreedy(Head):
     ladder_base ** (1 + ladder_alpha * i / (n - 1)) for the whole run (Horgan et al. 2018, Ape-X: 0.4 and 7).
     """
 
+    actions = frozenset({"discrete"})
     masks = True
     takes = frozenset({"ladder_base", "ladder_alpha"})
 
@@ -207,6 +219,8 @@ class _Continuous(Head):
     probability `schedule["uniform"]`, e.g. 1 until learning starts and 0 from then on.
     """
 
+    actions = frozenset({"box"})
+
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
         self._size = math.prod(spec.action.shape)
@@ -241,8 +255,7 @@ class _Continuous(Head):
 
     def _bounded(self, fraction: Array) -> Array:
         """From [-1, 1] to the action space."""
-        if self._low is None or self._high is None:
-            raise ConfigError(f"head {self.spec.head!r} needs an action space that is bounded on every side")
+        assert self._low is not None and self._high is not None, "checked before"
         half = (self._high - self._low) * np.float32(0.5)
         actions: Array = (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32)
         return actions.reshape(self._shape)
@@ -285,6 +298,8 @@ class Gaussian(_Continuous):
 class SquashedGaussian(_Continuous):
     """tanh of a Gaussian, scaled to the bounds; outputs are `[mean, log_std]`, or the mean with an array `log_std`."""
 
+    needs_bounds = True
+
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)
         self._log_std: Array | None = None
@@ -306,6 +321,8 @@ class SquashedGaussian(_Continuous):
 
 class DeterministicNoise(_Continuous):
     """The network's action in [-1, 1] plus `schedule["noise"]` times a normal, clipped and scaled to the bounds."""
+
+    needs_bounds = True
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
         super().__init__(spec, rows)

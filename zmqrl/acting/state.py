@@ -10,7 +10,7 @@ import numpy as np
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.base import layer_kind
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, Array, ColumnSpec
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, STATE_COLUMN, Array, ColumnSpec
 
 
 def zero_state(states: Iterable[ActingState], rows: int) -> dict[str, Array]:
@@ -47,8 +47,12 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"acting: {what} {twice} is declared more than once; each needs a name of its own")
     for extra in spec.extras:
-        if extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
-            raise ConfigError(f"acting: extra {extra.name!r} has the name of a column of state; use another name")
+        reserved = extra.name in (*FIXED_COLUMNS, STATE_COLUMN)
+        if reserved or extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
+            raise ConfigError(
+                f"acting: extra {extra.name!r} has the name of a column of {'every segment' if reserved else 'state'}; "
+                "use another name"
+            )
     for name, size in [(n.name, n.size) for n in spec.noise] + [(s.name, s.size) for s in spec.state]:
         if size < 1:
             raise ConfigError(f"acting: {name!r} has size {size}: noise and state have a size of at least 1")

@@ -18,6 +18,7 @@ from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPol
 from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
+from zmqrl.spaces import SpaceKind
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
 
 __all__ = [
@@ -32,6 +33,10 @@ __all__ = [
 ]
 
 
+ACTIONS: Mapping[str, str] = {"discrete": "discrete", "multi_discrete": "multi_discrete", "box": "continuous"}
+"""Names of the kinds of action spaces."""
+
+
 class Algorithm(ABC):
     """Created by the launcher and by the learner from the same configuration; no method blocks.
 
@@ -43,6 +48,12 @@ class Algorithm(ABC):
     """Frozen dataclass of the fields other than `kind`."""
     modes: ClassVar[frozenset[ModeName]]
     on_policy: ClassVar[bool]
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete", "multi_discrete", "box"})
+    """Kinds of action spaces that it accepts; envs with others are refused."""
+    needs_bounds: ClassVar[bool] = False
+    """Whether continuous actions must be bounded on every side."""
+    masks: ClassVar[bool] = False
+    """Whether its losses apply the `action_mask` of observations; envs with one are refused otherwise."""
 
     @property
     def executors(self) -> tuple[str, ...]:
@@ -56,6 +67,24 @@ class Algorithm(ABC):
         self.env = env
         self.segment_steps = segment_steps
         self.num_envs = num_envs
+        self._check_spaces()
+
+    def _check_spaces(self) -> None:
+        action, id = self.env.action, self.env.id
+        if action.kind not in self.actions or (self.needs_bounds and not action.low):
+            needed = " or ".join(ACTIONS[kind] for kind in sorted(self.actions, reverse=True))
+            bounds = " within bounds" if self.needs_bounds else ""
+            found = ACTIONS[action.kind] if action.kind not in self.actions else "unbounded"
+            raise ConfigError(f"algorithm.kind: {self._name} needs {needed} actions{bounds}, {id} has {found} actions")
+        if self.env.observation.action_mask is not None and not self.masks:
+            raise ConfigError(f"algorithm.kind: {self._name} does not train with masks, and {id} has an action_mask")
+
+    @property
+    def _name(self) -> str:
+        """What `algorithm.kind` calls it."""
+        package, _, module = type(self).__module__.rpartition(".")
+        built_in = package == __name__.rpartition(".")[0]
+        return module if built_in else f"{type(self).__module__}:{type(self).__qualname__}"
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` naming key and value when the rest of the run does not fit. The launcher calls it."""

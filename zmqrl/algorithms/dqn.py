@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
+from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
 from zmqrl.loading import lazy
@@ -22,7 +22,8 @@ from zmqrl.networks.kinds.base import runtime_of, without_backward
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
-from zmqrl.types import MODES, EnvSpec, ModeName
+from zmqrl.spaces import SpaceKind
+from zmqrl.types import MODES, ModeName
 
 if TYPE_CHECKING:
     import torch
@@ -112,17 +113,8 @@ class DQN(Algorithm):
     Config: ClassVar[type[DQNConfig]] = DQNConfig
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
     config: DQNConfig
-
-    def __init__(
-        self, config: DQNConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
-    ) -> None:
-        """Raise `ConfigError` when actions are not discrete."""
-        super().__init__(config, network, env, segment_steps, num_envs)
-        if env.action.kind != "discrete":
-            raise ConfigError(f"algorithm.kind: dqn needs discrete actions, {env.id} has {env.action.kind} actions")
-        if env.observation.action_mask is not None:
-            raise ConfigError(f"algorithm.kind: dqn does not train with masks, and {env.id} has an action_mask")
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a batch exceeds replay, or n-step targets do not fit a segment."""

@@ -97,6 +97,7 @@ class PPO(Algorithm):
     Config: ClassVar[type[PPOConfig]] = PPOConfig
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
     config: PPOConfig
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:

@@ -24,6 +24,7 @@ from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.returns import q_lambda_returns
 from zmqrl.replay.base import SegmentBatch
+from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
@@ -63,17 +64,14 @@ class PQN(Algorithm):
     Config: ClassVar[type[PQNConfig]] = PQNConfig
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = True
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
     config: PQNConfig
 
     def __init__(
         self, config: PQNConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
     ) -> None:
-        """Raise `ConfigError` when actions are not discrete. The network has layer normalisation in any case."""
+        """The network has layer normalisation in any case."""
         super().__init__(config, replace(network, layer_norm=True), env, segment_steps, num_envs)
-        if env.action.kind != "discrete":
-            raise ConfigError(f"algorithm.kind: pqn needs discrete actions, {env.id} has {env.action.kind} actions")
-        if env.observation.action_mask is not None:
-            raise ConfigError(f"algorithm.kind: pqn does not train with masks, and {env.id} has an action_mask")
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a minibatch is larger than the batch."""

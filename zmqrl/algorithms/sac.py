@@ -12,8 +12,7 @@ from annotated_types import Gt, Le
 from zmqrl.acting.heads import UNIFORM
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, NetworkSection, Positive
-from zmqrl.errors import ConfigError
+from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
@@ -23,7 +22,8 @@ from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import MODES, EnvSpec, ModeName
+from zmqrl.spaces import SpaceKind
+from zmqrl.types import MODES, ModeName
 
 if TYPE_CHECKING:
     import torch
@@ -64,16 +64,9 @@ class SAC(Algorithm):
     Config: ClassVar[type[SACConfig]] = SACConfig
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box"})
+    needs_bounds: ClassVar[bool] = True
     config: SACConfig
-
-    def __init__(
-        self, config: SACConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
-    ) -> None:
-        """Raise `ConfigError` when actions are not a bounded box."""
-        super().__init__(config, network, env, segment_steps, num_envs)
-        if not env.action.low:
-            found = "discrete actions" if env.action.choices else "actions without bounds"
-            raise ConfigError(f"algorithm.kind: sac needs continuous actions within bounds, {env.id} has {found}")
 
     def network(self) -> NetworkSpec:
         """`actor`; `q1`, `q2` and `log_temperature`, which only the learner has."""

@@ -12,8 +12,7 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.heads import UNIFORM
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, NetworkSection, Positive
-from zmqrl.errors import ConfigError
+from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
@@ -22,7 +21,8 @@ from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import MODES, EnvSpec, ModeName
+from zmqrl.spaces import SpaceKind
+from zmqrl.types import MODES, ModeName
 
 if TYPE_CHECKING:
     import torch
@@ -67,16 +67,9 @@ class TD3(Algorithm):
     Config: ClassVar[type[TD3Config]] = TD3Config
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box"})
+    needs_bounds: ClassVar[bool] = True
     config: TD3Config
-
-    def __init__(
-        self, config: TD3Config, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int
-    ) -> None:
-        """Raise `ConfigError` when actions are not a bounded box."""
-        super().__init__(config, network, env, segment_steps, num_envs)
-        if not env.action.low:
-            found = "discrete actions" if env.action.choices else "actions without bounds"
-            raise ConfigError(f"algorithm.kind: td3 needs continuous actions within bounds, {env.id} has {found}")
 
     def network(self) -> NetworkSpec:
         """`actor`, which ends in tanh; `q1` and `q2`, which only the learner has."""

@@ -53,8 +53,8 @@ def make_executor(name: str, net: Net) -> Executor:
     """The executor that `learner.executor` names."""
     if name == "eager":
         return EagerExecutor(net)
-    if name == "compiled":
-        from zmqrl.learning.compiled import CompiledExecutor
+    if name in ("traced", "compiled"):
+        from zmqrl.learning.compiled import CompiledExecutor, TracedExecutor
 
-        return CompiledExecutor(net)
+        return TracedExecutor(net) if name == "traced" else CompiledExecutor(net)
     raise ConfigError(f"learner.executor: {name!r}: eager and compiled are known")

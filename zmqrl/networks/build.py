@@ -38,9 +38,12 @@ def tower(
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
     A module of the user's (`network.kind: "a.b:Net"`) is the body: the last layer follows its features.
-    Raises `ConfigError` when a `cnn` or a module does not fit the observation, or `network.activation` is unknown.
+    Raises `ConfigError` when a `cnn` or a module does not fit the observation, or `network.activation` is unknown, or
+    `outputs` is 0.
     """
     check_section(section)
+    if outputs < 1:
+        raise ConfigError(f"tower {name!r} has {outputs} outputs: the algorithm does not fit the actions of this env")
     body, width = _body(name, section, observation)
     if joined:
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))

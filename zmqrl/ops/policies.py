@@ -43,7 +43,7 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
     z = (action - mean) * torch.exp(-log_std)
     log_prob = (-0.5 * z * z - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
     entropy = (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
-    return log_prob, entropy.expand(len(mean))
+    return log_prob, entropy.expand_as(log_prob)
 
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0

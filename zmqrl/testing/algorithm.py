@@ -5,27 +5,32 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
-from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.state import check_acting, state_columns
-from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress, schedule_of
+from zmqrl.acting.state import check_acting
+from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, schedule_of
 from zmqrl.config.codec import to_json
-from zmqrl.config.sections import ReplaySection
-from zmqrl.networks.initial import initial_weights, parameter_shapes
+from zmqrl.networks.initial import parameter_shapes
 from zmqrl.random_streams import stream
-from zmqrl.replay.base import SegmentMeta, gather
-from zmqrl.replay.segment_replay import build_replay, check_spec
+from zmqrl.replay.segment_replay import check_spec
 from zmqrl.testing.expect import is_frozen_config
-from zmqrl.testing.observations import observations
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, MODES, Array, SegmentId, SlotRef, SpaceSpec, Version, Weights
+from zmqrl.testing.experience import (
+    SEED,
+    acted,
+    context_of,
+    is_same,
+    observed,
+    policy_of,
+    progress_at,
+    published,
+    train,
+    version_0,
+)
+from zmqrl.types import MODES, SpaceSpec
 
-SEED, SEGMENTS, UPDATES = 1, 4, 10
-FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
 DISCRETE = SpaceSpec("discrete", (), "int64", 3)
 CONTINUOUS = SpaceSpec("box", (2,), "float32", 0, (-1.0, -1.0), (1.0, 1.0))
 VECTOR = SpaceSpec("box", (3,), "float32")
@@ -34,7 +39,6 @@ PIXELS = SpaceSpec("box", (2, 8, 8), "uint8")
 
 AlgorithmMaker: TypeAlias = Callable[[], Algorithm]
 """For example `lambda: Mine(Mine.Config(), NetworkSection(hidden=(8,)), EnvSpec("toy", VECTOR, DISCRETE), 16, 2)`."""
-Learner: TypeAlias = OnPolicyLearner | OffPolicyLearner
 
 
 def config_is_a_frozen_dataclass(make: AlgorithmMaker) -> None:
@@ -68,13 +72,13 @@ def two_instances_agree(make: AlgorithmMaker) -> None:
     assert one.network() == other.network()
     assert one.acting() == other.acting()
     assert one.replay() == other.replay()
-    _same(one.statistics(), other.statistics(), "statistics")
+    is_same(one.statistics(), other.statistics(), "statistics")
 
 
 def acting_is_of_the_network(make: AlgorithmMaker) -> None:
     """Workers act with the published arrays alone: every named layer and array of `acting` is among them."""
     algorithm = make()
-    acting, weights = algorithm.acting(), _published(algorithm)
+    acting, weights = algorithm.acting(), published(algorithm)
     shapes = [name for name in parameter_shapes(algorithm.network()) if name in weights]
     for layer in acting.layers:
         if layer.name:
@@ -87,26 +91,24 @@ def acting_is_of_the_network(make: AlgorithmMaker) -> None:
     check_acting(acting, algorithm.segment_steps)
 
 
-def extras_are_columns_of_their_own(make: AlgorithmMaker) -> None:
-    """An extra column is `[T, N, ...]` and has no name of the fixed columns or of recurrent state."""
+def extras_have_a_row_of_each_env(make: AlgorithmMaker) -> None:
+    """An extra column is `[T, N, ...]`."""
     algorithm = make()
     for extra in algorithm.acting().extras:
-        fixed = extra.name in FIXED_COLUMNS or extra.name.startswith((ACTING_STATE, ACTING_STATE_END))
-        assert not fixed, f"the extra {extra.name!r} would replace a fixed column"
         assert extra.shape[:2] == (algorithm.segment_steps, algorithm.num_envs), f"{extra.name}: {extra.shape}"
 
 
 def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     """A policy made of `acting` returns finite actions of the space, and repeats them bit for bit."""
     algorithm = make()
-    one, other = _acted(algorithm, SEED), _acted(algorithm, SEED)
-    _same(one, other, "actions")
+    one, other = acted(algorithm, SEED), acted(algorithm, SEED)
+    is_same(one, other, "actions")
     assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
     action = algorithm.env.action
     if action.choices:
         assert (one["action"] >= 0).all() and (one["action"] < np.array(action.nvec or action.n)).all()
-    policy = _policy(algorithm)
-    obs = _observations(algorithm, stream(SEED, "obs"), (algorithm.num_envs,))
+    policy = policy_of(algorithm)
+    obs = observed(algorithm, stream(SEED, "obs"), (algorithm.num_envs,))
     greedy = policy.act_greedily(obs, policy.zero_state(algorithm.num_envs))
     assert greedy.shape == (algorithm.num_envs, *algorithm.env.action.shape)
 
@@ -117,11 +119,11 @@ def acting_has_no_memory_of_its_own(make: AlgorithmMaker) -> None:
     What a head or layer keeps from row to row belongs into the state of the spec, which each vector env has for itself.
     """
     algorithm = make()
-    alone = [_acted(algorithm, SEED + place) for place in range(2)]
-    policy = _policy(algorithm)
-    together = [_acted(algorithm, SEED + place, policy) for place in range(2)]
+    alone = [acted(algorithm, SEED + place) for place in range(2)]
+    policy = policy_of(algorithm)
+    together = [acted(algorithm, SEED + place, policy) for place in range(2)]
     for place in range(2):
-        _same(together[place], alone[place], f"columns of vector env {place}, acted by a policy that acts for two")
+        is_same(together[place], alone[place], f"columns of vector env {place}, acted by a policy that acts for two")
 
 
 def replay_fits_a_segment(make: AlgorithmMaker) -> None:
@@ -136,7 +138,7 @@ def schedules_are_finite(make: AlgorithmMaker) -> None:
     """`schedule` and `learning_rate` are finite numbers over the whole run."""
     algorithm = make()
     for env_steps in (0, 1, 5_000, 10_000, 20_000):
-        progress = dataclasses.replace(_progress(), env_steps=env_steps)
+        progress = dataclasses.replace(progress_at(), env_steps=env_steps)
         schedule_of(algorithm, progress)
         rate = algorithm.learning_rate(progress)
         assert rate is None or (math.isfinite(rate) and rate >= 0), f"learning_rate at {env_steps}: {rate}"
@@ -145,11 +147,11 @@ def schedules_are_finite(make: AlgorithmMaker) -> None:
 def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
     """Before the first batch `weights` returns version 0 bit for bit; `network_names` are those of `network`."""
     algorithm = make()
-    learner, weights = algorithm.learner(_context(algorithm)), _published(algorithm)
+    learner, weights = algorithm.learner(context_of(algorithm)), published(algorithm)
     kind = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
     assert isinstance(learner, kind), f"on_policy is {algorithm.on_policy}, and the learner is {type(learner).__name__}"
     assert set(learner.network_names()) == set(weights) - set(algorithm.statistics())
-    _same(learner.weights(), weights, "weights")
+    is_same(learner.weights(), weights, "weights")
     for name, array in learner.weights().items():
         assert array.flags.c_contiguous, f"{name} is not C-contiguous"
         assert array.dtype == weights[name].dtype, f"{name} is {array.dtype}, given was {weights[name].dtype}"
@@ -158,19 +160,19 @@ def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
 def published_weights_are_copies(make: AlgorithmMaker) -> None:
     """Training does not change arrays that `weights` returned before."""
     algorithm = make()
-    learner = algorithm.learner(_context(algorithm))
+    learner = algorithm.learner(context_of(algorithm))
     before = learner.weights()
     frozen = {name: array.copy() for name, array in before.items()}
-    _train(algorithm, learner, range(2))
-    _same(before, frozen, "weights published before the training")
+    train(algorithm, learner, range(2))
+    is_same(before, frozen, "weights published before the training")
 
 
 def training_changes_the_network(make: AlgorithmMaker) -> None:
     """Two batches change tensors of the network; weights and metrics stay finite, and updates are counted."""
     algorithm = make()
-    learner = algorithm.learner(_context(algorithm))
+    learner = algorithm.learner(context_of(algorithm))
     before = learner.weights()
-    updates, metrics = _train(algorithm, learner, range(2))
+    updates, metrics = train(algorithm, learner, range(2))
     after = learner.weights()
     assert updates >= 1
     assert any(not np.array_equal(before[name], after[name]) for name in learner.network_names())
@@ -180,130 +182,32 @@ def training_changes_the_network(make: AlgorithmMaker) -> None:
 
 
 def training_is_deterministic(make: AlgorithmMaker) -> None:
-    """Two learners with the same batches have the same bits, also from weights in another order, as of a file."""
+    """Two learners with the same batches have the same bits: numbers of global random generators would differ.
+
+    Also from weights in another order, as of a file.
+    """
     algorithm = make()
-    weights = _weights(algorithm)
+    weights = version_0(algorithm)
     learners = [
-        algorithm.learner(_context(algorithm)),
-        make().learner(_context(algorithm, dict(reversed(weights.items())))),
+        algorithm.learner(context_of(algorithm)),
+        make().learner(context_of(algorithm, dict(reversed(weights.items())))),
     ]
     for learner in learners:
-        _train(algorithm, learner, range(2))
-    _same(learners[0].weights(), learners[1].weights(), "weights of two learners")
+        train(algorithm, learner, range(2))
+    is_same(learners[0].weights(), learners[1].weights(), "weights of two learners")
 
 
 def a_restored_learner_continues_bit_for_bit(make: AlgorithmMaker) -> None:
     """`load_state` of `weights` and `state` in a new learner: the next batches lead to the same bits."""
     algorithm = make()
-    straight, resumed = (make().learner(_context(algorithm)) for _ in range(2))
-    _train(algorithm, straight, range(2))
+    straight, resumed = (make().learner(context_of(algorithm)) for _ in range(2))
+    train(algorithm, straight, range(2))
     saved = {name: np.ascontiguousarray(array) for name, array in straight.state().items()}
     resumed.load_state(straight.weights(), dict(reversed(saved.items())))
     for learner in (straight, resumed):
-        _train(algorithm, learner, range(2, 4))
-    _same(straight.weights(), resumed.weights(), "weights after a resume")
-    _same(straight.state(), resumed.state(), "state after a resume")
-
-
-def _weights(algorithm: Algorithm) -> dict[str, Array]:
-    """Version 0."""
-    return {**initial_weights(algorithm.network(), SEED), **algorithm.statistics()}
-
-
-def _published(algorithm: Algorithm) -> dict[str, Array]:
-    """Version 0 as workers receive it."""
-    spec = algorithm.network()
-    return {name: array for name, array in _weights(algorithm).items() if not spec.is_learner_only(name)}
-
-
-def _context(algorithm: Algorithm, weights: Weights | None = None) -> LearnerContext:
-    replay = None if algorithm.on_policy else ReplaySection()
-    return LearnerContext(weights or _weights(algorithm), "cpu", SEED, 10_000, replay)
-
-
-def _progress(rounds: int = 0) -> Progress:
-    return Progress(SEED, 100 * rounds, UPDATES * rounds, 10_000, version=Version(0, rounds))
-
-
-def _observations(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[int, ...]) -> Array:
-    space = algorithm.env.observation
-    if space.kind != "box":
-        return observations(space, rng, lead)
-    drawn = rng.normal(size=(*lead, *space.shape)) * 40 + 100
-    return drawn.clip(0, 255).astype(space.dtype) if space.dtype == "uint8" else drawn.astype(space.dtype)
-
-
-def _policy(algorithm: Algorithm) -> Policy:
-    """With version 0."""
-    policy = make_policy(algorithm.acting())
-    policy.load(_published(algorithm), schedule_of(algorithm, _progress()))
-    return policy
-
-
-def _acted(algorithm: Algorithm, seed: int, policy: Policy | None = None) -> dict[str, Array]:
-    """Slots `[SEGMENTS, T, N, ...]` of an env of noise with NEXT_STEP autoreset, acted by the algorithm's policy.
-
-    Its vector envs have one segment each.
-    """
-    rng, steps, envs = stream(seed, "testing"), algorithm.segment_steps, algorithm.num_envs
-    acting, lead = algorithm.acting(), (SEGMENTS, steps, envs)
-    policy = policy or _policy(algorithm)
-    ended = rng.random(lead) < 0.1
-    valid = np.ones(lead, dtype=bool)
-    for t in range(1, steps):
-        valid[:, t] = ~ended[:, t - 1]
-        ended[:, t] &= valid[:, t]
-    truncated = ended & (rng.random(lead) < 0.3)
-    obs = _observations(algorithm, rng, (SEGMENTS, steps + 1, envs))
-    action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
-    added = (*acting.extras, *state_columns(acting, steps, envs))
-    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
-    choices = algorithm.env.action.choices
-    size = 0 if choices else math.prod(algorithm.env.action.shape)
-    for segment in range(SEGMENTS):
-        noise = noise_for(rng, steps, envs, size, acting.noise, len(choices))
-        state = policy.zero_state(envs)
-        filled = {name: column[segment] for name, column in extras.items()}
-        context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), state)
-        every = acting.state_every or steps
-        for t in range(steps):
-            if t % every == 0:
-                for name, array in state.items():
-                    filled[ACTING_STATE + name][t // every] = array
-            action[segment, t] = policy.act(obs[segment, t], t, context)
-            for name, array in state.items():
-                array[~valid[segment, t]] = 0.0
-                filled[ACTING_STATE_END + name][0] = array
-    reward = np.where(valid, rng.normal(size=lead), 0.0).astype(np.float32)
-    fixed = (obs, action, reward, ended & ~truncated, truncated, valid)
-    return {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
-
-
-def _train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tuple[int, dict[str, Any]]:
-    """Rounds of training: updates that were done, and the metrics of the last round."""
-    updates, metrics = 0, {}
-    for seed in seeds:
-        slots = _acted(algorithm, SEED + seed)
-        refs = [SlotRef(slot, 1) for slot in range(SEGMENTS)]
-        rows = slots["valid"].sum(axis=(1, 2))
-        metas = [SegmentMeta(SegmentId(v, 0, seed), Version(0, seed), int(rows[v])) for v in range(SEGMENTS)]
-        batch, progress = gather(slots, refs, metas), _progress(seed)
-        if isinstance(learner, OnPolicyLearner):
-            result = learner.learn(batch, progress)
-        else:
-            replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay())
-            for ref, meta in zip(refs, metas, strict=True):
-                replay.add(ref, meta)
-            learner.observe(batch)
-            result = learner.update(replay, UPDATES, progress)
-        updates, metrics = updates + result.updates, dict(result.metrics)
-    return updates, metrics
-
-
-def _same(one: Weights, other: Weights, what: str) -> None:
-    assert one.keys() == other.keys(), f"{what}: other names: {sorted(one.keys() ^ other.keys())}"
-    differing = [name for name in one if one[name].tobytes() != other[name].tobytes()]
-    assert not differing, f"{what}: other bits: {differing}"
+        train(algorithm, learner, range(2, 4))
+    is_same(straight.weights(), resumed.weights(), "weights after a resume")
+    is_same(straight.state(), resumed.state(), "state after a resume")
 
 
 ALGORITHM = (
@@ -312,7 +216,7 @@ ALGORITHM = (
     batches_are_announced_by_on_policy_algorithms_only,
     two_instances_agree,
     acting_is_of_the_network,
-    extras_are_columns_of_their_own,
+    extras_have_a_row_of_each_env,
     workers_act_with_version_0,
     acting_has_no_memory_of_its_own,
     replay_fits_a_segment,

@@ -44,7 +44,7 @@ class Gru(LayerKind):
         return NumpyGru(spec.name, spec.inputs, spec.outputs, rows)
 
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return self.step(spec, tensors, x, x.new_zeros(len(x), spec.outputs))[0]
+        return self.step(spec, tensors, x, x.new_zeros(x.shape[0], spec.outputs))[0]
 
     def step(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         after = torch.gru_cell(x, state, *(tensors[f"{spec.name}.{part}"] for part in PARTS))

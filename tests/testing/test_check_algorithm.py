@@ -1,0 +1,83 @@
+"""`check_algorithm` passes over sound algorithms and names what is wrong with the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.testing import defective_algorithms as defective
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
+from zmqrl.config.sections import NetworkSection
+from zmqrl.learning import ReplayLearner
+from zmqrl.testing import check_algorithm
+from zmqrl.testing.probes import Identity, InfiniteHorizon, MaskedBandit, Memory
+from zmqrl.testing.training import TRAINING
+
+FAST = PPOConfig(learning_rate=1e-3)
+PROBES = tuple(env.__name__ for env in (Identity, InfiniteHorizon, Memory, MaskedBandit))
+ON_POLICY = [
+    (defective.Terminating, "a_truncation_bootstraps"),
+    (defective.TrainsResets, "rows_that_reset_are_not_trained"),
+    (defective.OtherLogProbs, "stored_log_probs_are_those_of_the_acting_version"),
+]
+OFF_POLICY = [
+    (defective.Aliasing, "a_target_network_lags"),
+    (defective.Forgetful, "a_restored_learner_continues_bit_for_bit"),
+    (defective.GlobalRandom, "training_is_deterministic"),
+    (defective.FrozenSchedule, "recorded_updates_are_the_eager_ones"),
+]
+PLANTED: list[tuple[type[Algorithm], Any, str]] = [
+    *((defective.ppo_with(learner), PPOConfig(), check) for learner, check in ON_POLICY),
+    *((defective.with_learner(learner), None, check) for learner, check in OFF_POLICY),
+]
+
+
+def others(name: str) -> list[str]:
+    """All checks of training but one: a defect may fail several."""
+    return [check.__name__ for check in TRAINING if check.__name__ != name]
+
+
+@pytest.mark.parametrize(("kind", "config", "check"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_defect_is_named(kind: type[Algorithm], config: Any, check: str) -> None:
+    with pytest.raises(AssertionError, match=f"^{check}, discrete actions: "):
+        check_algorithm(kind, config, skip=(*PROBES, *others(check)))
+
+
+def test_the_probe_of_truncation_fails_alone() -> None:
+    probes = [name for name in PROBES if name != InfiniteHorizon.__name__]
+    checks = [check.__name__ for check in TRAINING]
+    with pytest.raises(AssertionError, match=r"InfiniteHorizon, discrete actions: -\d+% of the way"):
+        check_algorithm(defective.ppo_with(defective.Terminating), FAST, env_steps=2_000, skip=(*checks, *probes))
+
+
+def test_a_sound_algorithm_passes() -> None:
+    report = check_algorithm(defective.with_learner(defective.SoundLearner))
+    assert report.imports_torch and not any("continuous" in name for name in report.passed)
+    learned = [name.partition(",")[0] for name in report.passed if "learned within" in name]
+    assert learned == ["Identity", "InfiniteHorizon"]
+    assert "no recurrent state" in report.skipped["Memory, discrete actions"]
+    assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
+
+
+def test_ppo_passes() -> None:
+    report = check_algorithm(PPO, FAST, skip=["Memory"])
+    assert report.imports_torch is False and len([name for name in report.passed if "learned" in name]) == 5
+
+
+def test_memory_is_learned_with_recurrent_state_alone() -> None:
+    config = PPOGRUConfig(learning_rate=1e-3, sequence=4)
+    checks = [check.__name__ for check in TRAINING]
+    report = check_algorithm(PPOGRU, config, skip=(*checks, *(name for name in PROBES if name != "Memory")))
+    assert len([name for name in report.passed if name.startswith("Memory")]) == 2
+
+
+def test_an_algorithm_that_accepts_nothing_is_named() -> None:
+    with pytest.raises(AssertionError, match="SoundLearner accepts no actions"):
+        check_algorithm(defective.with_learner(defective.SoundLearner), network=NetworkSection("no-such-kind"))
+
+
+def test_the_sound_learner_is_one() -> None:
+    assert issubclass(defective.SoundLearner, ReplayLearner)

@@ -1,0 +1,166 @@
+"""One call that checks an algorithm of your own: the suites over every space that it accepts, then probe envs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from zmqrl.acting.heads import make_head
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
+from zmqrl.envs.make import probe
+from zmqrl.errors import ConfigError
+from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, VECTOR
+from zmqrl.testing.probes import PROBES, Memory, ProbeEnv
+from zmqrl.testing.rounds import Rounds
+from zmqrl.testing.training import TRAINING
+from zmqrl.types import EnvSpec
+
+STEPS, ENVS, VECTOR_ENVS, EPISODES, SEED = 16, 2, 4, 50, 1
+LEAST = 0.7
+"""Of the way from a random policy to the best one, that a probe requires."""
+LOOK_EVERY = 500
+"""Env steps between two scores of a probe."""
+IMPORT_S = 60.0
+SMALL = NetworkSection(hidden=(32,))
+REPLAY = ReplaySection(learning_starts=200, ratio=0.5)
+
+
+@dataclass
+class Report:
+    """What was checked; `str` of it is a table."""
+
+    algorithm: str
+    imports_torch: bool | None = None
+    """Whether its module imports torch, which the launcher then loads too (1.5 s); None: unknown, as in a notebook."""
+    passed: list[str] = field(default_factory=list)
+    """Checks and probes, with the space that they ran over."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Spaces and probes that it does not accept, and why."""
+
+    def __str__(self) -> str:
+        told = {None: "unknown", True: "yes: the launcher loads it too (1.5 s, 160 MiB)", False: "no"}
+        lines = [f"{self.algorithm}: {len(self.passed)} checks passed", f"imports torch: {told[self.imports_torch]}"]
+        lines += [f"  passed   {name}" for name in self.passed]
+        lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
+        return "\n".join(lines)
+
+
+def check_algorithm(
+    kind: type[Algorithm],
+    config: Any = None,
+    *,
+    network: NetworkSection = SMALL,
+    replay: ReplaySection = REPLAY,
+    env_steps: int = 10_000,
+    skip: Collection[str] = (),
+) -> Report:
+    """Check an algorithm: `ALGORITHM` and `TRAINING` over the spaces that it accepts, then the probe envs.
+
+    Args:
+        kind: The class.
+        config: Its configuration; default: `kind.Config()`.
+        network: The network section.
+        replay: Of off-policy algorithms in the probe envs.
+        env_steps: The most that a probe is trained; it ends as soon as the probe is learned.
+        skip: Names of checks and probes that are left out.
+
+    Returns:
+        What was checked.
+
+    Raises:
+        AssertionError: A check failed: its name, the space and the cause.
+    """
+    config = kind.Config() if config is None else config
+    report = Report(kind.__qualname__, imports_torch(kind))
+    accepted: list[bool] = []
+    for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
+        spec = EnvSpec(f"{name} actions", VECTOR, action)
+        refusal = _refusal(kind, config, network, spec)
+        if refusal:
+            report.skipped[spec.id] = refusal
+            continue
+        accepted.append(action is CONTINUOUS)
+        for check in (*ALGORITHM, *TRAINING):
+            if check.__name__ not in skip:
+                _run(check, lambda: kind(config, network, spec, STEPS, ENVS), f"{check.__name__}, {spec.id}")  # noqa: B023
+                report.passed.append(f"{check.__name__}, {spec.id}")
+    if not report.passed:
+        raise AssertionError(f"{kind.__qualname__} accepts no actions: {report.skipped}")
+    for env in (env for env in PROBES if env.__name__ not in skip):
+        for continuous in (c for c in env.kinds_of_action if c in accepted):
+            _probe(report, kind, config, network, replay, env, continuous, env_steps)
+    return report
+
+
+def imports_torch(kind: type[Algorithm]) -> bool | None:
+    """Whether the module of the class imports torch; None when the module cannot be imported."""
+    if kind.__module__ == "__main__":
+        return None
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {kind.__module__}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_S, check=False)
+    return None if done.returncode else done.stdout.split()[-1] == "True"
+
+
+def _run(check: Callable[[Callable[[], Algorithm]], None], make: Callable[[], Algorithm], name: str) -> None:
+    try:
+        check(make)
+    except Exception as error:
+        about = (check.__doc__ or "").splitlines()[0]
+        raise AssertionError(f"{name}: {type(error).__name__}: {error}\n{about}") from error
+
+
+def _probe(
+    report: Report,
+    kind: type[Algorithm],
+    config: Any,
+    network: NetworkSection,
+    replay: ReplaySection,
+    env: type[ProbeEnv],
+    continuous: bool,
+    env_steps: int,
+) -> None:
+    section = EnvSection(f"{env.__module__}:{env.__qualname__}", ENVS, VECTOR_ENVS, STEPS, {"continuous": continuous})
+    name = f"{env.__name__}, {'continuous' if continuous else 'discrete'} actions"
+    spec = probe(section)
+    refusal = _refusal(kind, config, network, spec)
+    algorithm = None if refusal else kind(config, network, spec, STEPS, ENVS)
+    if env is Memory and algorithm is not None and not algorithm.acting().state:
+        refusal = "no recurrent state"
+    if algorithm is None or refusal:
+        report.skipped[name] = refusal or ""
+        return
+    rounds = Rounds(algorithm, section, env_steps, SEED, replay)
+    try:
+        share = 0.0
+        for so_far in range(LOOK_EVERY, env_steps + LOOK_EVERY, LOOK_EVERY):
+            rounds.train(so_far)
+            share = (rounds.score(EPISODES) - env.RANDOM) / (env.BEST - env.RANDOM)
+            if share >= LEAST:
+                report.passed.append(f"{name}: learned within {rounds.env_steps:,} env steps")
+                return
+    finally:
+        rounds.close()
+    raise AssertionError(
+        f"{name}: {share:.0%} of the way from a random policy to the best one after {rounds.env_steps:,} env steps, "
+        f"at least {LEAST:.0%} expected. It is learned only if this is right: {env.about}"
+    )
+
+
+def _refusal(kind: type[Algorithm], config: Any, network: NetworkSection, spec: EnvSpec) -> str:
+    """Why the algorithm does not accept the space; empty if it does."""
+    try:
+        algorithm = kind(config, network, spec, STEPS, ENVS)
+        algorithm.check("single", VECTOR_ENVS, ReplaySection())
+        make_head(algorithm.acting(), 1)
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:
+        raise AssertionError(
+            f"{spec.id}: {type(error).__name__}: {error}: what the algorithm does not accept must be refused: declare "
+            "the class attributes `actions`, `needs_bounds` and `masks`, or raise ConfigError in `__init__`"
+        ) from error
+    return ""

@@ -1,0 +1,157 @@
+"""What the training of an algorithm promises: only what may have an effect has one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from zmqrl.algorithms.base import Algorithm, BaseLearner, schedule_of
+from zmqrl.random_streams import stream
+from zmqrl.testing.algorithm import AlgorithmMaker
+from zmqrl.testing.experience import (
+    SEED,
+    UPDATES,
+    acted,
+    context_of,
+    is_same,
+    learn,
+    observed,
+    policy_of,
+    progress_at,
+    published,
+    train,
+)
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, Array
+
+ROUNDS, MANY_UPDATES = 3, 40
+LOG_PROB = "log_prob"
+"""The extra column of heads that store the log-probability of the action."""
+TARGET = "target."
+"""Prefix of the tensors of target networks in `state`."""
+
+
+def rows_that_reset_are_not_trained(make: AlgorithmMaker) -> None:
+    """What the row after the end of an episode holds (`valid` is false) has no effect, except its observation."""
+    one, other = make(), make()
+    slots = acted(one, SEED)
+    changed = {name: column.copy() for name, column in slots.items()}
+    reset, rng = ~slots["valid"], stream(SEED, "testing", index=1)
+    assert reset.any()
+    drawn = acted(one, SEED + 1)
+    for name, column in changed.items():
+        state = name.startswith((ACTING_STATE, ACTING_STATE_END))
+        if name not in ("obs", "terminated", "truncated", "valid") and not state:
+            column[reset] = drawn[name][reset]
+    changed["reward"][reset] = rng.normal(size=int(reset.sum())) * 100
+    is_same(_after(one, slots), _after(other, changed), "weights after other actions and rewards in rows that reset")
+
+
+def a_truncation_bootstraps(make: AlgorithmMaker) -> None:
+    """The observation after a truncated row has an effect: what follows it has a value."""
+    one, other = make(), make()
+    slots = acted(one, SEED)
+    slots["truncated"] |= slots["terminated"]
+    slots["terminated"][...] = False
+    changed = _with_other_ends(one, slots)
+    first, second = (_after(made, held, MANY_UPDATES) for made, held in ((one, slots), (other, changed)))
+    differs = any(first[name].tobytes() != second[name].tobytes() for name in first)
+    assert differs, "the last observations of truncated episodes have no effect: a truncation is trained as termination"
+
+
+def a_termination_has_no_value_after_it(make: AlgorithmMaker) -> None:
+    """The observation after a terminated row has no effect. With statistics of observations nothing is compared."""
+    one, other = make(), make()
+    if one.statistics():
+        return
+    slots = acted(one, SEED)
+    slots["terminated"] |= slots["truncated"]
+    slots["truncated"][...] = False
+    changed = _with_other_ends(one, slots)
+    is_same(_after(one, slots), _after(other, changed), "weights after other observations at the ends of episodes")
+
+
+def a_target_network_lags(make: AlgorithmMaker) -> None:
+    """After some of the first updates, what `state` holds as `target.<tensor>` is not the tensor that is trained."""
+    algorithm = make()
+    learner = algorithm.learner(context_of(algorithm))
+    if not any(name.startswith(TARGET) for name in learner.state()):
+        return
+    slots = acted(algorithm, SEED)
+    for number in range(ROUNDS):
+        learn(algorithm, learner, slots, number, updates=1)
+        now = {name.removeprefix("private."): a for name, a in {**learner.state(), **learner.weights()}.items()}
+        targets = [name for name in now if name.startswith(TARGET)]
+        if any(not np.array_equal(now[name], now[name.removeprefix(TARGET)]) for name in targets):
+            return
+    raise AssertionError("the target networks are always equal to the networks that are trained")
+
+
+def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
+    """An executor records `train` once: a number that changes comes from its batch. For `learner.executor: compiled`.
+
+    Raises:
+        TrainingFailed: An update differs from the recorded one.
+        ConfigError: It cannot be recorded.
+    """
+    algorithm = make()
+    if "compiled" in algorithm.executors:
+        context = dataclasses.replace(context_of(algorithm), executor="traced")
+        train(algorithm, algorithm.learner(context), range(ROUNDS))
+
+
+def a_new_version_replaces_the_old_one(make: AlgorithmMaker) -> None:
+    """A policy that has acted with another version has, after `load`, the bits of one that never did."""
+    algorithm = make()
+    fresh, used = policy_of(algorithm), policy_of(algorithm)
+    rng, weights = stream(SEED, "testing", index=3), published(algorithm)
+    old = {name: array + rng.normal(size=array.shape).astype(array.dtype) for name, array in weights.items()}
+    schedule = schedule_of(algorithm, progress_at())
+    used.load(old, schedule)
+    acted(algorithm, SEED + 1, used)
+    used.load(weights, schedule)
+    is_same(acted(algorithm, SEED, used), acted(algorithm, SEED, fresh), "columns acted after another version")
+
+
+def stored_log_probs_are_those_of_the_acting_version(make: AlgorithmMaker) -> None:
+    """On-policy, with the column `log_prob`: it has an effect. Recomputed ones are those of another version."""
+    one, other = make(), make()
+    if not one.on_policy or LOG_PROB not in (column.name for column in one.acting().extras):
+        return
+    slots = acted(one, SEED)
+    rng = stream(SEED, "testing", index=4)
+    shifted = slots[LOG_PROB] + 0.1 * rng.normal(size=slots[LOG_PROB].shape).astype(np.float32)
+    first, second = _after(one, slots), _after(other, {**slots, LOG_PROB: shifted})
+    differs = any(first[name].tobytes() != second[name].tobytes() for name in first)
+    assert differs, "the stored log-probabilities have no effect"
+
+
+def _after(algorithm: Algorithm, slots: Mapping[str, Array], updates: int = UPDATES) -> dict[str, Array]:
+    """Everything that a new learner holds after one round on these slots."""
+    learner = algorithm.learner(context_of(algorithm))
+    learn(algorithm, learner, slots, updates=updates)
+    return _everything(learner)
+
+
+def _everything(learner: BaseLearner) -> dict[str, Array]:
+    return {**learner.weights(), **learner.state()}
+
+
+def _with_other_ends(algorithm: Algorithm, slots: Mapping[str, Array]) -> dict[str, Array]:
+    """With other observations after the rows that end an episode: the true last ones."""
+    obs, ended = slots["obs"].copy(), slots["terminated"] | slots["truncated"]
+    assert ended.any()
+    obs[:, 1:][ended] = observed(algorithm, stream(SEED, "testing", index=2), obs.shape[:3])[:, 1:][ended]
+    return {**slots, "obs": obs}
+
+
+TRAINING = (
+    rows_that_reset_are_not_trained,
+    a_truncation_bootstraps,
+    a_termination_has_no_value_after_it,
+    a_target_network_lags,
+    recorded_updates_are_the_eager_ones,
+    a_new_version_replaces_the_old_one,
+    stored_log_probs_are_those_of_the_acting_version,
+)
