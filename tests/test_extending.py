@@ -81,9 +81,9 @@ def test_the_suites_pass_over_the_examples(folder: Path, name: str) -> None:
     check_tests(folder, name)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))])
 def test_the_suite_passes_over_the_orchestrator(folder: Path, part: int) -> None:
-    """In parts, since each check starts real processes."""
+    """In parts, since each check starts real processes; `tests/contracts` runs all of them over three other kinds."""
     checks = [check.__name__ for check in zmqrl.testing.ORCHESTRATOR[part::PARTS]]
     check_tests(folder, *(f"{ORCHESTRATOR}::test_contract[{name}]" for name in checks))
 

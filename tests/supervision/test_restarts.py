@@ -46,6 +46,25 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
     assert supervision.next_due() is None
 
 
+def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> None:
+    supervision = Supervision(RESTART, workers=1)
+    for update in (7, 9):
+        (action,) = supervision.handle(Died(LEARNER, 1, "why", update), float(update))
+        assert isinstance(action, RestartAfter)
+    (action,) = supervision.handle(died(LEARNER), 10.0)  # killed: this says nothing of the update
+    assert isinstance(action, RestartAfter)
+    stop, fail = supervision.handle(Died(LEARNER, 1, "why", 9), 11.0)
+    assert stop == StopRestarting(LEARNER, "why (twice in update 9)")
+    assert isinstance(fail, FailRun) and "learner-0 is not restarted: why (twice in update 9)" in fail.cause
+
+
+def test_another_exception_in_the_same_update_is_another_fault() -> None:
+    supervision = Supervision(RESTART, workers=1)
+    for cause in ("why", "why else", "why"):
+        (action,) = supervision.handle(Died(LEARNER, 1, cause, 7), 0.0)
+        assert isinstance(action, RestartAfter)
+
+
 def test_deaths_outside_the_window_are_forgotten() -> None:
     supervision = Supervision(RESTART, workers=1)
     for n in range(10):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,6 +31,8 @@ class SequenceConfig:
 
     length: int = 4
     first: bool = True
+    round_s: float = 0.0
+    """Duration of a round of learning: time for a fault to happen in."""
 
 
 class SequenceTally(Algorithm):
@@ -54,11 +57,12 @@ class SequenceTally(Algorithm):
         )
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        return _Learner(context.weights)
+        return _Learner(context.weights, self.config.round_s)
 
 
 class _Learner(OffPolicyLearner):
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, round_s: float) -> None:
+        self._round_s = round_s
         self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
 
     def weights(self) -> dict[str, Array]:
@@ -79,6 +83,7 @@ class _Learner(OffPolicyLearner):
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
         replay.anneal(BETA)
+        time.sleep(self._round_s)
         for number in range(progress.updates, progress.updates + updates):
             sample = replay.sample_sequences(COUNT, number)
             rows = np.concatenate([np.ravel(array).astype(np.float64) for array in _arrays(sample)])

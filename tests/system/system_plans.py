@@ -43,6 +43,7 @@ IDLE_DQN: Mapping[str, Any] = {**DQN, "kind": "tests.system.idle_dqn:IdleDQN"}
 """DQN of the same kind."""
 SEQUENCES: Mapping[str, Any] = {"kind": "tests.system.sequence_tally:SequenceTally"}
 """Sequences by priority, learned without torch."""
+SLOW_SEQUENCES: Mapping[str, Any] = {**SEQUENCES, "round_s": 0.02}
 SAC: Mapping[str, Any] = {"kind": "sac", "batch_size": 64, "warmup_env_steps": 500}
 PQN: Mapping[str, Any] = {"kind": "pqn", "minibatch_size": 128, "epochs": 2}
 PPO_GRU: Mapping[str, Any] = {**PPO, "kind": "ppo_gru", "gru_size": 16, "sequence": 8}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.system import slow_store
 from tests.system.references import References
-from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, SLOW_TALLY, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
@@ -70,7 +70,7 @@ def _check_ledger(summary: dict[str, Any]) -> None:
     assert ledger["stored"] == summary["env_steps"]
 
 
-@pytest.mark.parametrize("algorithm", [PRIORITISED, SLOW_TALLY], ids=["dqn", "on-policy"])
+@pytest.mark.parametrize("algorithm", [SLOW_SEQUENCES, SLOW_TALLY], ids=["replay", "on-policy"])
 def test_sync_goes_back_and_comes_to_the_same_bits(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
 ) -> None:
@@ -85,7 +85,7 @@ def test_sync_goes_back_and_comes_to_the_same_bits(
 
 
 def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: References) -> None:
-    run = begin(_plan(tmp_path / "killed", "sync", DQN, 4_000, every_s=1000.0))
+    run = begin(_plan(tmp_path / "killed", "sync", SLOW_SEQUENCES, 4_000, every_s=1000.0))
     run.wait_for_updates(5)
     run.kill("learner-0")
     summary, straight = run.done(), reference(run.plan)
@@ -128,7 +128,7 @@ def test_sync_survives_a_kill_between_releasing_slots_and_announcing(
     tmp_path: Path, begin: Begin, reference: References
 ) -> None:
     """In the round after a FULL, when replay has let go of segments that FULL names."""
-    plan = _plan(tmp_path / "killed", "sync", PRIORITISED, 8_000)
+    plan = _plan(tmp_path / "killed", "sync", SLOW_SEQUENCES, 8_000)
     run = begin(
         replace(
             plan,

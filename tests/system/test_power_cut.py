@@ -18,7 +18,7 @@ def session() -> power_cut.Session:
 @pytest.mark.parametrize(("run", "moment"), [("sync-ppo", "middle"), ("sync-ppo", "end"), ("async-dqn", "start")])
 def test_a_cut_is_resumed(session: power_cut.Session, monkeypatch: pytest.MonkeyPatch, run: str, moment: str) -> None:
     """In sync to the same bits; `Cut.faults` has the checks."""
-    shorter = {"sync-ppo": 80_000, "async-dqn": 20_000}
+    shorter = {"sync-ppo": 50_000, "async-dqn": 20_000}
     runs = {name: (p, mode, shorter.get(name, steps), more) for name, (p, mode, steps, more) in power_cut.RUNS.items()}
     monkeypatch.setattr(power_cut, "RUNS", runs)
     cut = session.cut(run, moment)

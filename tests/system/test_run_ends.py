@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -105,9 +106,11 @@ def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: ModeName, fau
 
 def test_a_learner_that_raises_is_named(tmp_path: Path, begin: Begin) -> None:
     plan = system_plan(tmp_path / "run", "sync", 2, {**PPO, "learning_rate": 1e30, "max_grad_norm": 1e30}, steps=LONG)
-    code, _, err = begin(replace(plan, config=replace(plan.config, restart=ONE_RESTART))).end()
+    run = begin(plan)
+    code, _, err = run.end()
     assert code == 1
-    assert "TrainingFailed" in err
+    assert re.search(r"TrainingFailed: .*\(twice in update \d+\)", err), err
+    assert run.summary()["restarts"] == 1, "the same exception in the same update is not tried a third time"
 
 
 def test_what_a_learner_finds_bad_before_it_began_is_bad_configuration(tmp_path: Path, begin: Begin) -> None:

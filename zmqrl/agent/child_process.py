@@ -19,7 +19,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.standard_output import tail_of
-from zmqrl.messages.agent import ChildEvent, Evaluate, Fault
+from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import ProcessSlot
@@ -142,6 +142,11 @@ class ChildProcess:
         if self.last_fault is not None:
             return self.last_fault.error
         return cause_of(self.process.returncode)
+
+    def update_of_end(self) -> int | None:
+        """The update in which a learner raised the fault that it reported."""
+        update = None if self.last_fault is None else self.last_fault.detail.get(UPDATE)
+        return update if isinstance(update, int) else None
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""

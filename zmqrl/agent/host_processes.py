@@ -267,7 +267,8 @@ class HostProcesses:
         if learner_done:
             self.end(ShutdownMode.CLEAN)
         elif not self.ending and not expected:
-            self._act(self._supervision.handle(Died(place, code, child.cause_of_end()), time.monotonic()))
+            died = Died(place, code, child.cause_of_end(), child.update_of_end())
+            self._act(self._supervision.handle(died, time.monotonic()))
         self.report()
         self._end_when_drained()
 

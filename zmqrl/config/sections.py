@@ -344,7 +344,10 @@ class LimitsSection:
 
 @dataclass(frozen=True)
 class RestartSection:
-    """Supervision: restart limit of each process within a window; the first restart is immediate."""
+    """Supervision: restart limit of each process within a window; the first restart is immediate.
+
+    A learner that raises the same exception twice in the same update is not restarted.
+    """
 
     __pydantic_config__ = FORBID_UNKNOWN
 

@@ -35,7 +35,8 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
         source.release([segment.ref for segment in segments])
         progress.count_batch(batch)
         session.channel.report(progress.counters.env_steps, progress.counters.updates)
-        session.count_updates(learner.learn(batch, progress.snapshot))
+        with session.training() as snapshot:
+            session.count_updates(learner.learn(batch, snapshot))
         session.publisher.record_progress()
         reason = session.advance_version()
         session.publisher.publish(learner.weights(), announce=reason is None)
@@ -60,7 +61,8 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
             source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
         due = counters.updates_due(section, PUBLISH_EVERY_UPDATES)
         if due > 0 and replay.size:
-            session.count_updates(learner.update(replay, due, progress.snapshot))
+            with session.training() as snapshot:
+                session.count_updates(learner.update(replay, due, snapshot))
             session.publisher.record_progress()
         session.channel.report(counters.env_steps, counters.updates + counters.updates_offset)
         if due <= 0 and session.end.reason_at_boundary(progress) is None:

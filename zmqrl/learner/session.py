@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from zmqrl.algorithms.base import Algorithm, LearnResult
+from zmqrl.algorithms.base import Algorithm, LearnResult, Progress
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore
 from zmqrl.learner.checkpointing import FullCheckpoints
@@ -18,6 +20,7 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.messages.agent import UPDATE
 from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
 
 
@@ -36,6 +39,18 @@ class Session:
     publisher: Publisher
     checkpoints: FullCheckpoints
     reporter: Reporter
+
+    @contextmanager
+    def training(self) -> Iterator[Progress]:
+        """Around a round of training. The detail of an exception names the update from which it came."""
+        progress = self.progress.snapshot
+        try:
+            yield progress
+        except Exception as error:
+            detail = getattr(error, "detail", None)
+            with suppress(AttributeError, TypeError):  # an exception of the user's may have no room for it
+                setattr(error, "detail", {**(detail or {}), UPDATE: progress.updates})  # noqa: B010
+            raise
 
     def count_updates(self, result: LearnResult) -> None:
         """Count what the algorithm did."""

@@ -93,14 +93,16 @@ def _learn(
 ) -> list[SlotRef]:
     """One round of learning; returns the slots that are no longer needed."""
     if isinstance(learner, OnPolicyLearner):
-        session.count_updates(learner.learn(batch, session.progress.snapshot))
+        with session.training() as progress:
+            session.count_updates(learner.learn(batch, progress))
         return [segment.ref for segment in segments]
     assert replay is not None
     learner.observe(batch)
     evicted = [ref for s in segments if (ref := replay.add(s.ref, s.meta)) is not None]
     due = session.progress.counters.updates_due(session.plan.config.replay, NO_LIMIT)
     if due > 0 and replay.size:
-        session.count_updates(learner.update(replay, due, session.progress.snapshot))
+        with session.training() as progress:
+            session.count_updates(learner.update(replay, due, progress))
     return evicted
 
 

@@ -251,6 +251,10 @@ class Ended(_Event, frozen=True, tag="ended"):
     store_wait_fraction: Finite
 
 
+UPDATE = "update"
+"""In the detail of a learner's `Fault`: the number of the update that raised it."""
+
+
 class Fault(_Event, frozen=True, tag="fault"):
     """The exception that ends the sender.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zmqrl.config.sections import RestartSection
 from zmqrl.types import Role
@@ -31,6 +31,8 @@ class Died:
     code: int
     """Exit code; negative: the signal."""
     cause: str
+    update: int | None = None
+    """The update in which the learner raised `cause`; None: it ended otherwise."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ Action = Start | RestartAfter | StopRestarting | FailRun
 class Supervision:
     """Restarts a process at once, then with backoff while it dies again within the window.
 
-    The restart limit is reached on the death after `restart.max` restarts within the window.
+    The restart limit is reached on the death after `restart.max` restarts within the window, or on a second death of a
+    learner by the same exception in the same update: it continues from a checkpoint, and so raises it again.
     """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
@@ -86,6 +89,7 @@ class Supervision:
         self._restart = restart
         self._workers = workers
         self._deaths: dict[ProcessSlot, list[float]] = defaultdict(list)
+        self._raised: dict[ProcessSlot, tuple[int, str]] = {}
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
         self._due: dict[ProcessSlot, float] = {}
         self.failed: set[ProcessSlot] = set()
@@ -114,6 +118,11 @@ class Supervision:
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
+        if event.update is not None:
+            raised, before = (event.update, event.cause), self._raised.get(event.slot)
+            self._raised[event.slot] = raised
+            if raised == before:
+                return self._stop_restarting(replace(event, cause=f"{event.cause} (twice in update {event.update})"))
         backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
         delay_s = backoff_s if len(deaths) > 1 else 0.0
         self._due[event.slot] = now + delay_s

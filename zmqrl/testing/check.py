@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +76,34 @@ def check_algorithm(
     Raises:
         AssertionError: A check failed: its name, the space and the cause.
     """
-    config = kind.Config() if config is None else config
+    with _one_quiet_thread():
+        return _checked(kind, kind.Config() if config is None else config, network, replay, env_steps, skip)
+
+
+@contextmanager
+def _one_quiet_thread() -> Iterator[None]:
+    """Small networks are fastest with one thread. torch logs each step of tracing, which pytest would keep."""
+    import torch
+
+    threads, log = torch.get_num_threads(), logging.getLogger("torch.__trace")
+    disabled = log.disabled
+    torch.set_num_threads(1)
+    log.disabled = True
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        log.disabled = disabled
+
+
+def _checked(
+    kind: type[Algorithm],
+    config: Any,
+    network: NetworkSection,
+    replay: ReplaySection,
+    env_steps: int,
+    skip: Collection[str],
+) -> Report:
     report = Report(kind.__qualname__, imports_torch(kind))
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):

@@ -1,0 +1,46 @@
+"""The table of scores: every preset is in it, and finished runs are not run again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scores
+from tests.running import ROOT
+
+UNSCORED = {"pendulum-ppo"}
+"""300,000 env steps, in no other table either."""
+
+
+def test_every_preset_has_a_bar() -> None:
+    presets = {path.stem for path in (ROOT / "zmqrl" / "presets").glob("*.yaml")}
+    assert {row.preset for row in scores.TABLE} == presets - UNSCORED
+
+
+def test_what_is_finished_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[tuple[str, int]] = []
+
+    def train(row: scores.Row, seed: int, commit: str) -> scores.Result:
+        trained.append((row.preset, seed))
+        return scores.Result(commit, row.preset, row.env_steps, seed, 470.0 + 5 * seed, 0.0, "0-9", 480.0, 1.0)
+
+    monkeypatch.setattr(scores, "train", train)
+    out = tmp_path / "results"
+    earlier = scores.Result("abc", "cartpole-ppo", 500_000, 2, 460.0, 0.0, "0-3", 400.0, 1.0)
+    out.write_text(json.dumps(asdict(earlier)) + "\n")
+    assert scores.main(["cartpole-ppo", "--out", str(out)]) == 0
+    assert trained == [("cartpole-ppo", 1), ("cartpole-ppo", 3)]
+    row = capsys.readouterr().out.splitlines()[-1]
+    scored = "cartpole-ppo | 500,000 | 475.0, 460.0, 485.0 | 475.0 | 475: met"
+    assert row == f"| {scored} | 480.0, 400.0, 480.0 | rl-zoo 500.0 |"
+
+
+def test_an_unknown_preset_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scores.main(["cartpole", "--out", str(tmp_path / "results")])
+    assert "unknown: cartpole; known: acrobot-dqn, " in capsys.readouterr().err
