@@ -120,6 +120,21 @@ class FrozenSchedule(SoundLearner):
         return batch["scale"] * self.factor
 
 
+class OtherDevice(SoundLearner):
+    """A tensor is made on the CPU, wherever the others are."""
+
+    def drawn(self, batch: Batch) -> Tensor:
+        return batch["noise"] * torch.linspace(0.0, 1.0, len(batch["noise"]))
+
+
+class ReadsFromDevice(SoundLearner):
+    """numpy reads a tensor where it is."""
+
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        self.net.parameter("q.0.weight").detach().numpy()
+        return super().update(replay, updates, progress)
+
+
 def with_learner(learner: type[ReplayLearner]) -> type[Sound]:
     return type(learner.__name__, (Sound,), {"learner_kind": learner, "__module__": __name__})
 

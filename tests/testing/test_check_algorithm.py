@@ -28,6 +28,8 @@ OFF_POLICY = [
     (defective.Forgetful, "a_restored_learner_continues_bit_for_bit"),
     (defective.GlobalRandom, "training_is_deterministic"),
     (defective.FrozenSchedule, "recorded_updates_are_the_eager_ones"),
+    (defective.OtherDevice, "updates_run_on_one_device"),
+    (defective.ReadsFromDevice, "updates_run_on_one_device"),
 ]
 PLANTED: list[tuple[type[Algorithm], Any, str]] = [
     *((defective.ppo_with(learner), PPOConfig(), check) for learner, check in ON_POLICY),

@@ -10,6 +10,7 @@ import numpy as np
 from zmqrl.algorithms.base import Algorithm, BaseLearner, schedule_of
 from zmqrl.random_streams import stream
 from zmqrl.testing.algorithm import AlgorithmMaker
+from zmqrl.testing.devices import updates_run_on_one_device
 from zmqrl.testing.experience import (
     SEED,
     UPDATES,
@@ -154,4 +155,5 @@ TRAINING = (
     recorded_updates_are_the_eager_ones,
     a_new_version_replaces_the_old_one,
     stored_log_probs_are_those_of_the_acting_version,
+    updates_run_on_one_device,
 )

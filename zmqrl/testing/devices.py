@@ -1,0 +1,61 @@
+"""Whether an update keeps to one device, without a GPU: on fake tensors, which have a shape and a device, no memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.testing.algorithm import AlgorithmMaker
+from zmqrl.testing.experience import SEED, acted, context_of, learn
+from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DEVICE = "meta"
+"""Not the CPU, and there without a driver."""
+
+
+def updates_run_on_one_device(make: AlgorithmMaker) -> None:
+    """Every tensor of an update is on `context.device`, and goes to the CPU before numpy reads it.
+
+    Raises:
+        RuntimeError: Tensors of two devices meet in an operation, or numpy reads one that is not on the CPU.
+    """
+    algorithm = make()
+    for executor in set(algorithm.executors) - {"compiled"}:
+        _learn_on(algorithm, executor)
+
+
+def _learn_on(algorithm: Algorithm, executor: str) -> None:
+    slots = acted(algorithm, SEED)
+    with _fake_tensors():
+        learner = algorithm.learner(dataclasses.replace(context_of(algorithm), device=DEVICE, executor=executor))
+        learn(algorithm, learner, slots, updates=2)
+
+
+@contextmanager
+def _fake_tensors() -> Iterator[None]:
+    """Where numpy or Python read the values of a fake tensor they find zeros."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    def numpy(tensor: Tensor) -> Array:
+        if tensor.device.type != "cpu":
+            raise RuntimeError(f"numpy reads a tensor on {tensor.device}: call cpu() first")
+        dtype: Any = str(tensor.dtype).removeprefix("torch.")
+        return np.zeros(tuple(tensor.shape), dtype)
+
+    values: dict[str, Any] = {
+        "numpy": numpy,
+        "__float__": lambda _: 0.0,
+        "__int__": lambda _: 0,
+        "__bool__": lambda _: False,
+    }
+    with mock.patch.multiple(FakeTensor, None, True, **values), FakeTensorMode(allow_non_fake_inputs=True):
+        yield
