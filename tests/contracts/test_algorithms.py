@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.marks import long
 from tests.running import environment
 from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRUConfig
+from zmqrl.algorithms.pqn import PQN
 from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.algorithms.td3 import TD3, TD3Config
 from zmqrl.config.sections import NetworkSection, ReplaySection
@@ -82,7 +84,11 @@ def test_contract(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm)
     check(lambda: again(algorithm))
 
 
-@pytest.mark.parametrize("algorithm", CASES, ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}")
+@pytest.mark.parametrize(
+    "algorithm",
+    [case if case.network_section.kind == "mlp" or isinstance(case, PQN) else long(case) for case in CASES],
+    ids=lambda a: f"{type(a).__name__}-{a.acting().head}-{a.acting().runtime}",
+)
 @pytest.mark.parametrize("check", TRAINING, ids=name_of)
 def test_training(check: Callable[[AlgorithmMaker], None], algorithm: Algorithm) -> None:
     check(lambda: again(algorithm))

@@ -43,6 +43,7 @@ def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     assert "verdict: no row lost, no row stored twice, all processes recovered" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_path: Path) -> None:
     can_mount = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True)

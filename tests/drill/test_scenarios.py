@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.drill.witness_drills import drilled
+from tests.marks import long
 from zmqrl.drill.report import Report, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
@@ -23,6 +24,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "short-segments": [("broker", "kill-start"), ("run", "pause"), ("launcher", "kill-end")],
 }
 STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
+KILL_AWAY = [("learner", "kill-away")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
@@ -36,8 +38,17 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
     assert all(o.spread_s > 0 for o in outcomes if "+" in o.fault.kind.role), outcomes
 
 
-@pytest.mark.parametrize("scenario", ["dqn-sync", "dqn-async-0.25"])
-@pytest.mark.parametrize("kinds", [STORE_THEN_LEARNER, LEARNER_THEN_STORE, [("learner", "kill-away")]])
+@pytest.mark.parametrize(
+    ("scenario", "kinds"),
+    [
+        ("dqn-sync", STORE_THEN_LEARNER),
+        ("dqn-async-0.25", LEARNER_THEN_STORE),
+        ("dqn-sync", KILL_AWAY),
+        long("dqn-async-0.25", STORE_THEN_LEARNER),
+        long("dqn-sync", LEARNER_THEN_STORE),
+        long("dqn-async-0.25", KILL_AWAY),
+    ],
+)
 def test_a_learner_that_dies_while_the_store_is_away_loses_nothing(
     tmp_path: Path, scenario: str, kinds: list[tuple[str, str]]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
@@ -63,7 +64,7 @@ def _counters(full: Full) -> dict[str, Any]:
     return dict(counters)
 
 
-@pytest.mark.parametrize("algorithm", [PRIORITISED, PPO], ids=["dqn", "ppo"])
+@pytest.mark.parametrize("algorithm", [pytest.param(PRIORITISED, id="dqn"), long(PPO, id="ppo")])
 def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     plan = _with_replay(_plan(tmp_path / "run", algorithm, 0.3))
     run = begin(plan)

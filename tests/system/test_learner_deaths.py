@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.system import slow_store
 from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
@@ -93,7 +94,7 @@ def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: Ref
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
 
 
-@pytest.mark.parametrize("algorithm", [DQN, PPO], ids=["dqn", "ppo"])
+@pytest.mark.parametrize("algorithm", [pytest.param(DQN, id="dqn"), long(PPO, id="ppo")])
 def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run", "async", algorithm, 30_000, every_s=0.4))
     seen = sum(_kill_beyond_full(run, incarnation, rounds=4) for incarnation in (0, 1))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.running import END_S
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.system_plans import IDLE, SLOW_TALLY, system_plan
@@ -198,7 +199,7 @@ def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any)
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("broker_too", [False, True], ids=["same broker", "new broker"])
+@pytest.mark.parametrize("broker_too", [long(False, id="same broker"), pytest.param(True, id="new broker")])
 def test_an_agent_that_is_stopped_is_given_up_and_refused_when_it_wakes(
     tmp_path: Path, begin: Any, one_slow_host: dict[str, Any], broker_too: bool
 ) -> None:

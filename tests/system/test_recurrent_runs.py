@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import zmqrl
+from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, system_plan
 from tests.system.system_runs import SAME, PlanRun, assert_same
@@ -33,7 +34,7 @@ def _plan(
     return system_plan(run_dir, mode, workers, ALGORITHM, env, steps=steps, schedule_steps=STEPS, **more)
 
 
-@pytest.mark.parametrize("env", [CARTPOLE, STATEFUL], ids=["actions", "states"])
+@pytest.mark.parametrize("env", [long(CARTPOLE, id="actions"), pytest.param(STATEFUL, id="states")])
 def test_the_same_bits_with_one_worker_and_with_two_that_die(
     tmp_path: Path, begin: Begin, reference: References, env: EnvSection
 ) -> None:
@@ -57,7 +58,7 @@ def test_the_same_bits_with_one_worker_and_with_two_that_die(
         assert [policy(obs).tolist() for _ in range(4)] == first
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", [long("single"), "sync"])
 def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str) -> None:
     straight = reference(_plan(tmp_path / "straight", mode, 2))
     first = begin(_plan(tmp_path / "cut", mode, 2, steps=STEPS // 2))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import zmqrl
+from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import (
     ACROBOT,
@@ -64,10 +65,10 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
 @pytest.mark.parametrize(("kind", "mode"), [
     ("ppo", "single"),
     ("ppo-normalised", "sync"),
-    ("dqn", "single"),
+    long("dqn", "single"),
     ("dqn-prioritised", "sync"),
-    ("sequences", "single"),
-    ("stacks", "sync"),
+    long("sequences", "single"),
+    long("stacks", "sync"),
     ("stacks-in-states", "sync"),
 ])  # fmt: skip
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
@@ -129,7 +130,7 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     assert int(action) - start in range(3)
 
 
-@pytest.mark.parametrize(("kind", "full_mb"), [("tally", 8.0), ("tally", 0.0), ("dqn-prioritised", 8.0)])
+@pytest.mark.parametrize(("kind", "full_mb"), [("tally", 8.0), ("tally", 0.0), long("dqn-prioritised", 8.0)])
 def test_a_stop_in_a_round_that_does_not_come_together(
     tmp_path: Path, begin: Begin, reference: References, kind: str, full_mb: float
 ) -> None:

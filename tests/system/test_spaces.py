@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.marks import long
 from zmqrl.api import load_policy, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
@@ -29,7 +30,7 @@ def trained(directory: Path, mode: ModeName, preset: str, env: str, **values: An
     ("preset", "env", "values"),
     [
         ("cartpole-ppo", "Unmasked", {"algorithm__normalise_obs": True}),
-        ("cartpole-dqn", "Numbered1", {"replay__learning_starts": 200}),
+        long("cartpole-dqn", "Numbered1", {"replay__learning_starts": 200}),
         ("cartpole-ppo", "MaskedSeveral", {}),
     ],
 )

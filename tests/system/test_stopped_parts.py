@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
@@ -53,8 +54,10 @@ def _stop_for_a_while(run: PlanRun, place: str) -> None:
     assert max(grown.values()) < MOST_GROWTH_MB, grown
 
 
-@pytest.mark.parametrize("place", ["learner-0", "broker-0"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("async-dqn", "learner-0"), ("sync", "broker-0"), long("async-dqn", "broker-0"), long("sync", "learner-0")],
+)
 def test_a_part_that_is_stopped_and_continued(
     tmp_path: Path, begin: Begin, reference: References, kind: str, place: str
 ) -> None:

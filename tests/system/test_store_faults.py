@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.system.references import References
 from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan
@@ -168,7 +169,7 @@ def test_a_damaged_full_is_passed_over(tmp_path: Path, begin: Begin, undisturbed
 
 
 @pytest.mark.parametrize(("mode", "start"), [
-    ("async", "continues from the weights of version 0-"),
+    long("async", "continues from the weights of version 0-"),
     ("sync", "continues from full checkpoint 0-0"),
 ])  # fmt: skip
 def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin, mode: ModeName, start: str) -> None:
@@ -196,7 +197,7 @@ def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin
     assert only.name in err and run.summary()["ledger"]["balanced"]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", long("async")])
 def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
     tmp_path: Path, begin: Begin, mode: ModeName
 ) -> None:
