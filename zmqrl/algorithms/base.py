@@ -15,6 +15,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.learning.schedule import Schedule, value_at
 from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
@@ -113,9 +114,9 @@ class Algorithm(ABC):
         return {}
 
     def learning_rate(self, progress: Progress) -> float | None:
-        """The optimiser's step size at this point of the run; None: it never becomes 0."""
-        del progress
-        return None
+        """The optimiser's step size at this point of the run: `config.learning_rate`; None without this field."""
+        setting = getattr(self.config, "learning_rate", None)
+        return value_at(setting, progress.fraction) if isinstance(setting, (int, float, Schedule)) else None
 
     @property
     def batch_segments(self) -> int | None:

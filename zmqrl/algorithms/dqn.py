@@ -16,6 +16,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, P
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
+from zmqrl.learning.schedule import Rate, Schedule
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of, without_backward
@@ -33,10 +34,8 @@ else:
 
 
 @dataclass(frozen=True)
-class EpsilonSection:
-    """Share of random actions: linear from `start` to `end` over `fraction` of the schedules' horizon."""
-
-    __pydantic_config__ = FORBID_UNKNOWN
+class EpsilonSection(Schedule):
+    """Share of random actions."""
 
     start: Fraction = 1.0
     """Share of random actions at the start."""
@@ -44,11 +43,6 @@ class EpsilonSection:
     """Share of random actions from `fraction` on."""
     fraction: Fraction = 0.1
     """Part of the schedules' horizon over which the share goes from `start` to `end`."""
-
-    def at(self, progress: float) -> float:
-        """Epsilon at `progress` (0 .. 1) of the horizon."""
-        done = 1.0 if self.fraction == 0 else min(1.0, progress / self.fraction)
-        return self.start + done * (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class DQNConfig:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 2.5e-4
+    learning_rate: Rate = 2.5e-4
     """Adam's step size."""
     gamma: Fraction = 0.99
     """Discount per step."""

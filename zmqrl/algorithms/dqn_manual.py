@@ -10,6 +10,7 @@ from torch import Tensor
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.errors import TrainingFailed
+from zmqrl.learning.schedule import value_at
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.torch_input import TorchInput
@@ -49,14 +50,15 @@ class ManualDQNLearner(OffPolicyLearner):
             section = config.prioritised
             replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
         metrics: dict[str, float] = {}
+        rate = value_at(config.learning_rate, progress.fraction)
         for number in range(progress.updates, progress.updates + updates):
             sample = replay.sample(config.batch_size, config.n_step, config.gamma, number)
-            metrics = self._update(replay, sample, measure=number == progress.updates + updates - 1)
+            metrics = self._update(replay, sample, rate, measure=number == progress.updates + updates - 1)
             if (number + 1) % config.target_update_every == 0:
                 self._update_target()
         return LearnResult(updates, metrics | {"epsilon": config.epsilon.at(progress.fraction)})
 
-    def _update(self, replay: Replay, sample: ReplaySample, measure: bool) -> dict[str, float]:
+    def _update(self, replay: Replay, sample: ReplaySample, rate: float, measure: bool) -> dict[str, float]:
         config, grad = self._config, self._online.flat_grad
         target = self._targets(sample)
         q = self._q.forward(self._observed(sample.obs))
@@ -72,8 +74,8 @@ class ManualDQNLearner(OffPolicyLearner):
         norm = clip_by_norm(grad, math.inf if config.max_grad_norm is None else config.max_grad_norm)
         if not math.isfinite(norm):
             raise TrainingFailed(f"the gradient's norm is {norm} in update {self._adam.steps}: lower the learning rate")
-        self._adam.step(grad, config.learning_rate)
-        return self._measure(loss, error, q, norm) if measure else {}
+        self._adam.step(grad, rate)
+        return {**self._measure(loss, error, q, norm), "learning_rate": rate} if measure else {}
 
     def _targets(self, sample: ReplaySample) -> Tensor:
         next_obs = self._observed(sample.next_obs)
@@ -90,7 +92,6 @@ class ManualDQNLearner(OffPolicyLearner):
             "td_error": float(error.abs().mean()),
             "q_mean": float(q.mean()),
             "grad_norm": norm,
-            "learning_rate": self._config.learning_rate,
         }
 
     def _update_target(self) -> None:

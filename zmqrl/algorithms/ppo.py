@@ -16,6 +16,7 @@ from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, Valu
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part
+from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of, without_backward
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-Schedule = Literal["constant", "linear"]
+Decay = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class PPOConfig:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's step size."""
-    learning_rate_schedule: Schedule = "constant"
+    learning_rate_schedule: Decay = "constant"
     """`linear` goes to 0 at the end of the schedules' horizon."""
     gamma: Fraction = 0.99
     """Discount per step."""
@@ -51,7 +52,7 @@ class PPOConfig:
     """Lambda of generalised advantage estimation."""
     clip: Annotated[float, Gt(0), Le(1)] = 0.2
     """The probability ratio counts within [1 - clip, 1 + clip]."""
-    clip_schedule: Schedule = "constant"
+    clip_schedule: Decay = "constant"
     """`linear` goes to 0 at the end of the schedules' horizon."""
     epochs: Positive = 10
     """Passes over each batch."""
@@ -190,7 +191,8 @@ class PPO(Algorithm):
 
     def learning_rate(self, progress: Progress) -> float:
         """Adam's step size at this point of the run."""
-        return self.config.learning_rate * _remaining(self.config.learning_rate_schedule, progress)
+        rate = value_at(self.config.learning_rate, progress.fraction)
+        return rate * _remaining(self.config.learning_rate_schedule, progress)
 
     def clip(self, progress: Progress) -> float:
         """The ratio's clip at this point of the run."""
@@ -350,5 +352,5 @@ class PPOLearner(BatchLearner):
             )
 
 
-def _remaining(schedule: Schedule, progress: Progress) -> float:
+def _remaining(schedule: Decay, progress: Progress) -> float:
     return 1.0 - progress.fraction if schedule == "linear" else 1.0

@@ -18,6 +18,7 @@ from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch, BatchLearner, Group
+from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
@@ -40,7 +41,7 @@ class PQNConfig:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 2.5e-4
+    learning_rate: Rate = 2.5e-4
     """Adam's step size."""
     gamma: Fraction = 0.99
     """Discount per step."""

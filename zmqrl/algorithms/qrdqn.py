@@ -13,6 +13,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import PRIORITY, Batch
+from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
@@ -31,7 +32,7 @@ class QRDQNConfig:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 5e-4
+    learning_rate: Rate = 5e-4
     """Adam's step size."""
     gamma: Fraction = 0.99
     """Discount per step."""

@@ -16,6 +16,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
+from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
@@ -38,7 +39,7 @@ class SACConfig:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's step size, of actor, critics and temperature."""
     gamma: Fraction = 0.99
     """Discount per step."""

@@ -16,6 +16,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
+from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import runtime_of
@@ -37,7 +38,7 @@ class TD3Config:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
-    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    learning_rate: Rate = 1e-3
     """Adam's step size, of actor and critics."""
     gamma: Fraction = 0.99
     """Discount per step."""

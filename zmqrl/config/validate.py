@@ -22,6 +22,8 @@ from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
+SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
+"""Types of errors of pydantic."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
@@ -129,20 +131,22 @@ def _field_type(hint: Any, key: str) -> Any:
 
 
 def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorDetails]) -> NoReturn:
+    errors = _of_the_section(cls, tree, errors)
     path, node, unused = _place(tree, errors[0]["loc"])
     same = [error for error in errors if _place(tree, error["loc"])[0] == path]
     full = (*prefix, *path)
     if isinstance(node, Branch):
         if errors[0]["type"] == "missing":
-            full, what = (*full, *(str(part) for part in unused)), "required key is missing"
+            full, what = (*full, *(str(part) for part in unused[-1:])), "required key is missing"
         elif errors[0]["type"] == "value_error":
             what = _message(errors[:1])
         else:
             what = f"{_message(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
-    what, near = _message(same), _nearest(node.value, same)
-    if _section_expected(same):
-        what = f"must be a section of keys ({', '.join(_keys_at(cls, path))})"
+    constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
+    what, near = _message(constant) if constant else "must be", _nearest(node.value, constant)
+    if len(constant) < len(same):
+        what += f"{', or' if constant else ''} a section of keys ({', '.join(_keys_at(cls, path))})"
     raise ConfigError(f"{node.source}: {'.'.join(full)}: {shown(node.value)}: {what}{near}")
 
 
@@ -155,14 +159,17 @@ def _elsewhere(key: str) -> str | None:
 
 
 def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], Node, tuple[int | str, ...]]:
-    """The deepest node that `loc` names; pydantic puts list indexes and names of union members behind it."""
+    """The deepest node that `loc` names; pydantic has names of union members in it, and list indexes behind it."""
     node: Node = tree
+    path: list[str] = []
     for depth, part in enumerate(loc):
-        child = node.children.get(str(part)) if isinstance(node, Branch) else None
-        if child is None:
-            return tuple(str(p) for p in loc[:depth]), node, loc[depth:]
-        node = child
-    return tuple(str(p) for p in loc), node, ()
+        children = node.children if isinstance(node, Branch) else {}
+        if str(part) in children:
+            node = children[str(part)]
+            path.append(str(part))
+        elif not any(str(later) in children for later in loc[depth + 1 : depth + 2]):
+            return tuple(path), node, loc[depth:]
+    return tuple(path), node, ()
 
 
 def _message(errors: list[ErrorDetails]) -> str:
@@ -183,13 +190,23 @@ def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _section_expected(errors: list[ErrorDetails]) -> bool:
-    return any(error["type"] in ("dataclass_type", "dataclass_exact_type") for error in errors)
+def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Where a constant or a section may be given, and a section is: the errors in it, under the name of its class."""
+    path, node, _ = _place(tree, errors[0]["loc"])
+    section = _section(_hint_at(cls, path))
+    if not isinstance(node, Branch) or not dataclasses.is_dataclass(section):
+        return errors
+    below = (*path, getattr(section, "__name__", ""))
+    return [error for error in errors if error["loc"][: len(below)] == below] or errors
 
 
-def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
+def _hint_at(cls: Any, path: tuple[str, ...]) -> Any:
     hint: Any = cls
     for key in path:
         hint = _field_type(hint, key)
-    section = _section(hint)
+    return hint
+
+
+def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
+    section = _section(_hint_at(cls, path))
     return names_of(section) if dataclasses.is_dataclass(section) else []

@@ -5,6 +5,7 @@ from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import PRIORITY, BatchLearner, Part, ReplayLearner
 from zmqrl.learning.net import Net
+from zmqrl.learning.schedule import Rate, Schedule, value_at
 
 __all__ = [
     "PRIORITY",
@@ -16,5 +17,8 @@ __all__ = [
     "Net",
     "Part",
     "Progress",
+    "Rate",
     "ReplayLearner",
+    "Schedule",
+    "value_at",
 ]

@@ -15,6 +15,7 @@ from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPol
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
+from zmqrl.learning.schedule import value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
@@ -88,9 +89,8 @@ class NetLearner(BaseLearner):
         """
 
     def learning_rates(self, progress: Progress) -> Mapping[str, float]:
-        """Of each group, at this point of the run; default: `config.learning_rate` for all."""
-        del progress
-        return dict.fromkeys(self.net.groups, float(self.config.learning_rate))
+        """Of each group, at this point of the run; default for all: `config.learning_rate` (`Rate`)."""
+        return dict.fromkeys(self.net.groups, value_at(self.config.learning_rate, progress.fraction))
 
     def numbers(self, progress: Progress) -> Mapping[str, float]:
         """Further numbers that `train` finds in its batch as scalars, such as the value of a schedule."""
