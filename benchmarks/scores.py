@@ -2,7 +2,8 @@
 
 A resumable queue: each finished run is one JSON line of FILE with its commit; what FILE has is not run again. Each row
 of `TABLE` is trained with seeds 1 to n to its limit of env steps. The version that the evaluator called best plays 100
-greedy episodes on fresh seeds; its mean is the score. The mean of the last 100 training episodes is beside it.
+greedy episodes on fresh seeds; its mean is the score. The mean of the last 100 training episodes is printed too. A row
+with `yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parents[1]
 EPISODES, FRESH_SEED = 100, 1_000_003
@@ -24,13 +26,20 @@ EPISODES, FRESH_SEED = 100, 1_000_003
 
 @dataclass(frozen=True)
 class Row:
-    """A preset, and the bar for the median of the scores of its seeds."""
+    """A preset, and the bar for the median of its seeds."""
 
     preset: str
     env_steps: int
-    bar: float
+    bar: float | None
+    """None: only printed. With `yardstick`: a share of its lowest score."""
     reference: str
     seeds: int = 3
+    settings: tuple[str, ...] = ()
+    """For `--set`."""
+    measure: Literal["score", "train_return_mean_100"] = "score"
+    """What the bar is for."""
+    yardstick: str | None = None
+    """An env that SAC of Stable-Baselines3 learns for as many env steps, with seeds 1 and 2."""
 
 
 TABLE: tuple[Row, ...] = (
@@ -47,7 +56,41 @@ TABLE: tuple[Row, ...] = (
     Row("acrobot-pqn", 500_000, -110.0, "threshold of gymnasium: -100"),
     Row("lunarlander-dqn", 400_000, 200.0, "SLM-Lab 265.9"),
     Row("lunarlander-ppo", 1_000_000, 200.0, "rl-zoo 242.1"),
+    Row(
+        "halfcheetah-sac",
+        100_000,
+        0.8,
+        "SAC of Stable-Baselines3",
+        settings=("learner.executor=compiled",),
+        yardstick="HalfCheetah-v5",
+    ),
+    Row("minatar-breakout-ppo", 2_000_000, 10.0, "Young & Tian: AC(lambda) 10 at 1M", seeds=1),
+    Row("minatar-breakout-dqn", 1_000_000, None, "Young & Tian: DQN 9 at 1M", seeds=1),
+    Row("minatar-breakout-pqn", 2_000_000, None, "Young & Tian: AC(lambda) 10 at 1M", seeds=1),
+    Row(
+        "pong-ppo",
+        10_000_000,
+        -15.0,
+        "40 minutes of this machine's CPU",
+        seeds=1,
+        settings=("run.max_wall_s=2400",),
+        measure="train_return_mean_100",
+    ),
 )
+YARDSTICK = """
+import json, sys
+import gymnasium, torch
+from stable_baselines3 import SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+env, steps, seed, episodes, fresh = sys.argv[1], *map(int, sys.argv[2:])
+torch.set_num_threads(1)
+model = SAC("MlpPolicy", gymnasium.make(env), seed=seed, learning_starts=10_000, device="cpu").learn(steps)
+played = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
+played.reset(seed=fresh)
+mean, deviation = evaluate_policy(model, played, n_eval_episodes=episodes)
+print(json.dumps({"return_mean": float(mean), "return_std": float(deviation)}))
+"""
+"""SAC of Stable-Baselines3 with its defaults, and its greedy episodes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +104,7 @@ class Result:
     score: float
     score_std: float
     best_version: str
-    train_return_mean_100: float
+    train_return_mean_100: float | None
     wall_s: float
 
 
@@ -70,6 +113,7 @@ def train(row: Row, seed: int, commit: str) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder, "run"))
         settings = [f"run.total_env_steps={row.env_steps}", f"run.seed={seed}", "run.stop_at_return=null"]
+        settings += row.settings
         words = [word for setting in settings for word in ("--set", setting)]
         command("train", row.preset, *words, "--workers", "2", "--plain", "--run-dir", run)
         summary = json.loads(Path(run, "summary.json").read_text())
@@ -87,6 +131,24 @@ def train(row: Row, seed: int, commit: str) -> Result:
         summary["train_return_mean_100"],
         summary["wall_s"],
     )
+
+
+def train_yardstick(row: Row, seed: int, commit: str) -> Result:
+    """The same number of env steps by Stable-Baselines3."""
+    assert row.yardstick is not None
+    begun = time.monotonic()
+    words = [row.yardstick, row.env_steps, seed, EPISODES, FRESH_SEED + seed]
+    done = subprocess.run([sys.executable, "-c", YARDSTICK, *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"the yardstick of {row.preset}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    played = json.loads(done.stdout.splitlines()[-1])
+    wall_s = round(time.monotonic() - begun, 2)
+    return Result(commit, name_of_yardstick(row), row.env_steps, seed, *played.values(), "last", None, wall_s)
+
+
+def name_of_yardstick(row: Row) -> str:
+    """In FILE, in the place of a preset."""
+    return f"stable-baselines3 {row.yardstick}"
 
 
 def command(*words: str) -> str:
@@ -110,13 +172,26 @@ def table(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> 
         found = sorted((r for r in results if r["preset"] == row.preset), key=lambda r: r["seed"])
         if not found:
             continue
-        scores = [r["score"] for r in found]
         trained = ", ".join(f"{r['train_return_mean_100']:.1f}" for r in found)
-        shown, median = ", ".join(f"{score:.1f}" for score in scores), statistics.median(scores)
-        verdict = f"{row.bar:g}: {'met' if median >= row.bar else 'MISSED'}"
-        cells = (row.preset, f"{row.env_steps:,}", shown, f"{median:.1f}", verdict, trained, row.reference)
+        shown = ", ".join(f"{r['score']:.1f}" for r in found)
+        bar, reference = _bar(row, results)
+        median = statistics.median(r[row.measure] for r in found)
+        verdict = "-" if bar is None else f"{bar:g}: {'met' if median >= bar else 'MISSED'}"
+        cells = (row.preset, f"{row.env_steps:,}", shown, f"{median:.1f}", verdict, trained, reference)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _bar(row: Row, results: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:
+    """And the reference that it is from."""
+    if row.yardstick is None:
+        return row.bar, row.reference
+    scores = [r["score"] for r in results if r["preset"] == name_of_yardstick(row)]
+    share = row.bar or 1.0
+    found = ", ".join(f"{score:.1f}" for score in scores)
+    return (
+        round(share * min(scores), 1) if scores else None
+    ), f"{row.reference}: {found} (bar: {share:g} of the lower)"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -131,14 +206,14 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
     rows = [row for row in TABLE if not given.presets or row.preset in given.presets]
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    for row in rows:
-        for seed in range(1, 1 + (given.seeds or row.seeds)):
-            if any(r["preset"] == row.preset and r["seed"] == seed for r in finished(given.out)):
-                continue
-            result = train(row, seed, git.stdout.strip())
+    jobs = [(row.preset, seed, row, train) for row in rows for seed in range(1, 1 + (given.seeds or row.seeds))]
+    jobs += [(name_of_yardstick(row), seed, row, train_yardstick) for row in rows if row.yardstick for seed in (1, 2)]
+    for name, seed, row, measured in jobs:
+        if not any(r["preset"] == name and r["seed"] == seed for r in finished(given.out)):
+            result = measured(row, seed, git.stdout.strip())
             with given.out.open("a") as out:
                 out.write(json.dumps(asdict(result)) + "\n")
-            print(f"{row.preset} seed {seed}: {result.score:.1f}", flush=True)
+            print(f"{name} seed {seed}: {result.score:.1f}", flush=True)
     print(table(finished(given.out), rows))
     return 0
 

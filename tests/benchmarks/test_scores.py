@@ -40,6 +40,21 @@ def test_what_is_finished_is_not_run_again(
     assert row == f"| {scored} | 480.0, 400.0, 480.0 | rl-zoo 500.0 |"
 
 
+def test_a_yardstick_is_run_too_and_makes_the_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(name: str, seed: int, score: float) -> scores.Result:
+        return scores.Result("abc", name, 100_000, seed, score, 0.0, "0-9", None if " " in name else 480.0, 1.0)
+
+    monkeypatch.setattr(scores, "train", lambda row, seed, _: result(row.preset, seed, 3000.0 + seed))
+    other = "stable-baselines3 HalfCheetah-v5"
+    monkeypatch.setattr(scores, "train_yardstick", lambda row, seed, _: result(other, seed, 3500.0 + 500 * seed))
+    assert scores.main(["halfcheetah-sac", "--out", str(tmp_path / "results")]) == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert "| 3001.0, 3002.0, 3003.0 | 3002.0 | 3200: MISSED |" in row
+    assert "SAC of Stable-Baselines3: 4000.0, 4500.0 (bar: 0.8 of the lower)" in row
+
+
 def test_an_unknown_preset_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         scores.main(["cartpole", "--out", str(tmp_path / "results")])

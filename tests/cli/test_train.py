@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -98,10 +99,18 @@ def test_dry_run_of_some_hosts(zmqrl: Command) -> None:
     assert "hosts: local, node1, node2, old, far; groups: cpu" in ended.err
 
 
+EXTRAS = {"pong": ("ale_py", "atari"), "minatar": ("minatar", "minatar"), "halfcheetah": ("mujoco", "mujoco")}
+"""First word of a preset: the package that it needs, and the extra that installs it."""
+
+
 @pytest.mark.parametrize("name", presets())
-def test_every_preset_is_planned_with_what_its_extra_installs(zmqrl: Command, name: str) -> None:
+def test_every_preset_is_planned_or_names_its_extra(zmqrl: Command, name: str) -> None:
     shown = zmqrl("train", name, "--dry-run")
-    assert shown.code == 0, shown.err
+    extra = EXTRAS.get(name.partition("-")[0])
+    if extra is not None and find_spec(extra[0]) is None:
+        assert shown.code == 2 and f'run: pip install "zmqrl[{extra[1]}]"' in shown.err
+    else:
+        assert shown.code == 0, shown.err
     assert os.listdir() == []
 
 
