@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zmqrl.acting.base import ActingContext, Place, noise_for
-from zmqrl.acting.heads import make_head
+from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
 from zmqrl.acting.state import check_acting
@@ -98,6 +98,44 @@ def test_a_ladder_of_epsilons() -> None:
 def test_options_that_are_not_those_of_the_head(head: str, options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_head(spec_of(head, options=options), N)
+
+
+WARM = spec_of("squashed_gaussian", BOX, 2 * A, noise=(UNIFORM,))
+COLD = spec_of("squashed_gaussian", BOX, 2 * A)
+
+
+@pytest.mark.parametrize(
+    ("spec", "schedule"),
+    [
+        (spec_of("categorical"), {}),
+        (spec_of("epsilon_greedy"), {"epsilon": 0.1}),
+        (spec_of("epsilon_greedy", options=LADDER), {}),
+        (spec_of("deterministic_noise", BOX, A, noise=(UNIFORM,)), {"noise": 0.1, "uniform": 1.0}),
+        (WARM, {"uniform": 1.0}),
+        (COLD, {}),
+    ],
+)
+def test_a_head_reads_these_values_of_the_schedule(spec: ActingSpec, schedule: dict[str, float]) -> None:
+    head = make_head(spec, N)
+    check_schedule(head, schedule)
+    assert head.reads == set(schedule)
+    head.load(weights(2), schedule)
+
+
+@pytest.mark.parametrize(
+    ("spec", "schedule", "message"),
+    [
+        (spec_of("epsilon_greedy"), {}, r"'epsilon_greedy' reads \['epsilon'\] of .*schedule\(\), and it gives none"),
+        (spec_of("epsilon_greedy"), {"epsilonn": 0.1}, r"reads \['epsilon'\] .* it gives \['epsilonn'\]"),
+        (spec_of("categorical"), {"epsilon": 0.1}, r"'categorical' does not read \['epsilon'\]"),
+        (spec_of("epsilon_greedy"), {"epsilon": 0.1, "noise": 0.1}, r"not read \['noise'\] .* only \['epsilon'\]"),
+        (WARM, {}, r"reads \['uniform'\]"),
+        (COLD, {"uniform": 1.0}, r"only if acting\(\) declares the noise NoiseSpec\('uniform', 3, 'uniform'\)"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_head(spec: ActingSpec, schedule: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_schedule(make_head(spec, N), schedule)
 
 
 HEADS = [("squashed_gaussian", 2 * A), ("deterministic_noise", A), ("gaussian", A)]

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.commands import RUN, Command
+from tests.extras import missing_extra
 from tests.system import command_runs
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
@@ -99,16 +99,12 @@ def test_dry_run_of_some_hosts(zmqrl: Command) -> None:
     assert "hosts: local, node1, node2, old, far; groups: cpu" in ended.err
 
 
-EXTRAS = {"pong": ("ale_py", "atari"), "minatar": ("minatar", "minatar"), "halfcheetah": ("mujoco", "mujoco")}
-"""First word of a preset: the package that it needs, and the extra that installs it."""
-
-
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_planned_or_names_its_extra(zmqrl: Command, name: str) -> None:
     shown = zmqrl("train", name, "--dry-run")
-    extra = EXTRAS.get(name.partition("-")[0])
-    if extra is not None and find_spec(extra[0]) is None:
-        assert shown.code == 2 and f'run: pip install "zmqrl[{extra[1]}]"' in shown.err
+    extra = missing_extra(name)
+    if extra is not None:
+        assert shown.code == 2 and f'run: pip install "zmqrl[{extra}]"' in shown.err
     else:
         assert shown.code == 0, shown.err
     assert os.listdir() == []

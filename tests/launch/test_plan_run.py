@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.extras import missing_extra
 from zmqrl.acting.spec import ActingState
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
@@ -253,4 +254,7 @@ def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
 def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: ModeName) -> None:
+    extra = missing_extra(preset)
+    if extra is not None:
+        pytest.skip(f"zmqrl[{extra}] is not installed")
     assert planned(tmp_path, preset, mode).warnings == ()

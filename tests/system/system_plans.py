@@ -45,6 +45,8 @@ SEQUENCES: Mapping[str, Any] = {"kind": "tests.system.sequence_tally:SequenceTal
 """Sequences by priority, learned without torch."""
 SLOW_SEQUENCES: Mapping[str, Any] = {**SEQUENCES, "round_s": 0.02}
 SAC: Mapping[str, Any] = {"kind": "sac", "batch_size": 64, "warmup_env_steps": 500}
+TD3: Mapping[str, Any] = {"kind": "td3", "batch_size": 64, "warmup_env_steps": 500}
+QRDQN: Mapping[str, Any] = {"kind": "qrdqn", "batch_size": 64, "quantiles": 10}
 PQN: Mapping[str, Any] = {"kind": "pqn", "minibatch_size": 128, "epochs": 2}
 PPO_GRU: Mapping[str, Any] = {**PPO, "kind": "ppo_gru", "gru_size": 16, "sequence": 8}
 PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}

@@ -20,10 +20,12 @@ from tests.system.system_plans import (
     PPO_GRU,
     PQN,
     PRIORITISED,
+    QRDQN,
     SAC,
     SEQUENCES,
     STACKED,
     TALLY,
+    TD3,
     system_plan,
 )
 from tests.system.system_runs import SAME, PlanRun
@@ -41,6 +43,8 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "pqn": (PQN, CARTPOLE),
     "sac": (SAC, PENDULUM),
     "dqn": (DQN, CARTPOLE),
+    "td3": (TD3, PENDULUM),
+    "qrdqn": (QRDQN, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
     "sequences": (SEQUENCES, CARTPOLE),
     "sequences-of-stacks": (SEQUENCES, STACKED),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import (
     ACROBOT,
@@ -24,8 +25,10 @@ from tests.system.system_plans import (
     PENDULUM,
     PPO_GRU,
     PQN,
+    QRDQN,
     SAC,
     SLOW_TALLY,
+    TD3,
     system_plan,
 )
 from tests.system.system_runs import PlanRun, assert_same, newest_n
@@ -99,7 +102,16 @@ FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
 """With the references of `test_determinism`."""
 
 
-@pytest.mark.parametrize(("algorithm", "env"), FAMILIES.values(), ids=FAMILIES)
+FURTHER = {"td3": (TD3, PENDULUM), "qrdqn": (QRDQN, CARTPOLE)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [
+        *(pytest.param(*family, id=name) for name, family in FAMILIES.items()),
+        *(long(*family, id=name) for name, family in FURTHER.items()),
+    ],
+)
 def test_a_worker_killed_in_a_run_of_each_family(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any], env: EnvSection
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Head(ABC):
     def _masked(self, outputs: Array) -> Array:
         """`outputs [N, n]` with `FORBIDDEN` where an action is not allowed."""
         return outputs if self.allowed is None else np.where(self.allowed, outputs, FORBIDDEN)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the values of the schedule that `load` needs."""
+        return frozenset()
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:  # noqa: B027 - some need nothing
         """Take what the head needs of a version."""
@@ -182,10 +187,14 @@ class EpsilonGreedy(Head):
                 f"ladder_alpha {self._alpha} at least 0"
             )
 
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({EPSILON} if self._base is None else ())
+
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         del weights
         if self._base is None:
-            self._epsilon = schedule["epsilon"]
+            self._epsilon = schedule[EPSILON]
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         if self._base is not None and context.place is not self._ladder_of:
@@ -208,6 +217,7 @@ def ladder(base: float, alpha: float, place: Place) -> Array:
     return epsilon
 
 
+EPSILON, NOISE = "epsilon", "noise"
 UNIFORM = "uniform"
 """Name of the noise, and of the value of the schedule, of a warm-up with uniform actions."""
 
@@ -237,6 +247,10 @@ class _Continuous(Head):
             raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
         if declared and "log_prob" in self._extras:
             raise ConfigError(f"head {spec.head!r}: the extra 'log_prob' is not that of uniform actions; leave out one")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({UNIFORM} if self._warms_up else ())
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         del weights
@@ -328,9 +342,13 @@ class DeterministicNoise(_Continuous):
         super().__init__(spec, rows)
         self._noise = np.float32(0.0)
 
+    @property
+    def reads(self) -> frozenset[str]:
+        return super().reads | {NOISE}
+
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         super().load(weights, schedule)
-        self._noise = np.float32(schedule["noise"])
+        self._noise = np.float32(schedule[NOISE])
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         noise = self._noise * context.noise.normal[t].astype(np.float32)
@@ -364,6 +382,24 @@ def make_head(spec: ActingSpec, rows: int) -> Head:
     if not (isinstance(found, type) and issubclass(found, Head)):
         raise ConfigError(f"head {spec.head!r} is not a zmqrl.acting.heads.Head: {found!r}")
     return found(spec, rows)
+
+
+def check_schedule(head: Head, schedule: Collection[str]) -> None:
+    """Check that `schedule` has the values that the head reads, and, for a head of this module, not one more.
+
+    Raises:
+        ConfigError: Names head and value, and the fix.
+    """
+    name, given = head.spec.head, f"it gives {sorted(schedule)}" if schedule else "it gives none"
+    if missing := sorted(head.reads - set(schedule)):
+        raise ConfigError(f"head {name!r} reads {missing} of the algorithm's schedule(), and {given}")
+    unread = sorted(set(schedule) - head.reads) if type(head) in HEADS.values() else []
+    if unread == [UNIFORM] and isinstance(head, _Continuous):
+        needed = f"NoiseSpec({UNIFORM!r}, {math.prod(head.spec.action.shape)}, {UNIFORM!r})"
+        raise ConfigError(f"head {name!r} warms up with uniform actions only if acting() declares the noise {needed}")
+    if unread:
+        read = f", only {sorted(head.reads)}" if head.reads else ""
+        raise ConfigError(f"head {name!r} does not read {unread} of the algorithm's schedule(){read}")
 
 
 def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:

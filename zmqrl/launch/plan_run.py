@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zmqrl.acting.heads import make_head
+from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import check_acting, state_columns
-from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.codec import to_json
@@ -73,7 +73,8 @@ def plan_run(
         acting = algorithm.acting()
         check_layers(algorithm.network(), acting)
         check_acting(acting, config.env.segment_steps)
-        make_head(acting, 1)  # it refuses what it does not know
+        horizon = config.run.schedule_env_steps or config.run.total_env_steps
+        check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
         columns = _columns(config, env, acting)
         if not algorithm.on_policy:
             check_spec(algorithm.replay(), {column.name: column.shape for column in columns})

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.state import check_acting
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, schedule_of
 from zmqrl.config.codec import to_json
@@ -135,11 +136,12 @@ def replay_fits_a_segment(make: AlgorithmMaker) -> None:
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:
-    """`schedule` and `learning_rate` are finite numbers over the whole run."""
+    """`schedule` and `learning_rate` are finite numbers over the whole run, and the head reads those of `schedule`."""
     algorithm = make()
+    head = make_head(algorithm.acting(), algorithm.num_envs)
     for env_steps in (0, 1, 5_000, 10_000, 20_000):
         progress = dataclasses.replace(progress_at(), env_steps=env_steps)
-        schedule_of(algorithm, progress)
+        check_schedule(head, schedule_of(algorithm, progress))
         rate = algorithm.learning_rate(progress)
         assert rate is None or (math.isfinite(rate) and rate >= 0), f"learning_rate at {env_steps}: {rate}"
 
