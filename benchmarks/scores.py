@@ -1,6 +1,7 @@
-"""Scores of presets: `python -m benchmarks.scores --out FILE [names]`.
+"""Scores of presets: `python -m benchmarks.scores [names]`.
 
-A resumable queue: each finished run is one JSON line of FILE with its commit; what FILE has is not run again. Each row
+A resumable queue: each finished run is one JSON line of benchmarks/scores.jsonl (`--out FILE`) with its commit; what
+the file has is not run again. docs/scores.md (`--page FILE`) is made of it. Each row
 of `TABLE` is trained with seeds 1 to n to its limit of env steps. The version that the evaluator called best plays 100
 greedy episodes on fresh seeds; its mean is the score. The mean of the last 100 training episodes is printed too. A row
 with `yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
@@ -21,6 +22,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "scores.jsonl", ROOT / "docs" / "scores.md"
+HEAD = (
+    "# Scores of the presets\n\n"
+    "A score is the mean return of 100 greedy episodes on fresh seeds, played by the version that the evaluator called "
+    "best. Each preset is trained with three seeds unless the table has fewer, to the number of env steps in the table "
+    "and without `stop_at_return`. The bar is for the median of the seeds. `median` is that of the scores; for Pong it "
+    "is the mean return of the last 100 training episodes. Commits, deviations and times of the runs are in "
+    "`benchmarks/scores.jsonl`.\n\n"
+    "`python -m benchmarks.scores [PRESET ...]` runs what is not in that file yet, and writes this page. Delete the "
+    "lines of a preset to measure it again.\n\n"
+)
 EPISODES, FRESH_SEED = 100, 1_000_003
 
 
@@ -177,6 +189,8 @@ def table(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> 
         bar, reference = _bar(row, results)
         median = statistics.median(r[row.measure] for r in found)
         verdict = "-" if bar is None else f"{bar:g}: {'met' if median >= bar else 'MISSED'}"
+        if len(found) < row.seeds:
+            verdict += f" ({len(found)} of {row.seeds} seeds)"
         cells = (row.preset, f"{row.env_steps:,}", shown, f"{median:.1f}", verdict, trained, reference)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -198,8 +212,10 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="*", help="rows of the table; default: all")
-    parser.add_argument("--out", type=Path, required=True, help="file of results, one JSON line each")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of results, one JSON line each")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the table of all results in Markdown")
     parser.add_argument("--seeds", type=int, default=None, help="fewer or more seeds than the table")
+    parser.add_argument("--no-runs", action="store_true", help="only write the page")
     given = parser.parse_args(words)
     known = {row.preset for row in TABLE}
     if unknown := set(given.presets) - known:
@@ -208,12 +224,13 @@ def main(words: Sequence[str] | None = None) -> int:
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     jobs = [(row.preset, seed, row, train) for row in rows for seed in range(1, 1 + (given.seeds or row.seeds))]
     jobs += [(name_of_yardstick(row), seed, row, train_yardstick) for row in rows if row.yardstick for seed in (1, 2)]
-    for name, seed, row, measured in jobs:
+    for name, seed, row, measured in () if given.no_runs else jobs:
         if not any(r["preset"] == name and r["seed"] == seed for r in finished(given.out)):
             result = measured(row, seed, git.stdout.strip())
             with given.out.open("a") as out:
                 out.write(json.dumps(asdict(result)) + "\n")
             print(f"{name} seed {seed}: {result.score:.1f}", flush=True)
+    given.page.write_text(HEAD + table(finished(given.out)) + "\n")
     print(table(finished(given.out), rows))
     return 0
 
