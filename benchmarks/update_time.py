@@ -120,7 +120,7 @@ def dqn(rows: int) -> dict[str, Call]:
 
     def by_hand() -> object:
         with torch.inference_mode():
-            return manual._update(None, drawn, measure=False)
+            return manual._update(None, drawn, RATE, measure=False)
 
     calls["manual"] = by_hand
     for executor in EXECUTORS:
