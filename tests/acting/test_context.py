@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -100,6 +102,27 @@ def test_options_that_are_not_those_of_the_head(head: str, options: dict[str, fl
         make_head(spec_of(head, options=options), N)
 
 
+NOISY = ActingSpec((LayerSpec("noisy", "p", 2, 5),), "epsilon_greedy", DISCRETE, OBS, noise=(NoiseSpec("p", 7),))
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_a_noisy_layer_acts_with_the_noise_of_its_row_and_greedily_without(runtime: Literal["numpy", "torch"]) -> None:
+    spec = replace(NOISY, runtime=runtime)
+    check_acting(spec, 12)
+    policy, obs = make_policy(spec), np.random.default_rng(2).standard_normal((N, 2)).astype(np.float32)
+    drawn = {name: value * 5.0 for name, value in weights(5).items()}
+    policy.load({**drawn, "p.weight_sigma": drawn["p.weight"], "p.bias_sigma": drawn["p.bias"]}, {"epsilon": 0.0})
+    greedy = policy.act_greedily(obs)
+    noise = noise_for(np.random.default_rng(4), 200, N, 0, spec.noise)
+    context = ActingContext(noise, {}, Place.of(0, 1, N))
+    found = np.array([policy.act(obs, t, context) for t in range(200)])
+    assert all(len(set(column)) > 1 for column in found.T), "the noise has no effect"
+    assert (found == np.array([policy.act(obs, t, context) for t in range(200)])).all()
+    assert (policy.act_greedily(obs) == greedy).all()
+    noise.further["p"][...] = 0.0
+    assert (policy.act(obs, 0, context) == greedy).all()
+
+
 WARM = spec_of("squashed_gaussian", BOX, 2 * A, noise=(UNIFORM,))
 COLD = spec_of("squashed_gaussian", BOX, 2 * A)
 
@@ -193,6 +216,8 @@ def test_a_warm_up_that_cannot_be(spec: ActingSpec, message: str) -> None:
         (spec_of("categorical", options={"x": float("nan")}), "'x'.*finite"),
         (spec_of("categorical", state=(ActingState("a", 1),), state_every=5), "env.segment_steps: 12.*5"),
         (spec_of("categorical", state_every=-1), "-1"),
+        (replace(NOISY, noise=()), "layer 'p' needs NoiseSpec.*size=7.* none is declared"),
+        (replace(NOISY, noise=(NoiseSpec("p", 3),)), "layer 'p' needs NoiseSpec.*size=7.* declared is .*size=3"),
         (spec_of("categorical", extras=(ColumnSpec("state.a", "float32", (T, N)),)), "'state.a'"),
     ],
 )

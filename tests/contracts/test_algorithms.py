@@ -64,6 +64,8 @@ def cases() -> list[Algorithm]:
         PPO(PPOConfig(), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
         PPO(PPOConfig(), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
         PPO(PPOConfig(), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
+        DQN(DQNConfig(noisy=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
+        DQN(DQNConfig(noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
         DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         SAC(SACConfig(), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
         TD3(TD3Config(), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),

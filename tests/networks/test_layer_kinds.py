@@ -17,7 +17,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.networks.build import check_section, tower
 from zmqrl.networks.forward import forward
 from zmqrl.networks.initial import initial_weights, parameter_shapes
-from zmqrl.networks.kinds.base import LayerKind, check_layer, known_kinds, layer_kind, runtime_of
+from zmqrl.networks.kinds.base import LayerKind, NoisyLayer, check_layer, known_kinds, layer_kind, runtime_of
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec, NetworkSpec
 from zmqrl.testing.layer import LAYER, Layer, LayerMaker
@@ -44,6 +44,10 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
         Layer(LayerSpec("layernorm", "a.0", 18, 18, options=(("epsilon", 0.1),)), (2, 3, 3)),
     ),
     "gru": (Layer(LayerSpec("gru", "a.0", 5, 3, gain=0.0), (5,)), Layer(LayerSpec("gru", "a.0", 5, 8), (5,))),
+    "noisy": (
+        Layer(LayerSpec("noisy", "a.0", 5, 7), (5,)),
+        Layer(LayerSpec("noisy", "a.0", 5, 3, options=(("sigma", 0.1),)), (5,)),
+    ),
     "flatten": (Layer(LayerSpec("flatten"), (2, 3, 3)),),
     "module": (Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),),
     "scale": (Layer(LayerSpec("scale", inputs=255), (5,)),),
@@ -91,6 +95,32 @@ def test_a_normalised_row_has_mean_0_and_deviation_1() -> None:
     out = layer.forward(np.random.default_rng(0).normal(3.0, 7.0, (4, 50)).astype(np.float32))
     np.testing.assert_allclose(out.mean(1), 0.0, atol=1e-5)
     np.testing.assert_allclose(out.std(1), 1.0, atol=1e-3)
+
+
+def test_a_noisy_layer_has_the_weights_of_its_definition() -> None:
+    """Row by row, with a matrix of weights for each."""
+    spec, rng, rows = LayerSpec("noisy", "a", 4, 3), np.random.default_rng(0), 6
+    shapes = layer_kind("noisy").shapes(spec)
+    values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    x, noise = rng.normal(size=(rows, 4)).astype(np.float32), rng.normal(size=(rows, 7))
+    (layer,) = make_layers((spec,), rows)
+    layer.load(values)
+    assert isinstance(layer, NoisyLayer)
+    layer.set_noise(noise)
+    out = layer.forward(x.copy())
+    for row in range(rows):
+        by_input, by_output = (np.sign(part) * np.sqrt(np.abs(part)) for part in (noise[row, :4], noise[row, 4:]))
+        weight = values["a.weight"] + values["a.weight_sigma"] * np.outer(by_output, by_input)
+        bias = values["a.bias"] + values["a.bias_sigma"] * by_output
+        np.testing.assert_allclose(out[row], weight @ x[row] + bias, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_values_of_a_noisy_layer_are_those_of_the_paper() -> None:
+    spec = LayerSpec("noisy", "a", 64, 500, options=(("sigma", 0.4),))
+    values = initial_weights(NetworkSpec((("a", (spec,)),)), 1)
+    assert set(np.unique(values["a.weight_sigma"])) == set(np.unique(values["a.bias_sigma"])) == {np.float32(0.05)}
+    assert np.abs(values["a.weight"]).max() <= 0.125
+    assert values["a.weight"].std() == pytest.approx(0.125 / 3**0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

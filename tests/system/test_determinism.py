@@ -45,6 +45,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "dqn": (DQN, CARTPOLE),
     "td3": (TD3, PENDULUM),
     "qrdqn": (QRDQN, CARTPOLE),
+    "dqn-noisy": ({**DQN, "noisy": True}, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
     "sequences": (SEQUENCES, CARTPOLE),
     "sequences-of-stacks": (SEQUENCES, STACKED),

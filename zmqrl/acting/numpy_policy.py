@@ -13,7 +13,7 @@ from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput, make_layers
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import zero_state
-from zmqrl.networks.kinds.base import NumpyLayer, RecurrentLayer
+from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer
 from zmqrl.plugins import load
 from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
@@ -31,6 +31,7 @@ class NumpyPolicy(Policy):
         self._input: ObservationInput
         self._layers: list[NumpyLayer] = []
         self._steps: list[tuple[NumpyLayer, RecurrentLayer | None]] = []
+        self._noisy: list[NoisyLayer] = []
         self._head: Head
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
@@ -41,11 +42,15 @@ class NumpyPolicy(Policy):
     def act(self, obs: Array, t: int, context: ActingContext) -> Array:
         if len(obs) != self._rows:
             self._resize(len(obs))
+        for layer in self._noisy:
+            layer.set_noise(context.noise.further[layer.name][t])
         return self._head.act(self._outputs(obs, context.state), t, context)
 
     def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
         if len(obs) != self._rows:
             self._resize(len(obs))
+        for layer in self._noisy:
+            layer.set_noise(None)
         return self._head.act_greedily(self._outputs(obs, state))
 
     def zero_state(self, rows: int) -> dict[str, Array]:
@@ -69,6 +74,7 @@ class NumpyPolicy(Policy):
         self._input = ObservationInput(self._spec, rows)
         self._layers = make_layers(self._spec.layers, rows)
         self._steps = [(layer, layer if isinstance(layer, RecurrentLayer) else None) for layer in self._layers]
+        self._noisy = [layer for layer in self._layers if isinstance(layer, NoisyLayer)]
         self._head = make_head(self._spec, rows)
         self._load()
 

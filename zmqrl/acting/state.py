@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.base import layer_kind
+from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, STATE_COLUMN, Array, ColumnSpec
 
 
@@ -35,6 +36,12 @@ def unpack_state(rows: Iterable[Array | None], state: Mapping[str, Array]) -> No
         for array in state.values():
             array[env] = 0.0 if row is None else row[begin : begin + array.shape[1]]
             begin += array.shape[1]
+
+
+def noise_of(layers: Iterable[LayerSpec]) -> tuple[NoiseSpec, ...]:
+    """What `ActingSpec.noise` declares for the noisy layers among these, under their names."""
+    sizes = ((layer.name, layer_kind(layer.kind).noise_size(layer)) for layer in layers)
+    return tuple(NoiseSpec(name, size) for name, size in sizes if size)
 
 
 def check_acting(spec: ActingSpec, steps: int) -> None:
@@ -65,6 +72,11 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
             "states (state_every of the algorithm's acting); 0 stores the first only"
         )
     _check_cores(spec)
+    declared = {noise.name: noise for noise in spec.noise}
+    for needed in noise_of(spec.layers):
+        if declared.get(needed.name) != needed:
+            found = f"declared is {declared[needed.name]}" if needed.name in declared else "none is declared"
+            raise ConfigError(f"acting: layer {needed.name!r} needs {needed}, and {found}; use noise=noise_of(layers)")
 
 
 def _check_cores(spec: ActingSpec) -> None:

@@ -15,7 +15,7 @@ from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.acting.state import zero_state
+from zmqrl.acting.state import noise_of, zero_state
 from zmqrl.networks.forward import step
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import check_layer
@@ -31,6 +31,7 @@ class TorchPolicy(Policy):
         for layer in spec.layers:
             check_layer(layer)
         self._spec = spec
+        self._noisy = [noise.name for noise in noise_of(spec.layers)]
         self._shape = (spec.input or network_input(spec.observation)).shape
         self._rows = 0
         self._tensors: dict[str, Tensor] = {}
@@ -51,10 +52,11 @@ class TorchPolicy(Policy):
             self._load()
 
     def act(self, obs: Array, t: int, context: ActingContext) -> Array:
-        return self._prepared(obs).act(self._forward(obs, context.state), t, context)
+        noise = {name: context.noise.further[name][t] for name in self._noisy}
+        return self._prepared(obs).act(self._forward(obs, context.state, noise), t, context)
 
     def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
-        return self._prepared(obs).act_greedily(self._forward(obs, state))
+        return self._prepared(obs).act_greedily(self._forward(obs, state, {}))
 
     def zero_state(self, rows: int) -> dict[str, Array]:
         return zero_state(self._spec.state, rows)
@@ -74,11 +76,12 @@ class TorchPolicy(Policy):
         self._input.load(self._weights)
         self._head.load(self._weights, self._schedule)
 
-    def _forward(self, obs: Array, state: State) -> Array:
+    def _forward(self, obs: Array, state: State, noise: Mapping[str, Array]) -> Array:
         with torch.inference_mode():
             x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._shape)
             held = {name: torch.from_numpy(array) for name, array in state.items()}
-            outputs = step(self._spec.layers, self._tensors, x, held)
+            drawn = {f"{name}.noise": torch.from_numpy(array.astype(np.float32)) for name, array in noise.items()}
+            outputs = step(self._spec.layers, {**self._tensors, **drawn}, x, held)
             for name, after in held.items():
                 np.copyto(state[name], after.numpy())
             return np.ascontiguousarray(outputs.numpy())

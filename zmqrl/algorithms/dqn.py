@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import noise_of
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     torch = lazy("torch")
+
+
+USES = TRAINED, CHOICE, VALUE = ("noise", "choice_noise", "value_noise")
+"""Noise of noisy layers in a batch, `<use>.<layer>`."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ class DQNConfig:
     """The online network chooses the next action, the target network values it."""
     dueling: bool = False
     """Last layer as value + advantage."""
+    noisy: bool = False
+    """Noisy layers (Fortunato et al. 2018) explore; set `epsilon: {start: 0, end: 0}`. A dueling layer has no noise."""
     prioritised: PrioritisedSection | None = None
     """Sample by TD error; null samples uniformly."""
     loss: Literal["huber", "mse"] = "huber"
@@ -140,6 +147,7 @@ class DQN(Algorithm):
             output_gain=0.0,
             orthogonal=False,
             dueling=self.config.dueling,
+            noisy=self.config.noisy,
         )
         return NetworkSpec((("q", gain_free),))
 
@@ -153,6 +161,7 @@ class DQN(Algorithm):
             observation=self.env.observation,
             runtime=runtime_of(layers),
             input=self.input,
+            noise=noise_of(layers),
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
@@ -194,6 +203,14 @@ class DQNLearner(ReplayLearner):
         if section is not None:
             replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
 
+    def noise(self) -> Mapping[str, tuple[int, ...]]:
+        """Of noisy layers: for the q values, for the choice of the next action, and for its value."""
+        layers = noise_of(self.algorithm.network().tower("q"))
+        return {f"{use}.{layer.name}": (layer.size,) for use in USES for layer in layers}
+
+    def _noise(self, batch: Batch, use: str) -> dict[str, Tensor]:
+        return {name.removeprefix(f"{use}."): drawn for name, drawn in batch.items() if name.startswith(f"{use}.")}
+
     def variant(self, number: int) -> Mapping[str, bool]:
         """Whether the target network follows after update `number`."""
         return {"moves_target": (number + 1) % self.config.target_update_every == 0}
@@ -202,10 +219,11 @@ class DQNLearner(ReplayLearner):
         """Equation 2 of Mnih et al. 2015; with `double` equation 4 of van Hasselt et al. 2016."""
         net, config = self.net, self.config
         with torch.no_grad():
-            next_q = net("q", batch["next_obs"], target=True)
-            best = (net("q", batch["next_obs"]) if config.double else next_q).argmax(1, keepdim=True)
+            next_q = net("q", batch["next_obs"], target=True, noise=self._noise(batch, VALUE))
+            chosen = net("q", batch["next_obs"], noise=self._noise(batch, CHOICE)) if config.double else next_q
+            best = chosen.argmax(1, keepdim=True)
             target = batch["n_step_return"] + batch["discount"] * next_q.gather(1, best).squeeze(1)
-        q = net("q", batch["obs"])
+        q = net("q", batch["obs"], noise=self._noise(batch, TRAINED))
         error = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1) - target
         slope = error.clamp(-1.0, 1.0) if config.loss == "huber" else error
         loss = (batch["weight"] * slope.detach() * (error - 0.5 * slope.detach())).mean()

@@ -63,12 +63,18 @@ class Net:
         self._load(weights)
         self.update_targets()
 
-    def __call__(self, tower: str, *inputs: Tensor, target: bool = False) -> Tensor:
+    def __call__(
+        self, tower: str, *inputs: Tensor, target: bool = False, noise: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient.
 
-        Target networks share the buffers of modules with the network.
+        Target networks share the buffers of modules with the network. `noise [B, size]` by layer: standard normal
+        numbers for noisy layers; those without are run without noise.
         """
-        return forward(self.spec.tower(tower), self._now.targets if target else self._now.parameters, *inputs)
+        tensors = self._now.targets if target else self._now.parameters
+        if noise:
+            tensors = {**tensors, **{f"{layer}.noise": drawn for layer, drawn in noise.items()}}
+        return forward(self.spec.tower(tower), tensors, *inputs)
 
     def unroll(
         self, tower: str, x: Tensor, state: Mapping[str, Tensor], reset: Tensor, target: bool = False

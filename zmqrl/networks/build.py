@@ -31,12 +31,14 @@ def tower(
     output_gain: float,
     orthogonal: bool = True,
     dueling: bool = False,
+    noisy: bool = False,
     joined: int = 0,
 ) -> tuple[LayerSpec, ...]:
     """The layers from observation to `outputs` numbers, named `<name>.<index>`.
 
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
+    With `noisy` the layers of `network.hidden` are noisy, and the last one too unless it is dueling.
     A module of the user's (`network.kind: "a.b:Net"`) is the body: the last layer follows its features.
     Raises `ConfigError` when a `cnn` or a module does not fit the observation, or `network.activation` is unknown, or
     `outputs` is 0.
@@ -49,11 +51,13 @@ def tower(
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
         width += joined
     for size in _hidden(section):
-        body.append(LayerSpec("linear", f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
+        linear = "noisy" if noisy else "linear"
+        body.append(LayerSpec(linear, f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
         body += _activation(name, section, body, section.activation, size)
         width = size
     last = f"{name}.{_count(body)}"
-    body.append(LayerSpec("dueling" if dueling else "linear", last, width, outputs, gain=output_gain))
+    kind = "dueling" if dueling else "noisy" if noisy else "linear"
+    body.append(LayerSpec(kind, last, width, outputs, gain=output_gain))
     return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
 
 

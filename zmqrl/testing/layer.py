@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from zmqrl.networks.kinds.base import NumpyLayer, RecurrentLayer, check_layer, layer_kind, numpy_layer
+from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, layer_kind, numpy_layer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.random_streams import stream
 from zmqrl.types import Array
@@ -71,8 +71,14 @@ def each_row_depends_on_itself(make: LayerMaker) -> None:
     """A row has the same output alone and in a batch, up to rounding: workers and learners have other batches."""
     layer = make()
     x = _inputs(layer, ROWS)
-    together = _torch_outputs(layer, x)
-    alone = np.concatenate([_torch_outputs(layer, x[row : row + 1]) for row in range(ROWS)])
+    noise = _noise(layer.spec, ROWS)
+    together = _torch_outputs(layer, x, noise=noise)
+    alone = np.concatenate(
+        [
+            _torch_outputs(layer, x[row : row + 1], noise=None if noise is None else noise[row : row + 1])
+            for row in range(ROWS)
+        ]
+    )
     assert _difference(together, alone) <= TOLERANCE, "a row alone and the same row in a batch differ"
 
 
@@ -106,11 +112,15 @@ def numpy_and_torch_agree(make: LayerMaker) -> None:
     acting = numpy_layer(layer.spec, ROWS)
     if acting is None:
         return
+    noise = _noise(layer.spec, ROWS)
     for seed in (SEED, SEED + 1):
         acting.load(_values(layer.spec, seed))
-        for _ in range(2):
+        for given in (None, noise):
+            if noise is not None:
+                assert isinstance(acting, NoisyLayer), f"{type(acting).__name__} is not a NoisyLayer"
+                acting.set_noise(given)
             x = _inputs(layer, ROWS, seed)
-            expected = _torch_outputs(layer, x, seed).reshape(ROWS, -1)
+            expected = _torch_outputs(layer, x, seed, given).reshape(ROWS, -1)
             out = _step(acting, x)
             assert out.shape == expected.shape, f"numpy has {out.shape}, torch {expected.shape}"
             assert out.dtype == np.float32, f"the output of numpy is {out.dtype}"
@@ -124,10 +134,13 @@ def acting_allocates_no_arrays(make: LayerMaker) -> None:
     if acting is None:
         return
     acting.load(_values(layer.spec, SEED))
-    x = _inputs(layer, MANY).reshape(MANY, -1)
+    x, noise = _inputs(layer, MANY).reshape(MANY, -1), _noise(layer.spec, MANY)
+    noisy = acting if isinstance(acting, NoisyLayer) else None
     acting.forward(x)
     tracemalloc.start()
     try:
+        if noisy is not None:
+            noisy.set_noise(noise)
         acting.forward(x)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -144,10 +157,12 @@ def gradients_are_those_of_finite_differences(make: LayerMaker) -> None:
     x = torch.from_numpy(_inputs(layer, 2).astype(np.float64)).requires_grad_()
     leaves = [torch.from_numpy(value.astype(np.float64)).requires_grad_() for value in values.values()]
     kind = layer_kind(layer.spec.kind)
-    size = kind.state_size(layer.spec)
+    size, noise = kind.state_size(layer.spec), _noise(layer.spec, 2)
 
     def outputs(x: Tensor, *tensors: Tensor) -> Tensor:
         named = dict(zip(values, tensors, strict=True))
+        if noise is not None:
+            named[f"{layer.spec.name}.noise"] = torch.from_numpy(noise)
         if not size:
             return kind.torch(layer.spec, named, x)
         state = torch.linspace(-1.0, 1.0, size, dtype=x.dtype).expand(len(x), size)
@@ -158,6 +173,12 @@ def gradients_are_those_of_finite_differences(make: LayerMaker) -> None:
     loss = outputs(x, *leaves).square().sum()
     for name, grad in zip(values, torch.autograd.grad(loss, leaves) if leaves else (), strict=True):
         assert grad.any(), f"{name} has no effect on the output"
+
+
+def _noise(spec: LayerSpec, rows: int) -> Array | None:
+    """Of a noisy kind, `[rows, size]`; the same for a row in every batch."""
+    size = layer_kind(spec.kind).noise_size(spec)
+    return stream(SEED, "testing layer noise").normal(size=(rows, size)) if size else None
 
 
 def _initial(spec: LayerSpec) -> dict[str, Array]:
@@ -179,10 +200,12 @@ def _step(acting: NumpyLayer, x: Array) -> Array:
     return np.array(acting.forward(x.reshape(len(x), math.prod(x.shape[1:])).copy()))
 
 
-def _torch_outputs(layer: Layer, x: Array, seed: int = SEED) -> Array:
+def _torch_outputs(layer: Layer, x: Array, seed: int = SEED, noise: Array | None = None) -> Array:
     import torch
 
     tensors = {name: torch.from_numpy(value) for name, value in _values(layer.spec, seed).items()}
+    if noise is not None:
+        tensors[f"{layer.spec.name}.noise"] = torch.from_numpy(noise.astype(np.float32))
     kind = layer_kind(layer.spec.kind)
     with torch.inference_mode():
         return np.array(kind.torch(layer.spec, tensors, torch.from_numpy(x.copy())).numpy())

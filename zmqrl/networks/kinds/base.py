@@ -57,6 +57,17 @@ class RecurrentLayer(NumpyLayer):
         return self.step(x, self.zero)
 
 
+class NoisyLayer(NumpyLayer):
+    """A layer whose output depends on noise too. The noise is the caller's."""
+
+    name: str
+    """Of the layer, and of its noise."""
+
+    @abstractmethod
+    def set_noise(self, noise: Array | None) -> None:
+        """Standard normal numbers `[rows, size]` for the next calls; None: the layer without noise."""
+
+
 class LayerKind(ABC):
     """Shapes, first values and both forward passes of one kind of layer. Without state; no method blocks.
 
@@ -73,6 +84,14 @@ class LayerKind(ABC):
 
     def state_size(self, spec: LayerSpec) -> int:
         """Numbers of recurrent state per row; 0: the kind has none. Such a kind has `step`."""
+        del spec
+        return 0
+
+    def noise_size(self, spec: LayerSpec) -> int:
+        """Standard normal numbers per row that the layer needs; 0: none. Its `numpy` layer is a `NoisyLayer`.
+
+        `torch` finds them in `tensors` as `<name>.noise [B, size]`; without this entry the layer acts without noise.
+        """
         del spec
         return 0
 
