@@ -129,9 +129,19 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
         )
         own = [tensor for layer in layers for tensor in layer_kind(layer.kind).shapes(layer)]
         slope = torch.rand(out.shape, generator=torch.Generator().manual_seed(SEED))
-        grads = torch.autograd.grad(out, [tensors[tensor] for tensor in own], slope)
+        trained = forward(layers, {**tensors, **_noise(layers)}, obs)
+        grads = torch.autograd.grad(trained, [tensors[tensor] for tensor in own], slope)
         still = [tensor for tensor, grad in zip(own, grads, strict=True) if not grad.any()]
         assert not still, f"tower {name!r}: no gradient: {still}"
+
+
+def _noise(layers: tuple[LayerSpec, ...]) -> dict[str, Tensor]:
+    """For the noisy layers."""
+    import torch
+
+    drawn = torch.Generator().manual_seed(SEED)
+    sizes = {layer.name: layer_kind(layer.kind).noise_size(layer) for layer in layers}
+    return {f"{name}.noise": torch.randn(ROWS, size, generator=drawn) for name, size in sizes.items() if size}
 
 
 def _is_joined(layers: tuple[LayerSpec, ...]) -> bool:
