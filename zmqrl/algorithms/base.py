@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 from zmqrl.acting.spec import ActingSpec
@@ -116,7 +117,7 @@ class Algorithm(ABC):
     def learning_rate(self, progress: Progress) -> float | None:
         """The optimiser's step size at this point of the run: `config.learning_rate`; None without this field."""
         setting = getattr(self.config, "learning_rate", None)
-        return value_at(setting, progress.fraction) if isinstance(setting, (int, float, Schedule)) else None
+        return value_at(setting, progress.fraction) if isinstance(setting, (Real, Schedule)) else None
 
     @property
     def batch_segments(self) -> int | None:

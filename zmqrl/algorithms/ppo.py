@@ -226,10 +226,6 @@ class PPOLearner(BatchLearner):
         parts: dict[str, Part] = {"obs": self._obs, "reward": self._reward, "value": self._value}
         super().__init__(algorithm, context, (group,), parts)
 
-    def learning_rates(self, progress: Progress) -> Mapping[str, float]:
-        """By its schedule."""
-        return {"policy": self.algorithm.learning_rate(progress)}
-
     def numbers(self, progress: Progress) -> Mapping[str, float]:
         """`clip`, by its schedule."""
         return {"clip": self.algorithm.clip(progress)}

@@ -167,7 +167,7 @@ def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], N
         if str(part) in children:
             node = children[str(part)]
             path.append(str(part))
-        elif not any(str(later) in children for later in loc[depth + 1 : depth + 2]):
+        elif depth + 1 == len(loc) or str(loc[depth + 1]) not in children:
             return tuple(path), node, loc[depth:]
     return tuple(path), node, ()
 

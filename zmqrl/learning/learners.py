@@ -15,7 +15,6 @@ from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPol
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
-from zmqrl.learning.schedule import value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
@@ -63,6 +62,9 @@ class Trained(Protocol):
     def network(self) -> NetworkSpec:
         """The network."""
 
+    def learning_rate(self, progress: Progress) -> float | None:
+        """Step size at this point of the run; None: the configuration has none."""
+
 
 class NetLearner(BaseLearner):
     """A learner whose parameters are a `Net`. Checkpoints need no code of the algorithm."""
@@ -89,8 +91,11 @@ class NetLearner(BaseLearner):
         """
 
     def learning_rates(self, progress: Progress) -> Mapping[str, float]:
-        """Of each group, at this point of the run; default for all: `config.learning_rate` (`Rate`)."""
-        return dict.fromkeys(self.net.groups, value_at(self.config.learning_rate, progress.fraction))
+        """Of each group, at this point of the run; default for all: that of the algorithm."""
+        rate = self.algorithm.learning_rate(progress)
+        if rate is None:
+            raise NotImplementedError("the configuration has no learning_rate: write `learning_rates` of the learner")
+        return dict.fromkeys(self.net.groups, rate)
 
     def numbers(self, progress: Progress) -> Mapping[str, float]:
         """Further numbers that `train` finds in its batch as scalars, such as the value of a schedule."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, SupportsFloat, TypeAlias
 
 from annotated_types import Ge, Gt
 
@@ -54,6 +54,6 @@ Rate: TypeAlias = Annotated[float, Gt(0)] | RateSchedule
 """Type of a learning rate."""
 
 
-def value_at(setting: float | Schedule, progress: float) -> float:
+def value_at(setting: SupportsFloat | Schedule, progress: float) -> float:
     """A constant, or the value of a schedule at `progress` (0 .. 1) of the horizon."""
     return setting.at(progress) if isinstance(setting, Schedule) else float(setting)

@@ -44,8 +44,8 @@ class Report:
     """Spaces and probes that it does not accept, and why."""
 
     def __str__(self) -> str:
-        told = {None: "unknown", True: "yes: the launcher loads it too (1.5 s, 160 MiB)", False: "no"}
-        lines = [f"{self.algorithm}: {len(self.passed)} checks passed", f"imports torch: {told[self.imports_torch]}"]
+        answers = {None: "unknown", True: "yes: the launcher loads it too (1.5 s, 160 MiB)", False: "no"}
+        lines = [f"{self.algorithm}: {len(self.passed)} checks passed", f"imports torch: {answers[self.imports_torch]}"]
         lines += [f"  passed   {name}" for name in self.passed]
         lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
         return "\n".join(lines)
