@@ -55,11 +55,10 @@ def test_it_is_short_and_uses_public_names(folder: Path) -> None:
 
 def test_single_sync_and_a_resume_have_the_same_bits(folder: Path) -> None:
     single = train(folder, "my_sac.yaml", "--mode", "single", "--run-dir", "run-single")
-    sync = train(folder, "my_sac.yaml", "--mode", "sync", "--workers", "2", "--run-dir", "run-sync")
-    train(folder, "my_sac.yaml", "--mode", "single", "--run-dir", "run-resumed", env_steps=600)
-    resumed = train(folder, "--resume", "run-resumed")
+    train(folder, "my_sac.yaml", "--mode", "sync", "--workers", "2", "--run-dir", "run-sync", env_steps=600)
+    sync = train(folder, "--resume", "run-sync")
     assert single["updates"] == sync["updates"] and int(str(single["updates"])) > 300
-    assert single["weights_sha256"] == sync["weights_sha256"] == resumed["weights_sha256"]
+    assert single["weights_sha256"] == sync["weights_sha256"]
 
 
 def test_async(folder: Path) -> None:

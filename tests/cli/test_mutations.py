@@ -40,6 +40,7 @@ def mutated(rng: random.Random) -> str:
     return text
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_mutation_is_refused_in_one_message_or_planned(zmqrl: Command, part: int) -> None:
     rng, codes = random.Random(part), []

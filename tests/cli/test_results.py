@@ -13,6 +13,7 @@ import pytest
 from tests.cli.commands import Command
 
 
+@pytest.mark.whole
 def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finished: Path) -> None:
     first = zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
     assert first.code == 0
@@ -20,6 +21,7 @@ def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finis
     assert zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4").out == first.out
 
 
+@pytest.mark.whole
 def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
     arguments = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
     score, line = json.loads(zmqrl(*arguments, "--json").out), zmqrl(*arguments).out

@@ -118,6 +118,7 @@ def test_the_preset_of_the_examples_is_planned(zmqrl: Command, monkeypatch: pyte
     assert f"{mode}, ppo on own_env:Corridor" in shown.out
 
 
+@pytest.mark.whole
 def test_seeds_are_run_in_turn(finished: Path) -> None:
     summaries = [json.loads((finished / f"seed-{n}" / "summary.json").read_text()) for n in (1, 2)]
     assert [s["seed"] for s in summaries] == [1, 2]
@@ -176,6 +177,7 @@ def test_a_finished_run_is_not_resumed(zmqrl: Command, finished: Path) -> None:
     assert "finished" in ended.out
 
 
+@pytest.mark.whole
 def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path: Path) -> None:
     arguments = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
     first = zmqrl(*arguments)
@@ -188,6 +190,7 @@ def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 4096
 
 
+@pytest.mark.whole
 def test_resume_auto_starts_where_a_launcher_was_killed_before_its_run_began(zmqrl: Command, tmp_path: Path) -> None:
     for name in ("logs", "checkpoints"):
         (tmp_path / "run" / name).mkdir(parents=True)
@@ -231,6 +234,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"file://{folder}/copies/{mirrored.name}"
 
 
+@pytest.mark.whole
 def test_a_copy_is_continued_in_a_new_directory(zmqrl: Command, copied: str) -> None:
     resumed = zmqrl("train", "--resume", copied, "--plain", "--set", "run.total_env_steps=4096")
     assert resumed.code == 0, resumed.err

@@ -28,7 +28,10 @@ KILL_AWAY = [("learner", "kill-away")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
-@pytest.mark.parametrize("scenario", FAULTS)
+FURTHER = ("ppo-sync", "dqn-async-0.02", "one-vector-env")
+
+
+@pytest.mark.parametrize("scenario", [long(name) if name in FURTHER else name for name in FAULTS])
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, FAULTS[scenario])
     assert not run.faults, run

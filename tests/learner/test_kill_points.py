@@ -179,6 +179,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
     return writes.names, ended
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     plan = _plan(tmp_path / "run", ALGORITHMS[kind])

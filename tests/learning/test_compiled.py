@@ -49,6 +49,7 @@ class Learner:
         return executor.run(self.train, rows, rates, **variant)
 
 
+@pytest.mark.whole
 def test_it_is_the_eager_update(cache: Path) -> None:
     one, other = Learner(), Learner()
     eager, fast = EagerExecutor(one.net), CompiledExecutor(other.net, cache)
@@ -62,6 +63,7 @@ def test_it_is_the_eager_update(cache: Path) -> None:
     assert len(list(cache.glob("*.pt2"))) == 1, "one package for all numbers of rows"
 
 
+@pytest.mark.whole
 def test_a_package_is_kept_for_later_runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Learner()
     first.run(CompiledExecutor(first.net, cache), 0)

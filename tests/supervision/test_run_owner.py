@@ -196,6 +196,7 @@ def test_a_contender_that_comes_second_names_the_winner(tmp_path: Path, monkeypa
         RunOwner.acquire(tmp_path, "late")
 
 
+@pytest.mark.whole
 @needs_hosts
 @pytest.mark.parametrize("end", ["released", "killed", "new"])
 def test_of_twenty_that_come_at_once_from_two_hosts_one_wins(contend: Contend, end: str) -> None:

@@ -34,7 +34,7 @@ from zmqrl.config.sections import EnvSection
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
-FAMILIES = ("ppo", "ppo-gru", "pqn", "sac", "dqn")
+FAMILIES = ("ppo", "ppo-gru", "sac")
 KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),

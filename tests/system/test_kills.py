@@ -92,17 +92,15 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     assert_same(summary, undisturbed)
 
 
-FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {"ppo-gru": (PPO_GRU, CARTPOLE), "sac": (SAC, PENDULUM)}
+"""With the references of `test_determinism`."""
+FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "ppo-normalised": (NORMALISED, ACROBOT),
-    "ppo-gru": (PPO_GRU, CARTPOLE),
     "pqn": (PQN, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
-    "sac": (SAC, PENDULUM),
+    "td3": (TD3, PENDULUM),
+    "qrdqn": (QRDQN, CARTPOLE),
 }
-"""With the references of `test_determinism`."""
-
-
-FURTHER = {"td3": (TD3, PENDULUM), "qrdqn": (QRDQN, CARTPOLE)}
 
 
 @pytest.mark.parametrize(

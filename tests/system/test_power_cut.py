@@ -16,7 +16,9 @@ def session() -> power_cut.Session:
     return power_cut.Session(seed=5)
 
 
-@pytest.mark.parametrize(("run", "moment"), [("sync-ppo", "middle"), long("sync-ppo", "end"), ("async-dqn", "start")])
+@pytest.mark.parametrize(
+    ("run", "moment"), [("sync-ppo", "middle"), long("sync-ppo", "end"), long("async-dqn", "start")]
+)
 def test_a_cut_is_resumed(session: power_cut.Session, monkeypatch: pytest.MonkeyPatch, run: str, moment: str) -> None:
     """In sync to the same bits; `Cut.faults` has the checks."""
     shorter = {"sync-ppo": 50_000, "async-dqn": 20_000}

@@ -63,7 +63,7 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
 
 
 @pytest.mark.parametrize(("kind", "mode"), [
-    ("ppo", "single"),
+    long("ppo", "single"),
     ("ppo-normalised", "sync"),
     long("dqn", "single"),
     ("dqn-prioritised", "sync"),
@@ -113,7 +113,7 @@ def test_a_run_stopped_in_the_middle_goes_on(
     _check(begin(second).done(), reference(plan), stopped["env_steps"])
 
 
-@pytest.mark.parametrize(("mode", "start"), [("single", 254), ("sync", -1)])
+@pytest.mark.parametrize(("mode", "start"), [long("single", 254), ("sync", -1)])
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     tmp_path: Path, begin: Begin, reference: References, mode: ModeName, start: int
 ) -> None:

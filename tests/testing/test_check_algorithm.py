@@ -16,6 +16,7 @@ from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import Identity, InfiniteHorizon, MaskedBandit, Memory
 from zmqrl.testing.training import TRAINING
 
+pytestmark = pytest.mark.whole
 FAST = PPOConfig(learning_rate=1e-3)
 PROBES = tuple(env.__name__ for env in (Identity, InfiniteHorizon, Memory, MaskedBandit))
 ON_POLICY = [

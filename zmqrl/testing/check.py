@@ -104,7 +104,7 @@ def _checked(
     env_steps: int,
     skip: Collection[str],
 ) -> Report:
-    report = Report(kind.__qualname__, imports_torch(kind))
+    report = Report(kind.__qualname__)
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
         spec = EnvSpec(f"{name} actions", VECTOR, action)
@@ -122,6 +122,7 @@ def _checked(
     for env in (env for env in PROBES if env.__name__ not in skip):
         for continuous in (c for c in env.kinds_of_action if c in accepted):
             _probe(report, kind, config, network, replay, env, continuous, env_steps)
+    report.imports_torch = imports_torch(kind)
     return report
 
 
