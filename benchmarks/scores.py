@@ -79,6 +79,7 @@ TABLE: tuple[Row, ...] = (
     Row("minatar-breakout-ppo", 2_000_000, 10.0, "Young & Tian: AC(lambda) 10 at 1M", seeds=1),
     Row("minatar-breakout-dqn", 1_000_000, None, "Young & Tian: DQN 9 at 1M", seeds=1),
     Row("minatar-breakout-pqn", 2_000_000, None, "Young & Tian: AC(lambda) 10 at 1M", seeds=1),
+    Row("spread-ppo", 2_000_000, None, "uniformly random actions: -27.0 (200 episodes)", seeds=1),
     Row(
         "pong-ppo",
         10_000_000,

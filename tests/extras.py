@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-PACKAGES = {"pong": ("ale_py", "atari"), "minatar": ("minatar", "minatar"), "halfcheetah": ("mujoco", "mujoco")}
+PACKAGES = {
+    "pong": ("ale_py", "atari"),
+    "minatar": ("minatar", "minatar"),
+    "halfcheetah": ("mujoco", "mujoco"),
+    "spread": ("mpe2", "pettingzoo"),
+}
 """First word of a preset: the package that it needs, and the extra that installs it."""
 
 

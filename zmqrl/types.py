@@ -148,6 +148,13 @@ class EnvSpec:
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None
     """Of an env with `get_state` and `set_state`: single and sync keep its state instead of its actions."""
+    agents: tuple[str, ...] = ()
+    """Of a multi-agent env: its agents, each with a slot of its own; empty: one agent."""
+
+    @property
+    def slots_per_env(self) -> int:
+        """Slots of a vector env that begin their episodes together, since they are the agents of one env."""
+        return max(1, len(self.agents))
 
 
 class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
+import numpy as np
 from gymnasium.utils.env_checker import check_env
 from msgspec import structs
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv, random_actions
 from zmqrl.envs.make import make_single, probe
-from zmqrl.envs.seeded import SeededVectorEnv
-from zmqrl.envs.vector import make_vector_env
+from zmqrl.envs.parallel import is_parallel
+from zmqrl.envs.vector import make_seeded, make_vector_env
 from zmqrl.errors import ZmqrlError
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.messages.doctor import EnvFacts
@@ -111,7 +113,8 @@ def _steps_per_s(section: EnvSection, spec: EnvSpec, mode: ModeName, seed: int) 
 
 def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int, walk_s: float) -> EnvFacts:
     """Walk; have a successor take over at half, as after a worker's death; compare the other half bit by bit."""
-    make = partial(SeededVectorEnv, spec, partial(make_single, section), WALK_ENVS, seed, 0)
+    slots = WALK_ENVS * spec.slots_per_env
+    make = partial(make_seeded, spec, partial(make_single, section), slots, seed, 0)
     walk = _walked(make, spec, seed, walk_s)
     successor = make()
     try:
@@ -120,8 +123,9 @@ def _repeats(facts: EnvFacts, section: EnvSection, spec: EnvSpec, seed: int, wal
     finally:
         successor.close()
     pairs = list(zip(walk.seen[walk.half :], again, strict=True))
-    wrong = [slot for slot in range(WALK_ENVS) if any(a[slot].tobytes() != b[slot].tobytes() for a, b in pairs)]
-    differing = f"{len(wrong)} of {WALK_ENVS} envs" if wrong else None
+    differs = [any(a[slot].tobytes() != b[slot].tobytes() for a, b in pairs) for slot in range(slots)]
+    wrong = int(np.reshape(differs, (WALK_ENVS, -1)).any(axis=1).sum())
+    differing = f"{wrong} of {WALK_ENVS} envs" if wrong else None
     digest = hashlib.sha256(b"".join(obs.tobytes() for obs in walk.seen[:LEAST_STEPS])).hexdigest()
     return structs.replace(facts, repeats=not wrong, differing=differing, digest=digest[:16])
 
@@ -133,21 +137,22 @@ def _walk_clock(walk_s: float) -> Callable[[], float]:
 
 
 def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: float) -> _Walk:
-    env, generator, record = make(), stream(seed, "doctor walk"), EnvSlotRecord(WALK_ENVS, True)
+    env, generator = make(), stream(seed, "doctor walk")
+    record = EnvSlotRecord(env.num_envs, True, slots_per_env=spec.slots_per_env)
     passed, half = _walk_clock(walk_s), 0
     seen: list[Array] = []
     actions: list[Array] = []
     try:
         seen.append(env.start().copy())
         while len(actions) < WALK_STEPS and (passed() < 1 or len(actions) < LEAST_STEPS):
-            actions.append(random_actions(spec, WALK_ENVS, generator, seen[-1]))
+            actions.append(random_actions(spec, env.num_envs, generator, seen[-1]))
             step = env.step(actions[-1])
             seen.append(step.obs.copy())
             in_time = passed() < 0.5 and len(actions) <= WALK_STEPS // 2
             if half == len(actions) - 1 and (in_time or len(actions) <= LEAST_STEPS // 2):
                 columns = {"action": actions[-1], "terminated": step.terminated, "truncated": step.truncated}
                 rows = {name: column[None] for name, column in columns.items()}
-                record.advance(SegmentMeta(SegmentId(0, 0, half), Version(0, 0), WALK_ENVS), rows)
+                record.advance(SegmentMeta(SegmentId(0, 0, half), Version(0, 0), env.num_envs), rows)
                 half += 1
     finally:
         env.close()
@@ -155,19 +160,31 @@ def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: flo
 
 
 def _checked(facts: EnvFacts, section: EnvSection) -> EnvFacts:
-    """`gymnasium.utils.env_checker`, without rendering."""
-    env: gym.Env[Any, Any] | None = None
+    """The checker of gymnasium without rendering, or that of PettingZoo for several agents."""
+    env: Any = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             env = make_single(section)
-            check_env(env.unwrapped, skip_render_check=True)
+            if is_parallel(env):
+                _check_parallel(env)
+            else:
+                check_env(env.unwrapped, skip_render_check=True)
         except Exception as error:  # noqa: BLE001 - the checker asserts, and the user's code may raise anything
             return structs.replace(facts, checker=_first_line(error), advice=_advice(caught))
         finally:
             if env is not None:
                 env.close()
     return structs.replace(facts, checker="", advice=_advice(caught))
+
+
+def _check_parallel(env: Any) -> None:
+    try:
+        from pettingzoo.test import parallel_api_test
+    except ImportError:
+        return  # an env may have the API without the package
+    with redirect_stdout(io.StringIO()):
+        parallel_api_test(env, num_cycles=LEAST_STEPS)
 
 
 def _advice(caught: list[warnings.WarningMessage]) -> tuple[str, ...]:

@@ -156,9 +156,9 @@ class StepResult(NamedTuple):
     reward: Array
     """`[N]` float64."""
     terminated: Array
-    """`[N]` bool."""
+    """`[N]` bool; of an agent that has left a multi-agent env as they were when it left, until that env resets."""
     truncated: Array
-    """`[N]` bool."""
+    """`[N]` bool; likewise."""
 
 
 class VectorEnv(ABC):
@@ -167,6 +167,9 @@ class VectorEnv(ABC):
     NEXT_STEP autoreset: the step after one that ended an episode ignores its action, resets, and
     returns the first observation of the next episode with reward 0 and both flags false. The caller
     marks that row invalid.
+    The agents of a multi-agent env are `spec.slots_per_env` slots side by side, which reset together: in the step after
+    the one that ended the last agent's episode. Until then an agent that has ended keeps its flags and its last
+    observation, with reward 0; these rows are invalid too.
     Every method raises `EnvFault` (env id, slot, seed, episode, step, cause) when the user's code raises
     or returns what the spaces do not allow (wrong shape, NaN).
     """
@@ -179,6 +182,10 @@ class VectorEnv(ABC):
     @abstractmethod
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         """Reset every slot, or bring it to `states` by reset and replayed actions; return `obs [N, ...]`."""
+
+    def ended(self) -> Array:
+        """Bool `[N]`: slots whose next row is invalid. Read after `start`: some agents of an env may have ended."""
+        return np.zeros(self.num_envs, bool)
 
     @abstractmethod
     def step(self, actions: Array) -> StepResult:

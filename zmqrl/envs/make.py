@@ -19,6 +19,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import state_spec
 from zmqrl.envs.frame_stack import stack_frames
+from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
@@ -30,6 +31,8 @@ EXTRAS = {
     "ale_py": "atari",
     "ALE": "atari",
     "minatar": "minatar",
+    "pettingzoo": "pettingzoo",
+    "mpe2": "pettingzoo",
 }
 """Extras of zmqrl by what an error text or an id mentions."""
 
@@ -104,8 +107,16 @@ def make_single(section: EnvSection) -> Env:
     for entry in section.wrappers:
         env = _wrapped(env, entry)
     if section.frame_stack > 1:
+        if is_parallel(env):
+            raise ConfigError(
+                f"env.frame_stack: {section.frame_stack}: frames of several agents are not stacked; "
+                "set 1 and use a wrapper that stacks them"
+            )
         env = stack_frames(*stripped(env), section.frame_stack)
-    return env if section.max_episode_steps is None else TimeLimit(env, section.max_episode_steps)
+    if section.max_episode_steps is None:
+        return env
+    limit: Callable[[Any, int], Any] = StepLimit if is_parallel(env) else TimeLimit
+    return limit(env, section.max_episode_steps)  # type: ignore[no-any-return]
 
 
 def make_for_scores(section: EnvSection) -> Env:
@@ -176,8 +187,13 @@ def quiet() -> Iterator[None]:
 
 
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
+    if is_parallel(env):
+        return _spec_of_agents(section, env)
     if not isinstance(env, gym.Env):
-        raise ConfigError(f"env.id: {section.id!r} makes {type(env).__name__}, which is not a gymnasium.Env")
+        raise ConfigError(
+            f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
+            "env with the parallel API"
+        )
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     check_mask(section.id, observation, action)
@@ -185,6 +201,38 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     state = state_spec(section.id, stripped(env)[0])
     native = observation.kind == "box" and _has_native(section, env)
     return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
+
+
+def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
+    """Of a parallel env: its agents have equal spaces, and all are there after a reset."""
+    agents = tuple(env.possible_agents)
+    if not agents:
+        raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
+    if section.num_envs % len(agents):
+        raise ConfigError(
+            f"env.num_envs: {section.num_envs}: the env has {len(agents)} agents, each of which has a slot of its own; "
+            f"set a multiple of {len(agents)}"
+        )
+    for name in ("observation", "action"):
+        spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
+        other = next((a for a, space in zip(agents, spaces, strict=True) if space != spaces[0]), None)
+        if other is not None:
+            raise ConfigError(
+                f"env.id: {section.id!r}: agents {agents[0]!r} and {other!r} have different {name} spaces, and one "
+                "policy acts for all; use a wrapper that makes them equal, such as those of supersuit"
+            )
+    env.reset(seed=0)
+    missing = sorted(set(agents) - set(env.agents))
+    if missing:
+        raise ConfigError(
+            f"env.id: {section.id!r}: agent {missing[0]!r} is not there after a reset; agents that join later are not "
+            "supported"
+        )
+    observation = observation_spec(section.id, env.observation_space(agents[0]))
+    action = action_spec(section.id, env.action_space(agents[0]))
+    check_mask(section.id, observation, action)
+    limit = section.max_episode_steps
+    return EnvSpec(section.id, observation, action, max_episode_steps=limit, agents=tuple(map(str, agents)))
 
 
 def stripped(env: Any) -> tuple[Any, float]:

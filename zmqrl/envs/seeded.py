@@ -1,48 +1,33 @@
-"""Envs stepped one by one, each episode with a seed that can be named: what single and sync are built on."""
+"""Envs of one agent, stepped one by one: what single and sync are built on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot, packed, unpacked
+from zmqrl.envs.base import EnvSlotState, StepResult, Where, packed, unpacked
 from zmqrl.envs.make import stripped
-from zmqrl.envs.packing import BadObservation, Packer
+from zmqrl.envs.packing import BadObservation
+from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault
-from zmqrl.random_streams import episode_seed
-from zmqrl.spaces import forbids_all
 from zmqrl.types import Array, EnvSpec
 
-RUNNING, RESETTING, PARKED = 0, 1, 2
 
-
-class SeededVectorEnv(VectorEnv):
-    """Episode k of slot e is reset with `episode_seed(seed, vector_env, e, k, incarnation)`."""
+class SeededVectorEnv(SlotVectorEnv):
+    """Each slot is an env."""
 
     def __init__(
         self, spec: EnvSpec, make: Callable[[], Any], num_envs: int, seed: int, vector_env: int, incarnation: int = 0
     ) -> None:
-        self.spec = spec
-        self.num_envs = num_envs
-        self._seed, self._vector_env, self._incarnation = seed, vector_env, incarnation
+        super().__init__(spec, num_envs, seed, vector_env, incarnation)
         self._envs: list[Any] = []
         self._steps: list[Callable[[Any], Any]] = []
         self._limits: list[float] = []
         for slot in range(num_envs):
             self._add(slot, make)
-        self._elapsed = [0] * num_envs
-        self._episodes = [0] * num_envs
-        self._phase = [RUNNING] * num_envs
         self._shape = spec.observation.shape
-        self._obs = np.zeros((num_envs, *self._shape), spec.observation.dtype)
-        self._reward = np.zeros(num_envs, np.float64)
-        self._terminated = np.zeros(num_envs, bool)
-        self._truncated = np.zeros(num_envs, bool)
-        self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
-        self._discrete = spec.action.kind == "discrete"
-        self._packer = Packer(spec.observation, self._obs)
         self._write = None if spec.observation.kind == "box" else self._packer.write
         """Of observations that are not an array."""
 
@@ -95,10 +80,6 @@ class SeededVectorEnv(VectorEnv):
         self._check()
         return self._result
 
-    def park(self, slot: int) -> None:
-        """Do not step or reset this slot any more: its last observation stays, rewards are 0."""
-        self._phase[slot] = PARKED
-
     def close(self) -> None:
         for env in self._envs:
             env.close()
@@ -115,11 +96,6 @@ class SeededVectorEnv(VectorEnv):
         self._envs.append(inner)
         self._steps.append(inner.step)
         self._limits.append(limit)
-
-    def _given(self, actions: Array) -> Any:
-        """Python ints, or rows of a fresh array (an env may keep its action)."""
-        given = self.spec.action.for_env(actions)
-        return given.tolist() if self._discrete else np.array(given)
 
     def _not_running(self, slot: int) -> None:
         self._reward[slot] = 0.0
@@ -192,20 +168,3 @@ class SeededVectorEnv(VectorEnv):
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                 self._fault(slot, f"set_state raised {type(error).__name__}: {error}", error)
         self._obs[slot], self._elapsed[slot] = state.obs, state.elapsed
-
-    def _check(self) -> None:
-        bad = first_bad_slot(self._packer.floats, self._reward)
-        if bad is not None:
-            self._fault(*bad)
-        if self._packer.mask is not None:
-            forbidden = forbids_all(self._packer.mask, self.spec.action.choices)
-            forbidden &= np.array(self._phase) == RUNNING  # no action is needed after the end of an episode
-            if forbidden.any():
-                self._fault(int(forbidden.argmax()), "the action_mask of the observation forbids every action")
-
-    def _seed_of(self, slot: int) -> int:
-        return episode_seed(self._seed, self._vector_env, slot, self._episodes[slot], self._incarnation)
-
-    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
-        seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
-        raise Where(self.spec.id, self._vector_env, slot, seed, episode, step).fault(what) from cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ import numpy as np
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.make import make_native, make_single
+from zmqrl.envs.parallel import ParallelVectorEnv
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.errors import EnvFault
 from zmqrl.random_streams import episode_seed
@@ -93,4 +95,12 @@ def make_vector_env(
         if native is not None:
             return NativeVectorEnv(spec, native, section.num_envs, seed, vector_env, incarnation)
     keyed = 0 if MODES[mode].deterministic else incarnation
-    return SeededVectorEnv(spec, partial(make_single, section), section.num_envs, seed, vector_env, keyed)
+    return make_seeded(spec, partial(make_single, section), section.num_envs, seed, vector_env, keyed)
+
+
+def make_seeded(
+    spec: EnvSpec, make: Callable[[], Any], num_envs: int, seed: int, vector_env: int, incarnation: int = 0
+) -> SeededVectorEnv | ParallelVectorEnv:
+    """Envs of `make` stepped one by one, of one agent or of several."""
+    kind = ParallelVectorEnv if spec.agents else SeededVectorEnv
+    return kind(spec, make, num_envs, seed, vector_env, incarnation)

@@ -12,7 +12,7 @@ from zmqrl.acting.base import Policy
 from zmqrl.acting.heads import bounds
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_for_scores
-from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.envs.vector import make_seeded
 from zmqrl.types import EnvSpec
 
 EVALUATION = -1
@@ -21,7 +21,7 @@ EVALUATION = -1
 
 @dataclass(frozen=True)
 class Score:
-    """Returns and lengths of the episodes, in the order of their seeds."""
+    """Returns and lengths of the episodes, in the order of their seeds; of several agents the mean return."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -42,7 +42,8 @@ class Evaluation:
 
     def __init__(self, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> None:
         make = partial(make_for_scores, replace(section, num_envs=episodes))
-        self._env = SeededVectorEnv(spec, make, episodes, seed, EVALUATION)
+        self._slots_per_env = spec.slots_per_env
+        self._env = make_seeded(spec, make, episodes * spec.slots_per_env, seed, EVALUATION)
         low, high = bounds(spec.action)
         self._bounds = (
             None
@@ -67,10 +68,10 @@ class Evaluation:
         self._env.close()
 
     def _steps(self, policy: Policy) -> Iterator[Score | None]:
-        episodes = self._env.num_envs
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        playing = np.ones(episodes, bool)
-        obs, state = self._env.start(), policy.zero_state(episodes)
+        slots = self._env.num_envs
+        returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
+        playing = np.ones(slots, bool)
+        obs, state = self._env.start(), policy.zero_state(slots)
         while playing.any():
             actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
             result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
@@ -81,7 +82,9 @@ class Evaluation:
                 self._env.park(slot)
             obs = result.obs
             yield None
-        yield Score(tuple(returns.tolist()), tuple(lengths.tolist()))
+        agents = (-1, self._slots_per_env)
+        of_envs = returns.reshape(agents).mean(axis=1), lengths.reshape(agents).max(axis=1)
+        yield Score(tuple(of_envs[0].tolist()), tuple(of_envs[1].tolist()))
 
 
 def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:

@@ -77,7 +77,12 @@ class EnvSlotRecord:
     """
 
     def __init__(
-        self, num_envs: int, keep_actions: bool, keep_states: bool = False, acting_states: Sequence[str] = ()
+        self,
+        num_envs: int,
+        keep_actions: bool,
+        keep_states: bool = False,
+        acting_states: Sequence[str] = (),
+        slots_per_env: int = 1,
     ) -> None:
         """A record of envs at the beginning of their first episodes.
 
@@ -86,7 +91,10 @@ class EnvSlotRecord:
             keep_actions: A successor continues the running episodes.
             keep_states: The envs report their states, which take the place of the actions.
             acting_states: Columns with the recurrent state at the end of a segment, which goes with either.
+            slots_per_env: Slots that begin their episodes together, the agents of one env: its episode ends with the
+                last of theirs.
         """
+        self._group = slots_per_env
         self._keep_actions, self._keep_states = keep_actions and not keep_states, keep_states
         self._acting_columns = tuple(acting_states) if keep_actions or keep_states else ()
         self._acting: Array | None = None
@@ -117,6 +125,8 @@ class EnvSlotRecord:
             self._incarnation = meta.id.incarnation
         done = columns["terminated"] | columns["truncated"]
         steps = len(done)
+        if self._group > 1:
+            done = done.reshape(steps, -1, self._group).all(axis=2).repeat(self._group, axis=1)
         if self._keep_actions:
             self._actions.append(columns["action"])
         if self._keep_states:

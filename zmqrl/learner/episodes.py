@@ -37,18 +37,21 @@ class EpisodeTracker:
         replayable: bool = True,
         saves_state: bool = False,
         acting_states: Sequence[str] = (),
+        slots_per_env: int = 1,
     ) -> None:
         """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept.
 
         `saves_state`: segments have the envs' states, and no actions are kept either. `acting_states`: columns of
-        recurrent state at the end of a segment.
+        recurrent state at the end of a segment. `slots_per_env`: of the env, whose agents' episodes count one by one.
         """
         self._num_envs = num_envs
         self._replayable = replayable
         acting_states = tuple(acting_states) if replayable else ()
         self.record_columns = (*RECORD_COLUMNS, *((STATE_COLUMN, "obs") if saves_state else ()), *acting_states)
         """What `advance` reads of a segment."""
-        self._records = [EnvSlotRecord(num_envs, replayable, saves_state, acting_states) for _ in range(vector_envs)]
+        self._records = [
+            EnvSlotRecord(num_envs, replayable, saves_state, acting_states, slots_per_env) for _ in range(vector_envs)
+        ]
         self._running = np.zeros((vector_envs, num_envs), np.float64)
         self._length = np.zeros((vector_envs, num_envs), np.int64)
         self._incarnation = np.full(vector_envs, -1, np.int64)
@@ -84,7 +87,7 @@ class EpisodeTracker:
     def observe(self, batch: SegmentBatch) -> None:
         """Count the rewards of `batch`, in its order."""
         columns, envs = batch.columns, self._num_envs
-        done: Array = columns["terminated"] | columns["truncated"]
+        done: Array = (columns["terminated"] | columns["truncated"]) & columns["valid"]
         any_done: Array = np.asarray(done.any(axis=0))
         for place, meta in enumerate(batch.metas):
             cut = slice(place * envs, (place + 1) * envs)

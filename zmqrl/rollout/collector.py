@@ -76,7 +76,7 @@ class Collector:
         if states:
             states = tuple(replace(s, actions=self._clipped_or_none(s.actions)) for s in states)
         self._obs = np.array(self._env.start(states or None))
-        self._ended = np.array([s.resetting for s in states] if states else [False] * self._env.num_envs)
+        self._ended = self._env.ended()
         self._ended_count = int(self._ended.sum())
         unpack_state([s.acting_state for s in states or ()] or [None] * self._env.num_envs, self._state)
 

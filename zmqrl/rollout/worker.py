@@ -208,7 +208,8 @@ class _Reports:
         """Count a sealed segment."""
         self._env_steps += rows
         self._rows += rows
-        done: Any = segment.columns["terminated"] | segment.columns["truncated"]
+        columns = segment.columns
+        done: Any = (columns["terminated"] | columns["truncated"]) & columns["valid"]
         self._episodes += int(done.sum())
 
     def send_when_due(self) -> None:

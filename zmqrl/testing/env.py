@@ -10,14 +10,13 @@ import numpy as np
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
-from zmqrl.envs.make import Env, make_single, probe
-from zmqrl.envs.packing import packed_batch
+from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.spaces import ranges, view
-from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
+from zmqrl.types import Array, ModeName, SegmentId, Version
 
 SEED = 5
 STEPS = 40
@@ -92,9 +91,12 @@ def the_row_after_an_end_is_a_reset(make: EnvMaker) -> None:
             ended: Array = np.zeros(section.num_envs, bool)
             for _, reward, terminated, truncated in list(_play(env, MOST_STEPS, ENDS))[1:]:
                 assert not reward[ended].any(), "a reset has a reward"
-                assert not (terminated | truncated)[ended].any(), "a reset ends an episode"
+                resets = _over(env, ended)
+                assert not (terminated | truncated)[resets].any(), "a reset ends an episode"
+                waits = ended & ~resets
+                assert (terminated | truncated)[waits].all(), "an agent that has ended continues before its env resets"
                 ended = terminated | truncated
-                ends += int(ended.sum())
+                ends += int(_over(env, ended).sum())
             assert ends >= ENDS, f"{ends} episodes ended within {MOST_STEPS} steps: set max_episode_steps in the maker"
 
 
@@ -112,17 +114,16 @@ def the_same_seed_gives_the_same_bits(make: EnvMaker) -> None:
 def a_reset_forgets_the_past(make: EnvMaker) -> None:
     """`reset(seed=...)` gives the same episode in a used env as in a new one."""
     section = make()
-    spec = probe(section)
-    with _single(make) as used, _single(make) as new:
-        _episode(used, spec, 1)
-        for one, other in zip(_episode(used, spec, 2), _episode(new, spec, 2), strict=True):
+    with _vector(section) as used, _vector(section) as new:
+        _episode(used, 1)
+        for one, other in zip(_episode(used, 2), _episode(new, 2), strict=True):
             assert one.tobytes() == other.tobytes(), "an episode depends on the episode before it"
 
 
 def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
     """A worker that takes over repeats the actions of running episodes, and continues where its predecessor was."""
     section = make()
-    record = EnvSlotRecord(section.num_envs, True)
+    record = EnvSlotRecord(section.num_envs, True, slots_per_env=probe(section).slots_per_env)
     with _vector(section) as env, _vector(section) as successor:
         actions: list[Array] = []
         rows = list(_play(env, STEPS, chosen=actions))
@@ -174,15 +175,6 @@ def _vector(section: EnvSection, mode: ModeName = "sync") -> Iterator[VectorEnv]
         env.close()
 
 
-@contextmanager
-def _single(make: EnvMaker) -> Iterator[Env]:
-    env = make_single(make())
-    try:
-        yield env
-    finally:
-        env.close()
-
-
 def _step(env: VectorEnv, actions: Array) -> Row:
     return tuple(np.array(part) for part in env.step(actions))
 
@@ -205,7 +197,14 @@ def _play(env: VectorEnv, steps: int, ends: int | None = None, chosen: list[Arra
         if last:
             return
         if left is not None:
-            left -= int((row[2] | row[3]).sum())
+            left -= int(_over(env, row[2] | row[3]).sum())
+
+
+def _over(env: VectorEnv, ended: Array) -> Array:
+    """Bool `[N]`: of those that have ended, the ones whose env resets next: the other agents have ended too."""
+    agents = env.spec.slots_per_env
+    over: Array = ended.reshape(-1, agents).all(axis=1).repeat(agents)
+    return over
 
 
 def _trace(section: EnvSection, mode: ModeName) -> list[Row]:
@@ -213,16 +212,12 @@ def _trace(section: EnvSection, mode: ModeName) -> list[Row]:
         return list(_play(env, STEPS))
 
 
-def _episode(env: Env, spec: EnvSpec, seed: int) -> list[Array]:
-    """Observations of one episode from its reset, at most `STEPS` steps."""
+def _episode(env: VectorEnv, episode: int) -> list[Array]:
+    """Observations from the reset into `episode` on, `STEPS` of them."""
     rng = stream(SEED, "past")
-    seen = [packed_batch(spec.observation, env.reset(seed=seed)[0])[0]]
+    seen = [np.array(env.start((EnvSlotState(episode),) * env.num_envs))]
     for _ in range(STEPS):
-        chosen = spec.action.for_env(random_actions(spec, 1, rng, seen[-1]))[0]
-        obs, _, terminated, truncated, _ = env.step(int(chosen) if spec.action.kind == "discrete" else chosen)
-        seen.append(packed_batch(spec.observation, obs)[0])
-        if terminated or truncated:
-            break
+        seen.append(np.array(env.step(random_actions(env.spec, env.num_envs, rng, seen[-1])).obs))
     return seen
 
 

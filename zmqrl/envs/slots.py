@@ -1,0 +1,76 @@
+"""What the vector envs have in common that step their envs one by one, each episode with a seed that can be named."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, NoReturn
+
+import numpy as np
+
+from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
+from zmqrl.envs.packing import Packer
+from zmqrl.random_streams import episode_seed
+from zmqrl.spaces import forbids_all
+from zmqrl.types import Array, EnvSpec
+
+RUNNING, RESETTING, PARKED, LEFT = 0, 1, 2, 3
+"""Of a slot. Left: its agent's episode has ended, and other agents of its env continue."""
+
+
+class SlotVectorEnv(VectorEnv, ABC):
+    """Episode k of slot e is reset with `episode_seed(seed, vector_env, e, k, incarnation)`.
+
+    The agents of a multi-agent env have the seed of the first of their slots.
+    """
+
+    def __init__(self, spec: EnvSpec, num_envs: int, seed: int, vector_env: int, incarnation: int) -> None:
+        self.spec = spec
+        self.num_envs = num_envs
+        self._seed, self._vector_env, self._incarnation = seed, vector_env, incarnation
+        self._elapsed = [0] * num_envs
+        self._episodes = [0] * num_envs
+        self._phase = [RUNNING] * num_envs
+        self._obs = np.zeros((num_envs, *spec.observation.shape), spec.observation.dtype)
+        self._reward = np.zeros(num_envs, np.float64)
+        self._terminated = np.zeros(num_envs, bool)
+        self._truncated = np.zeros(num_envs, bool)
+        self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
+        self._discrete = spec.action.kind == "discrete"
+        self._packer = Packer(spec.observation, self._obs)
+
+    def ended(self) -> Array:
+        phases = np.array(self._phase)
+        found: Array = (phases == RESETTING) | (phases == LEFT)
+        return found
+
+    def park(self, slot: int) -> None:
+        """Do not step or reset this slot any more: its last observation stays, rewards are 0."""
+        self._phase[slot] = PARKED
+
+    def _given(self, actions: Array) -> Any:
+        """Python ints, or rows of a fresh array (an env may keep its action)."""
+        given = self.spec.action.for_env(actions)
+        return given.tolist() if self._discrete else np.array(given)
+
+    def _check(self) -> None:
+        bad = first_bad_slot(self._packer.floats, self._reward)
+        if bad is not None:
+            self._fault(*bad)
+        if self._packer.mask is not None:
+            forbidden = forbids_all(self._packer.mask, self.spec.action.choices)
+            forbidden &= np.array(self._phase) == RUNNING  # no action is needed after the end of an episode
+            if forbidden.any():
+                self._fault(int(forbidden.argmax()), "the action_mask of the observation forbids every action")
+
+    def _seed_of(self, slot: int) -> int:
+        first = slot - slot % self.spec.slots_per_env
+        return episode_seed(self._seed, self._vector_env, first, self._episodes[slot], self._incarnation)
+
+    def _where(self, slot: int) -> Where:
+        seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
+        return Where(self.spec.id, self._vector_env, slot, seed, episode, step)
+
+    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
+        agents = self.spec.agents
+        agent = f"agent {agents[slot % len(agents)]!r}: " if agents else ""
+        raise self._where(slot).fault(agent + what) from cause
