@@ -18,7 +18,8 @@ class Walkers:
 
     def __init__(self, fault: str = "", at: int = 4, length: int = 8) -> None:
         self.possible_agents = list(AGENTS)
-        self.agents: list[str] = []
+        self.agents: list[str]
+        """Exists after a reset, as in some envs of PettingZoo."""
         self._actions = {agent: spaces.Discrete(3) for agent in AGENTS}
         self._fault, self._at, self._length = fault, at, length
 

@@ -16,8 +16,12 @@ from zmqrl.types import Array, EnvSpec
 
 
 def is_parallel(env: Any) -> bool:
-    """Whether `env` has the parallel API of PettingZoo. The package itself is not needed."""
-    return not isinstance(env, gym.Env) and all(hasattr(env, name) for name in ("possible_agents", "agents"))
+    """Whether `env` has the parallel API of PettingZoo. The package itself is not needed.
+
+    `agents` exists only after a reset.
+    """
+    spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
+    return not isinstance(env, gym.Env) and hasattr(env, "possible_agents") and all(map(callable, spaces))
 
 
 class StepLimit:
