@@ -15,17 +15,20 @@ from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT
 from tests.system.ssh_runs import FarRun
 
-GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED = range(5)
+GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT = range(7)
 """Which host of the lab has what."""
 NOBODY = 65534
 PORT = 47_300
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
+TITLE = "printf 'quota: 80%% '; printf '\\033]0;title\\007'\n"
+"""Without an end of line; the agent, the reaper and what else runs there start after it."""
+WAITS = "printf 'Password: '; exec sleep 100\n"
 LATE = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with lab_or_skip(5, isolated=True) as lab:
+    with lab_or_skip(7, isolated=True) as lab:
         yield lab
 
 
@@ -74,6 +77,8 @@ def said(lab: Lab) -> Mapping[str, str]:
     good, blocked = lab.hosts[GOOD], lab.hosts[BLOCKED]
     mistake_keys(lab)
     occupy(lab.hosts[BUSY])
+    for host, text in ((NOISY, TITLE), (SILENT, WAITS)):
+        (lab.hosts[host].folder / "home" / ".bashrc").write_text(text)
     good.run("mkdir", "/tmp/full")
     assert good.run("mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", "/tmp/full").returncode == 0
     drop = f"ip saddr {blocked.address} tcp dport {PORT}-{PORT + 2} drop"
@@ -95,6 +100,8 @@ def said(lab: Lab) -> Mapping[str, str]:
         "full": entry(good, workdir="/tmp/full/zmqrl"),
         "busy": entry(lab.hosts[BUSY]),
         "blocked": entry(blocked),
+        "noisy": entry(lab.hosts[NOISY]),
+        "silent": entry(lab.hosts[SILENT]),
     }
     config = {
         "run": {"preset": "cartpole-ppo", "total_env_steps": 10_000_000, "max_wall_s": 22, "stop_at_return": None},
@@ -103,6 +110,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         "learner": {"port": PORT},
         "store": {"path": "/tmp/zmqrl-store-of-one-host"},
         "ssh": {"connect_timeout_s": 5},
+        "limits": {"start_s": 12},
         "hosts": hosts,
     }
     run = FarRun(lab, "bad", config)
@@ -134,6 +142,11 @@ FAULTS = {
     "busy": ("walker-6a2b", "--limit"),
     "blocked": (f"port {PORT + 2} of the learner's host does not answer", "tunnel: true"),
     "late-clock": ("clock is 3600 s behind", "timedatectl"),
+    "silent": (
+        "no handshake of the host agent within limits.start_s (12 s); its login shell printed: Password:",
+        ".bas",
+    ),
+    "noisy": ("is not shared with the learner's host", "the broker sends the weights"),
     "sound": ("is not shared with the learner's host", "the broker sends the weights"),
 }
 

@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(line_of(reaped).decode(), end="")
+    print(f"\n{line_of(reaped).decode()}", end="")  # what a login shell has printed may lack the end of its line
     return 3 if reaped.left else 0
 
 

@@ -25,7 +25,7 @@ from zmqrl.messages.lines import handshake, line_of
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import examiner_command, shell_handshake_command
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.ssh.shell import HostShell
+from zmqrl.ssh.shell import HostShell, after_mark
 
 LOOPBACK = "127.0.0.1"
 END_S = 2.0
@@ -80,7 +80,8 @@ class HostLink:
         """The messages in `lines`; a malformed one is counted, other output is ignored."""
         for line in lines:
             try:
-                reply = handshake(line.removeprefix(SENTINEL)) if line.startswith(SENTINEL) else read_reply(line)
+                text = after_mark(line, SENTINEL)
+                reply = read_reply(line) if text is None else handshake(text)
             except WireError as error:
                 self.refused[error.reason] += 1
                 continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,15 @@ from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.handshake import SENTINEL, clock_warnings, processor_refusal, refusals, versions, warnings
 from zmqrl.orchestrators.piped import PipedProcess
+from zmqrl.ssh.shell import after_mark
 
 KILL_WAIT_S = 3.0
+OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
 CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
 RECORDS_END_S = 2.0
 """What an engine may take to record that a command has ended."""
+_ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
+"""Sequences of a terminal: titles, colours, movements."""
 Warn: TypeAlias = Callable[[str, str], None]
 
 
@@ -46,6 +51,8 @@ class AgentProgress:
     finished: messages.Finished | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Its lines that are not events, by reason."""
+    output: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_LINES))
+    """The last lines before its handshake: of a login shell."""
 
 
 INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
@@ -60,14 +67,38 @@ class Agent(ABC):
         self.progress = AgentProgress()
         self._boot_lock = threading.Lock()
         self._is_booted = self._is_refused = False
+        self.began = time.monotonic()
+        """From when on its handshake is waited for."""
 
     @abstractmethod
     def lines(self) -> Iterable[str]:
         """What it writes to stdout, until its end."""
 
+    def unfinished(self) -> bytes:
+        """What it has written after its last whole line."""
+        return b""
+
     @abstractmethod
     def write(self, line: bytes) -> None:
         """To its stdin; never blocks; no error when it is gone."""
+
+    def overdue(self) -> HostFailed | None:
+        """Once, why it is not waited for any longer: `limits.start_s` have passed without a handshake."""
+        limit_s = self.boot.plan.config.limits.start_s
+        if self._is_booted or self._is_refused or time.monotonic() - self.began < limit_s or not self.refuse_boot():
+            return None
+        return self.no_handshake(f"within limits.start_s ({limit_s:g} s)")
+
+    def no_handshake(self, when: str) -> HostFailed:
+        """What is known of an agent that has sent no handshake, and still runs."""
+        lines = [*self.progress.output, self.unfinished().decode(errors="replace")]
+        text = " / ".join(shown for shown in (_printable(line) for line in lines) if shown)[-OUTPUT_CHARACTERS:]
+        output = f"its login shell printed: {text}" if text else "its login shell printed nothing"
+        return HostFailed(
+            self.host,
+            f"no handshake of the host agent {when}; {output}",
+            "log in and look for a start-up file that waits (.bashrc, .profile), or a file server that does not answer",
+        )
 
     def on_handshake(self, handshake: messages.Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
@@ -154,6 +185,9 @@ class PipedAgent(Agent):
     def lines(self) -> Iterator[str]:
         yield from self.process.lines()
 
+    def unfinished(self) -> bytes:
+        return self.process.unfinished
+
     def write(self, line: bytes) -> None:
         self.process.write(line)
 
@@ -213,6 +247,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
         reader.start()
 
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
+        self._give_up_on_silent()
         events = []
         try:
             events.append(self._events.get(timeout=timeout_s))
@@ -220,6 +255,13 @@ class AgentsOrchestrator(Orchestrator, ABC):
                 events.append(self._events.get_nowait())
         except queue.Empty:
             return events
+
+    def _give_up_on_silent(self) -> None:
+        for agent in list(self.agents.values()):
+            failure = agent.overdue()
+            if failure is not None:
+                self.put(agent.host, messages.HostUnusable(failure.cause, failure.fix))
+                agent.terminate()
 
     def command(self, host: str | None, command: messages.Command) -> None:
         for agent in list(self.agents.values()):
@@ -265,12 +307,15 @@ class AgentsOrchestrator(Orchestrator, ABC):
         has_handshake = False
         try:
             for line in agent.lines():
-                if not has_handshake and line.startswith(SENTINEL):
+                text = None if has_handshake else after_mark(line, SENTINEL)
+                if text is not None:
                     has_handshake = True
-                    received = _handshake(agent.host, line.removeprefix(SENTINEL))
+                    received = _handshake(agent.host, text)
                     agent.on_handshake(received)
                     self.put(agent.host, received)
-                elif has_handshake and line.startswith("{"):
+                elif not has_handshake:
+                    agent.progress.output.append(line)
+                elif line.startswith("{"):
                     self._take_line(agent, line)
         except HostFailed as error:
             self.put(agent.host, messages.HostUnusable(error.cause, error.fix))
@@ -313,6 +358,11 @@ class AgentsOrchestrator(Orchestrator, ABC):
             who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
             agent.progress.started[report.pid, report.start_time] = who
         self._events.put(HostEvent(agent.host, report, event.role, event.index))
+
+
+def _printable(text: str) -> str:
+    """Without what would move a terminal's cursor or set its title."""
+    return "".join(c for c in _ESCAPES.sub("", text) if c.isprintable()).strip()
 
 
 def _handshake(host: str, line: str) -> messages.Handshake:

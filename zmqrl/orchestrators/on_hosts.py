@@ -13,7 +13,7 @@ from zmqrl.messages.lines import handshake, reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS, handshake_command, quoted, reaper_command
-from zmqrl.ssh.shell import HostShell
+from zmqrl.ssh.shell import HostShell, after_mark
 
 T = TypeVar("T")
 Shells: TypeAlias = Iterable[tuple[str, HostShell | HostFailed]]
@@ -33,8 +33,8 @@ def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
     def request(host: str, shell: HostShell) -> int | None:
         done = shell.run(handshake_command(sections[host]), ANSWER_S)
         lines = done.stdout.decode(errors="replace").splitlines()
-        line = next((line for line in lines if line.startswith(SENTINEL)), None)
-        return None if line is None else handshake(line.removeprefix(SENTINEL)).cores or None
+        text = next((text for text in (after_mark(line, SENTINEL) for line in lines) if text is not None), None)
+        return None if text is None else handshake(text).cores or None
 
     return {host: found for host, found in _on_each(shells, request) if isinstance(found, int)}
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.shell import Finished, HostShell, Pipe
 
 END_S = 2.0
+CHUNK = 65536
 
 
 class PipedProcess(Pipe):
@@ -45,8 +48,7 @@ class PipedProcess(Pipe):
         assert self._process.stdout is not None
         self._has_reader = True
         with self._process.stdout as stdout:
-            for raw in stdout:
-                yield raw.decode(errors="replace").rstrip("\r\n")
+            yield from self.split(iter(partial(os.read, stdout.fileno(), CHUNK), b""))
 
     def exit_status(self, timeout_s: float) -> int | None:
         try:

@@ -97,6 +97,12 @@ class SlurmAgent(PipedAgent):
         cause = slurm_commands.error_text(self._reported()) or f"srun ended with exit code {code} before the handshake"
         return HostFailed(self.host, cause, f"see {self.log}")
 
+    def overdue(self) -> HostFailed | None:
+        """A job may wait for resources as long as the run can do without it; its time begins when it has them."""
+        if not self.is_booted and slurm_commands.is_queued(self._reported()):
+            self.began = time.monotonic()
+        return super().overdue()
+
     def cut_off(self) -> HostFailed | None:
         found = _ENDED_BY_SLURM.search(self._reported())
         fix = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"

@@ -51,6 +51,11 @@ def error_text(stderr: str) -> str:
     return "; ".join(dict.fromkeys(line for line in map(_plain, stderr.splitlines()) if line not in ("", NOTHING)))
 
 
+def is_queued(stderr: str) -> bool:
+    """Whether the job waits for resources, by what `srun` has reported last."""
+    return stderr.rfind("queued and waiting for resources") > stderr.rfind("has been allocated resources")
+
+
 def _plain(line: str) -> str:
     line = line.strip()
     while (prefix := next((noise for noise in NOISE if line.startswith(noise)), None)) is not None:

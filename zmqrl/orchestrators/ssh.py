@@ -56,6 +56,9 @@ class SshAgent(Agent):
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
 
+    def unfinished(self) -> bytes:
+        return self._channel.unfinished
+
     def silent_end(self, code: int | None) -> HostFailed | None:
         self._channel.close()  # so that the end of its output is in the log
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"

@@ -25,6 +25,7 @@ from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
 from zmqrl.provision.wheel import PACKAGE, Wheel
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection, open_all
+from zmqrl.ssh.shell import after_mark
 
 CONSTRAINTS = PACKAGE / "constraints.txt"
 CHECK_S, INSTALL_S = 60.0, 1800.0
@@ -238,8 +239,9 @@ class _Setup:
         }
         done = self._connection.run("sh -s", timeout_s + CHECK_S, _script(request).encode())
         for line in done.stdout.decode(errors="replace").splitlines():
-            if line.startswith(MARK):
-                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            text = after_mark(line, MARK)
+            if text is not None:
+                answer: dict[str, Any] = json.loads(text)
                 if "error" in answer:
                     raise self._failed(answer["error"], answer["detail"])
                 return answer

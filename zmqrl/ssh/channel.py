@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import paramiko
 
 CHUNK = 65536
-LONGEST_LINE = 16_000_000
 MOST_UNSENT = 64_000_000
 """Bytes that may wait for a process that does not read its stdin; above it the process is abandoned."""
 END_S = 2.0
@@ -55,15 +55,7 @@ class Channel(Pipe):
 
     def lines(self) -> Iterator[str]:
         """Lines of the process's stdout, without their ends, until it ends or the connection is lost."""
-        rest = b""
-        while chunk := _receive(self._channel):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                yield line.decode(errors="replace").rstrip("\r")
-            if len(rest) > LONGEST_LINE:
-                rest = b""  # no line of ours is as long: noise
-        if rest:
-            yield rest.decode(errors="replace")
+        yield from self.split(iter(partial(_receive, self._channel), b""))
 
     def end_input(self) -> None:
         """Close the process's stdin, once what was written has gone."""

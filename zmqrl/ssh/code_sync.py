@@ -20,7 +20,7 @@ from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import Connection
-from zmqrl.ssh.shell import Finished
+from zmqrl.ssh.shell import Finished, after_mark
 
 MB = 1_000_000
 CHECK_S, SEND_S = 30.0, 300.0
@@ -157,10 +157,8 @@ def _one_line(script: str) -> str:
 
 def _after(finished: Finished, mark: str) -> str | None:
     """The text after `mark`; login shells print other things before it."""
-    for line in finished.stdout.decode(errors="replace").splitlines():
-        if line.startswith(mark):
-            return line.removeprefix(mark)
-    return None
+    lines = finished.stdout.decode(errors="replace").splitlines()
+    return next((text for text in (after_mark(line, mark) for line in lines) if text is not None), None)
 
 
 def _failed(target: Target, finished: Finished, workdir: str) -> HostFailed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,33 @@ class Finished:
     stderr: bytes
 
 
+LONGEST_LINE = 16_000_000
+
+
+def after_mark(line: str, mark: str) -> str | None:
+    """What follows `mark` in a line, which text of a login shell may have begun; None when the mark is not in it."""
+    _, found, text = line.partition(mark)
+    return text if found else None
+
+
 class Pipe(ABC):
     """A program on a host, with its stdin and stdout. It must end when its stdin ends.
 
     `write` may be called from any thread, `lines` from one.
     """
+
+    unfinished = b""
+    """What it has written after its last whole line. Any thread."""
+
+    def split(self, chunks: Iterable[bytes]) -> Iterator[str]:
+        """The lines in `chunks`; the last one may lack its end."""
+        for chunk in chunks:
+            *whole, rest = (self.unfinished + chunk).split(b"\n")
+            self.unfinished = rest if len(rest) <= LONGEST_LINE else b""  # no line of ours is as long
+            for line in whole:
+                yield line.decode(errors="replace").rstrip("\r")
+        if self.unfinished:
+            yield self.unfinished.decode(errors="replace")
 
     @abstractmethod
     def write(self, data: bytes) -> None:

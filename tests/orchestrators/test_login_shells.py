@@ -1,0 +1,89 @@
+"""What the start-up files of a login shell print, and when they do not end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.waiting import until
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import LimitsSection
+from zmqrl.launch.host_links import boots
+from zmqrl.messages.agent import Event, Handshake, HostUnusable
+from zmqrl.orchestrators.handshake import SENTINEL, versions
+from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.orchestrators.on_hosts import report_in
+from zmqrl.ssh.shell import after_mark
+
+HANDSHAKE = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
+
+
+class Agents:
+    """One agent whose command prints `text`, and sleeps."""
+
+    def __init__(self, plan: RunPlan, text: str) -> None:
+        code = f"import sys, time; sys.stdout.write({text!r}); sys.stdout.flush(); time.sleep(60)"
+        self._agents = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
+        self._agents.deploy(boots(plan))
+        self.events: list[Event] = []
+
+    def one(self, kind: type) -> bool:
+        self.events += [event.event for event in self._agents.monitor(0.05)]
+        return any(isinstance(event, kind) for event in self.events)
+
+    def close(self) -> None:
+        self._agents.undeploy(0.1)
+
+
+@pytest.fixture
+def agents() -> Iterator[list[Agents]]:
+    made: list[Agents] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def plan(tmp_path: Path, start_s: float) -> RunPlan:
+    made = stand_in_plan(tmp_path / "run")
+    limits = LimitsSection(start_s=start_s)
+    return replace(made, config=replace(made.config, limits=limits))
+
+
+@pytest.mark.parametrize("before", ["", "banner\n", "no newline", "\x1b]0;title\x07", "two\nlines\r\n$ "])
+def test_the_handshake_may_follow_other_text(agents: list[Agents], tmp_path: Path, before: str) -> None:
+    agents.append(Agents(plan(tmp_path, 60.0), f"{before}{HANDSHAKE}\n"))
+    until(lambda: agents[0].one(Handshake), "the handshake")
+
+
+def test_a_host_that_sends_no_handshake_is_given_up_and_its_output_quoted(agents: list[Agents], tmp_path: Path) -> None:
+    agents.append(Agents(plan(tmp_path, 0.8), "Welcome\n\x1b]0;title\x07\x1b[1mKerberos password: "))
+    begun = time.monotonic()
+    until(lambda: agents[0].one(HostUnusable), "the end of the wait")
+    assert 0.7 < time.monotonic() - begun < 5
+    failures = [event for event in agents[0].events if isinstance(event, HostUnusable)]
+    assert failures[0].cause == (
+        "no handshake of the host agent within limits.start_s (0.8 s); "
+        "its login shell printed: Welcome / Kerberos password:"
+    )
+    assert ".bashrc" in failures[0].fix
+    assert len(failures) == 1
+
+
+def test_a_host_that_prints_nothing_is_given_up_too(agents: list[Agents], tmp_path: Path) -> None:
+    agents.append(Agents(plan(tmp_path, 0.3), ""))
+    until(lambda: agents[0].one(HostUnusable), "the end of the wait")
+    assert "its login shell printed nothing" in str(agents[0].events)
+
+
+def test_a_report_may_follow_text_without_an_end_of_line() -> None:
+    report = b'{"ended": [], "killed": [], "left": []}'
+    assert report_in(b"quota: 80%\n" + report) == report_in(report) is not None
+    assert after_mark("quota: 80%MARK x", "MARK ") == "x"
+    assert after_mark("quota: 80%", "MARK ") is None
