@@ -54,6 +54,7 @@ SUMMARY_KEYS = [
     "recovery",
     "resumed_from",
     "last_seen",
+    "slowest",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ class Slow(gym.Env[Any, Any]):
         time.sleep(self._step_s)
         self._steps += 1
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, self._steps % 50 == 0, {}
+
+
+class HostSlow(Slow):
+    """As slow as the variable STEP_S of its host has it."""
+
+    def __init__(self) -> None:
+        super().__init__(float(os.environ.get("STEP_S", "0.001")))
 
 
 class Endless(Slow):

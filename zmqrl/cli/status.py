@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.views.base import bottleneck_of
+
 if TYPE_CHECKING:
     from zmqrl.launch.run_directory import RunInfo
 
@@ -136,7 +138,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
             shown.append(f"{metrics[name]:,.1f} {label}")
     if "train_return_mean_100" in metrics:
         shown.append(f"return {metrics['train_return_mean_100']:.1f}")
-    shown += [f"bottleneck {status['bottleneck']}"] if status["bottleneck"] else []
+    shown += [f"bottleneck {bottleneck_of(status)}"] if status["bottleneck"] else []
     interval_s = metrics.get("checkpoint_interval_s", 0.0)
     if interval_s > status.get("checkpoint_every_s", interval_s):
         shown.append(f"a durable checkpoint every {interval_s:.0f} s (slow writes)")

@@ -327,7 +327,7 @@ class LimitsSection:
     __pydantic_config__ = FORBID_UNKNOWN
 
     start_s: Seconds = 120.0
-    """Time within which `min_workers` must be ready."""
+    """Time within which `min_workers` must be ready; and time of a host for the handshake of its agent."""
     heartbeat_s: Seconds = 0.5
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0

@@ -20,7 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
-from zmqrl.launch.problem_reports import AdvisoryWrites, StallDetector, lost_agent
+from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, StallDetector, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
@@ -108,6 +108,7 @@ class Launcher:
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
+        self._slow_worker = SlowWorkerReport()
         self._problems_reported = 0
         self._too_few = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
@@ -186,9 +187,9 @@ class Launcher:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
             now = time.monotonic()
-            still = self._stall_detector.check(self._state, now)
-            if still is not None:
-                self._state.note(still)
+            for problem in (self._stall_detector.check(self._state, now), self._slow_worker.check(self._state, now)):
+                if problem is not None:
+                    self._state.note(problem)
             self._report_problems(view)
             self._files.attempt("an answer to a request", self._links.renew, now)
             self._pass_requests(view, now)

@@ -80,6 +80,10 @@ def tail_since(log: Path, since: float) -> tuple[str, ...]:
         return ()
 
 
+SLOW_S = 30.0
+"""So long a worker must be the slowest before it is reported."""
+
+
 class StallDetector:
     """Reports once per pause in which no env step was stored and no update done. Pure."""
 
@@ -99,6 +103,27 @@ class StallDetector:
         self._is_reported = True
         cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
         return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
+
+
+class SlowWorkerReport:
+    """Reports a host once it has held the other workers of a sync run for `SLOW_S`. Pure."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._reported: set[str] = set()
+
+    def check(self, state: RunState, now: float) -> Problem | None:
+        """The problem to report at `now`, in monotonic seconds."""
+        late = state.slowest_worker
+        self._since = {} if late is None else {late.host: self._since.get(late.host, now)}
+        if late is None or late.host in self._reported or now - self._since[late.host] < SLOW_S:
+            return None
+        self._reported.add(late.host)
+        several = sum(row.workers > 0 for row in state.hosts) > 1
+        others = "those of the other hosts" if several else "the others"
+        cause = f"worker {late.worker} is {late.factor:.1f} times slower than {others}, which wait for it"
+        fix = f"; zmqrl drain {late.host} moves its vector envs to the other hosts" if several else ""
+        return Problem(late.host, cause, f"the run continues at the speed of this worker; check the load there{fix}")
 
 
 def _who(state: RunState) -> str:

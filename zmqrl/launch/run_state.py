@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
+from zmqrl.launch.bottleneck import Bottleneck, Slowest, bottleneck, slowest
 from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
@@ -20,10 +21,6 @@ from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.problem import Problem
 
-Bottleneck = Literal["workers", "learner", "bus", "store"]
-BOTH_WAIT = 1.25
-"""Learner and workers may wait in turns (sum 1); if both wait at once, it is what lies between them."""
-STORE_HOLDS = 0.3
 STOP = "stop"
 """Reason of an end that was requested."""
 RETURNS_KEPT = 60
@@ -143,13 +140,17 @@ class RunState:
         learner_waits = known.get("wait_fraction")
         if learner_waits is None:
             return None
-        waits = [row.wait_fraction for row in self.workers.values() if row.env_steps]
-        workers_wait = sum(waits) / len(waits) if waits else 1.0 - learner_waits
-        if known.get("store_wait_fraction", 0.0) > STORE_HOLDS:
-            return "store"
-        if learner_waits + workers_wait > BOTH_WAIT:
-            return "bus"
-        return "workers" if learner_waits >= workers_wait else "learner"
+        return bottleneck(
+            self.workers.values(), learner_waits, known.get("store_wait_fraction", 0.0), self.slowest_worker
+        )
+
+    @property
+    def slowest_worker(self) -> Slowest | None:
+        """The worker that the others of a sync run wait for; None: none is clearly slower."""
+        mode = self.plan.config.mode
+        if not mode.deterministic or mode.in_process:
+            return None
+        return slowest(row for row in self.workers.values() if row.state in ("ready", "ended"))
 
     def _row(self, event: HostEvent) -> WorkerRow | None:
         if event.role != "worker" or event.index is None:

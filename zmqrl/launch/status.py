@@ -32,6 +32,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "score": {} if state.score is None else to_json(state.score),
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
+        "slowest": None if state.slowest_worker is None else str(state.slowest_worker),
         "ready_workers": state.ready_workers,
         "expected_workers": state.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,

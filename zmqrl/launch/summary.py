@@ -56,6 +56,8 @@ class Summary:
     """version, env_steps and written_at (unix time) of the FULL that this attempt continued from."""
     last_seen: Mapping[str, Any] | None = None
     """env_steps and at (unix time) of the last line that earlier attempts left in `metrics.jsonl`."""
+    slowest: str | None = None
+    """Sync: the worker that the others waited for at the end, and how much slower it was."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -91,6 +93,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
+        slowest=None if state.slowest_worker is None else str(state.slowest_worker),
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
         resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
@@ -143,7 +146,7 @@ def final_lines(summary: Summary) -> str:
     if summary.recovery == "restart_episode":
         lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
     if summary.bottleneck:
-        lines.append(f"  bottleneck {summary.bottleneck}")
+        lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,12 @@ Status: TypeAlias = Callable[[], Mapping[str, Any]]
 """The current content of `status.json`."""
 
 
+def bottleneck_of(status: Mapping[str, Any]) -> str:
+    """`workers: node02 (worker 3), 6x slower`; `-` where it is not known."""
+    late = status.get("slowest")
+    return (status["bottleneck"] or "-") + (f": {late}" if late and status["bottleneck"] == "workers" else "")
+
+
 class View(ABC):
     """Only the launcher's main thread calls it."""
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from zmqrl.views.base import Status, View
+from zmqrl.views.base import Status, View, bottleneck_of
 
 LINE_EVERY_S = 10.0
 
@@ -48,5 +48,5 @@ def line_of(status: Mapping[str, Any]) -> str:
     if status["eta_s"] is not None:
         parts.append(f"eta {status['eta_s']:.0f}s")
     if status["bottleneck"]:
-        parts.append(f"bottleneck {status['bottleneck']}")
+        parts.append(f"bottleneck {bottleneck_of(status)}")
     return "  ".join(parts)

@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from zmqrl.views.base import bottleneck_of
+
 ROWS_SHOWN = 16
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -65,7 +67,7 @@ def _learner_line(status: Mapping[str, Any]) -> Text:
     if "leases" in m:
         text.append(f"leases {m['leases']:.0f}  ")
     text.append(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%  ")
-    text.append(f"bottleneck: {status['bottleneck'] or '-'}", style="yellow")
+    text.append(f"bottleneck: {bottleneck_of(status)}", style="yellow")
     return text
 
 

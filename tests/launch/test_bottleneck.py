@@ -1,0 +1,94 @@
+"""Who the others wait for, from reported rates; and the report of a slow worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.messages.samples import host_event
+from zmqrl.launch.bottleneck import bottleneck, slowest
+from zmqrl.launch.problem_reports import SlowWorkerReport
+from zmqrl.launch.run_state import RunState, WorkerRow
+from zmqrl.types import ModeName
+from zmqrl.views.base import bottleneck_of
+
+
+def rows(*figures: tuple[str, float, float]) -> list[WorkerRow]:
+    """Host, env steps per second, wait fraction."""
+    return [WorkerRow(host, index, "ready", 100, rate, wait) for index, (host, rate, wait) in enumerate(figures)]
+
+
+def test_one_slow_host_is_the_bottleneck_and_not_the_bus() -> None:
+    workers = rows(("a", 10.0, 0.84), ("b", 10.0, 0.83), ("node02", 10.0, 0.001))
+    late = slowest(workers)
+    assert late is not None and (late.host, late.worker) == ("node02", 2)
+    assert late.factor == pytest.approx(6.06, rel=0.01)
+    assert str(late) == "node02 (worker 2), 6.1x slower"
+    assert bottleneck(workers, 0.95, 0.0, late) == "workers"
+    assert bottleneck(workers, 0.95, 0.0, None) == "bus", "what it was called before"
+
+
+def test_a_slow_host_is_compared_with_the_workers_of_other_hosts() -> None:
+    workers = rows(("slow", 10.0, 0.0), ("slow", 10.5, 0.05), ("slow", 10.2, 0.02), ("fast", 10.0, 0.9))
+    late = slowest(workers)
+    assert late is not None and late.factor == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        rows(("a", 10.0, 0.3), ("b", 10.0, 0.1)),  # 1.3 times
+        rows(("a", 10.0, 0.9), ("b", 10.0, 0.6)),  # all wait for the learner
+        rows(("a", 10.0, 0.0)),
+        rows(("a", 10.0, 0.9), ("b", 0.0, 0.0)),  # it has not reported yet
+        [],
+    ],
+)
+def test_nobody_is_named_without_being_clearly_slower(workers: list[WorkerRow]) -> None:
+    assert slowest(workers) is None
+
+
+def made(tmp_path: Path, mode: ModeName) -> RunState:
+    plan = stand_in_plan(tmp_path / "run")
+    state = RunState(replace(plan, config=replace(plan.config, run=replace(plan.config.run, mode=mode))))
+    tell(state, "metrics", role="learner", values={"wait_fraction": 0.9, "env_steps": 10})
+    for index, wait in enumerate((0.8, 0.0)):
+        tell(state, "ready", role="worker", index=index)
+        tell(state, "worker", role="worker", index=index, env_steps=10, env_steps_per_s=20.0, wait_fraction=wait)
+    return state
+
+
+def tell(state: RunState, name: str, index: int = 0, **data: Any) -> None:
+    state.handle(host_event("local", name, index=index, **data))
+
+
+def test_it_is_reported_once_after_a_while(tmp_path: Path) -> None:
+    state, report = made(tmp_path, "sync"), SlowWorkerReport()
+    found = [(second, report.check(state, second)) for second in range(200)]
+    ((second, problem),) = [(second, one) for second, one in found if one is not None]
+    assert second == 30 and "worker 1 is 5.0 times slower than the others" in problem.cause
+    tell(state, "worker", role="worker", index=1, env_steps=10, env_steps_per_s=20.0, wait_fraction=0.8)
+    assert state.slowest_worker is None
+
+
+def test_a_pause_of_it_begins_the_wait_again(tmp_path: Path) -> None:
+    state, report = made(tmp_path, "sync"), SlowWorkerReport()
+    for second in range(100):
+        wait = 0.8 if second % 20 == 0 else 0.0
+        tell(state, "worker", role="worker", index=1, env_steps=10, env_steps_per_s=20.0, wait_fraction=wait)
+        assert report.check(state, second) is None
+
+
+def test_in_async_no_worker_waits_for_another(tmp_path: Path) -> None:
+    assert made(tmp_path, "async").slowest_worker is None
+
+
+def test_a_view_names_it() -> None:
+    late = "node02 (worker 2), 6.1x slower"
+    assert bottleneck_of({"bottleneck": "workers", "slowest": late}) == f"workers: {late}"
+    assert bottleneck_of({"bottleneck": "store", "slowest": late}) == "store"
+    assert bottleneck_of({"bottleneck": None}) == "-"
