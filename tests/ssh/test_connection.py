@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_written_or_read_is_named(connection: Connection, 
 
 def test_a_reverse_tunnel_leads_back_to_here(lab: Lab, connection: Connection) -> None:
     with socket.create_server((lab.hosts[0].address, 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        ports = [connection.forward_back(server.getsockname()[:2]) for server in (first, second)]
+        ports = [connection.forward_back([server.getsockname()[:2]]) for server in (first, second)]
         for server, port in zip((first, second), ports, strict=True):
             server.settimeout(WAIT_S)
             code = (
@@ -170,10 +170,29 @@ def test_a_reverse_tunnel_leads_back_to_here(lab: Lab, connection: Connection) -
             channel.close()
 
 
+def test_a_tunnel_leads_to_the_first_address_that_answers(lab: Lab, connection: Connection) -> None:
+    """The first address of a host is often that of a bridge which no other host reaches."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = server.getsockname()[:2]
+        port = connection.forward_back([("127.0.0.2", place[1]), ("192.0.2.1", place[1]), place])
+
+        def answer() -> None:
+            near, _ = server.accept()
+            with near:
+                near.sendall(b"here")
+
+        for _ in range(2):
+            reader = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(9).decode())"
+            answering = threading.Thread(target=answer)
+            answering.start()
+            assert connection.run(f'{sys.executable} -c "{reader}"', 20.0).stdout == b"here\n"
+            answering.join(WAIT_S)
+
+
 def test_a_tunnel_to_nobody_closes_at_once(connection: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = server.getsockname()[:2]
-    port = connection.forward_back(nobody)
+    port = connection.forward_back([nobody])
     code = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(1))"
     assert connection.run(f'{sys.executable} -c "{code}"', WAIT_S).stdout.strip() == b"b''"
 

@@ -89,6 +89,27 @@ def test_a_listener_that_says_nothing(lab: Lab) -> None:
     assert "no SSH banner within 0.2 s" in error.cause
 
 
+def test_a_listener_that_says_nothing_after_its_banner(lab: Lab) -> None:
+    """As where full packets are lost on the way: the banner passes, and the key exchange does not."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def serve() -> None:
+            near, _ = silent.accept()
+            with near:
+                near.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    while near.recv(1000):
+                        pass
+
+        server = threading.Thread(target=serve)
+        server.start()
+        target = target_of(lab, 1, hostname="127.0.0.1", port=silent.getsockname()[1])
+        error = refused(target, SshSection(connect_timeout_s=0.5))
+        server.join(WAIT_S)
+    assert "sent its SSH banner, and no key exchange followed within 0.5 s" in error.cause
+    assert "MTU" in error.fix
+
+
 def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zmqrl.ssh.connection.GREETINGS", 3)
     with socket.create_server(("127.0.0.1", 0)) as shy:
@@ -276,7 +297,7 @@ def test_a_refused_tunnel(own_lab: Lab) -> None:
     host.start_sshd({"AllowTcpForwarding": "no"})
     with connected(target_of(own_lab, 1)) as connection:
         with pytest.raises(HostFailed, match=r"(?s)h1: .*reverse tunnel.*AllowTcpForwarding yes"):
-            connection.forward_back(("127.0.0.1", 1))
+            connection.forward_back([("127.0.0.1", 1)])
         assert connection.run("echo still here", WAIT_S).stdout == b"still here\n"
     jump = target_of(own_lab, 1, host="gate")
     error = refused(target_of(own_lab, 0, jump=jump))
@@ -295,6 +316,16 @@ def test_more_sessions_than_sshd_allows(own_lab: Lab) -> None:
         until(lambda: connection.is_alive() and not host.processes("cat"))
         with pytest.raises(HostFailed, match="sftp"):
             connection.put(b"x", "file")
+
+
+def test_one_session_at_a_time_is_enough(own_lab: Lab) -> None:
+    """sshd frees a session a moment after its end; doctor, code.sync and the agent each need one."""
+    host = own_lab.hosts[1]
+    host.kill_sshd()
+    host.start_sshd({"MaxSessions": "1"})
+    with connected(target_of(own_lab, 1)) as connection:
+        for number in range(20):
+            assert connection.run(f"echo {number}", WAIT_S).stdout == f"{number}\n".encode()
 
 
 def test_a_host_that_goes_silent_is_given_up(own_lab: Lab) -> None:

@@ -68,6 +68,16 @@ def test_a_revoked_key_is_refused(tmp_path: Path) -> None:
         check(target(tmp_path / "known"), KEY, "accept-new")
 
 
+def test_a_host_that_is_known_by_a_certificate_alone_is_named_as_such(tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text("@cert-authority " + line("*.lab", OTHER))
+    with pytest.raises(HostFailed) as caught:
+        check(target(known), KEY, "strict")
+    assert "known by a certificate alone" in caught.value.cause and f"{known}:1: @cert-authority" in caught.value.cause
+    assert "ssh_host_ed25519_key.pub" in caught.value.fix
+    assert check(target(known), KEY, "accept-new") and check(target(known), KEY, "strict") is None
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_an_accepted_key_is_written_down_once_as_ssh_would(tmp_path: Path, hashed: bool) -> None:
     known = tmp_path / "ssh" / "known"

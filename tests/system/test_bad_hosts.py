@@ -15,7 +15,7 @@ from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT
 from tests.system.ssh_runs import FarRun
 
-GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT = range(7)
+GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED = range(8)
 """Which host of the lab has what."""
 NOBODY = 65534
 PORT = 47_300
@@ -28,7 +28,7 @@ LATE = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with lab_or_skip(7, isolated=True) as lab:
+    with lab_or_skip(8, isolated=True) as lab:
         yield lab
 
 
@@ -77,6 +77,8 @@ def said(lab: Lab) -> Mapping[str, str]:
     good, blocked = lab.hosts[GOOD], lab.hosts[BLOCKED]
     mistake_keys(lab)
     occupy(lab.hosts[BUSY])
+    lab.hosts[FORCED].kill_sshd()
+    lab.hosts[FORCED].start_sshd({"ForceCommand": "echo no shell for you"})
     for host, text in ((NOISY, TITLE), (SILENT, WAITS)):
         (lab.hosts[host].folder / "home" / ".bashrc").write_text(text)
     good.run("mkdir", "/tmp/full")
@@ -102,6 +104,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         "blocked": entry(blocked),
         "noisy": entry(lab.hosts[NOISY]),
         "silent": entry(lab.hosts[SILENT]),
+        "forced": entry(lab.hosts[FORCED]),
     }
     config = {
         "run": {"preset": "cartpole-ppo", "total_env_steps": 10_000_000, "max_wall_s": 22, "stop_at_return": None},
@@ -146,6 +149,7 @@ FAULTS = {
         "no handshake of the host agent within limits.start_s (12 s); its login shell printed: Password:",
         ".bas",
     ),
+    "forced": ("exited with code 0 before its handshake; it printed: no shell for you", "ForceCommand"),
     "noisy": ("is not shared with the learner's host", "the broker sends the weights"),
     "sound": ("is not shared with the learner's host", "the broker sends the weights"),
 }

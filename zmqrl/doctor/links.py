@@ -114,8 +114,8 @@ class HostLink:
         """Where this host finds what listens at `addresses` and `ports`: there, or at a tunnel's end. HostFailed."""
         if not self._section.tunnel:
             return tuple(addresses), tuple(ports)
-        to = LOOPBACK if self._learner_is_here or not addresses else addresses[0]
-        return (LOOPBACK,), tuple(self._shell.forward_back((to, port)) for port in ports)
+        places = (LOOPBACK,) if self._learner_is_here or not addresses else addresses
+        return (LOOPBACK,), tuple(self._shell.forward_back([(place, port) for place in places]) for port in ports)
 
     def hang_up(self) -> None:
         """End the agent, and so `replies`; bounded. Safe when it has ended."""

@@ -70,6 +70,7 @@ class HostTable:
         self._learner, self._lease_s = plan.config.learner.host, plan.config.limits.host_lease_s
         counts = {self._learner: 0, **{host: count for host, count in plan.workers.items() if count}}
         self._rows = {host: HostRow(host, count) for host, count in counts.items()}
+        self._tunnelled = {name for name, host in plan.config.hosts.items() if host.tunnel}
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
         self._faults: dict[str, str] = {}
         self._leaving_since: dict[str, float] = {}
@@ -179,6 +180,8 @@ class HostTable:
     @_take.register
     def _on_unreachable(self, message: agent.Unreachable, row: HostRow, event: HostEvent) -> Loss | None:
         fix = "open that port there, set learner.address, or set `tunnel: true` for this host"
+        if row.host in self._tunnelled:
+            fix = "its tunnel ends at this machine, which must reach that port: open it, or set learner.address"
         cause = f"cannot connect to the learner's host: {message.cause}"
         return self._lose(row, "failed", Loss(row.host, cause, fix))
 

@@ -91,14 +91,18 @@ class Agent(ABC):
 
     def no_handshake(self, when: str) -> HostFailed:
         """What is known of an agent that has sent no handshake, and still runs."""
-        lines = [*self.progress.output, self.unfinished().decode(errors="replace")]
-        text = " / ".join(shown for shown in (_printable(line) for line in lines) if shown)[-OUTPUT_CHARACTERS:]
-        output = f"its login shell printed: {text}" if text else "its login shell printed nothing"
+        output = f"its login shell printed: {self.output}" if self.output else "its login shell printed nothing"
         return HostFailed(
             self.host,
             f"no handshake of the host agent {when}; {output}",
             "log in and look for a start-up file that waits (.bashrc, .profile), or a file server that does not answer",
         )
+
+    @property
+    def output(self) -> str:
+        """What was printed before the handshake, at its end."""
+        lines = [*self.progress.output, self.unfinished().decode(errors="replace")]
+        return " / ".join(shown for shown in (_printable(line) for line in lines) if shown)[-OUTPUT_CHARACTERS:]
 
     def on_handshake(self, handshake: messages.Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""

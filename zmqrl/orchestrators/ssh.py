@@ -71,6 +71,9 @@ class SshAgent(Agent):
             fix = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
             return HostFailed(self.host, f"No space left on device for {self.section.workdir}", fix)
         cause = f"the host agent exited with code {code} before its handshake"
+        if not tail and self.output:
+            fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
+            return HostFailed(self.host, f"{cause}; it printed: {self.output}", fix)
         return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log}")
 
     def write(self, line: bytes) -> None:
@@ -200,9 +203,9 @@ class SshOrchestrator(AgentsOrchestrator):
         if not isinstance(agent, SshAgent) or not agent.section.tunnel:
             return list(addresses), list(ports)
         learner_here = self._plan.config.learner.host == LOCAL
-        address = "127.0.0.1" if learner_here or not addresses else addresses[0]
+        places = ["127.0.0.1"] if learner_here or not addresses else addresses
         if host not in self._tunnels or not agent.connection.is_alive():
-            self._tunnels[host] = [agent.connection.forward_back((address, port)) for port in ports]
+            self._tunnels[host] = [agent.connection.forward_back([(place, port) for place in places]) for port in ports]
         return ["127.0.0.1"], self._tunnels[host]
 
     def undeploy(self, grace_s: float) -> Teardown:

@@ -162,7 +162,8 @@ def _after(finished: Finished, mark: str) -> str | None:
 
 
 def _failed(target: Target, finished: Finished, workdir: str) -> HostFailed:
-    tail = finished.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {finished.code}"]
+    text = (finished.stderr.strip() or finished.stdout.strip()).decode(errors="replace")
+    tail = text.splitlines() or [f"exit code {finished.code}"]
     return HostFailed(
         target.host,
         f"the code of code.sync could not be unpacked below {workdir}: {tail[-1]}",

@@ -31,6 +31,9 @@ GREETINGS = 8
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
 KEEPALIVE_S = 5
 END_S = 2.0
+FREE_S = 1.0
+LATE = 0.9
+"""Share of a step's time after which its failure is that of the time."""
 
 
 class Connection(HostShell):
@@ -118,8 +121,8 @@ class Connection(HostShell):
         with RemoteFiles(self.target.host, self._transport) as files:
             files.remove_tree(path)
 
-    def forward_back(self, to: tuple[str, int]) -> int:
-        """A port on the remote host's loopback that leads to `to`, an address as this machine sees it."""
+    def forward_back(self, to: Sequence[tuple[str, int]]) -> int:
+        """A port on the remote host's loopback that leads to the first of `to` that answers, as seen from here."""
         return self._tunnels.open(to)
 
     def is_alive(self) -> bool:
@@ -144,7 +147,7 @@ class Connection(HostShell):
         import paramiko
 
         try:
-            channel = self._transport.open_session(timeout=self._timeout_s)
+            channel = self._open_session()
             try:
                 channel.settimeout(self._timeout_s)
                 channel.exec_command(command)
@@ -165,6 +168,19 @@ class Connection(HostShell):
                 )
             raise HostFailed(self.target.host, why, fix) from error
         return channel
+
+    def _open_session(self) -> paramiko.Channel:
+        """A refusal is waited out: an sshd with MaxSessions 1 frees the last session a moment after its end."""
+        import paramiko
+
+        until = time.monotonic() + FREE_S
+        while True:
+            try:
+                return self._transport.open_session(timeout=self._timeout_s)
+            except paramiko.ChannelException:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(FREE_S / 10)
 
 
 class Gateways:
@@ -281,6 +297,8 @@ def _handshake(
     """The ssh session, with the host's key checked."""
     import paramiko
 
+    began = time.monotonic()
+    transport: paramiko.Transport | None = None
     try:
         transport = paramiko.Transport(ssh_transport.stream)
         undo.callback(_end, transport)
@@ -297,6 +315,13 @@ def _handshake(
         if isinstance(error.__context__, TimeoutError):
             why = f"{target.address} sent no SSH banner within {timeout_s:g} s"
             fix = f"possible causes: no sshd, or a hanging sshd; see the output of: {target.login_command()} true"
+            raise HostFailed(target.host, why, fix) from error
+        if transport is not None and transport.remote_version and time.monotonic() - began >= LATE * timeout_s:
+            why = f"{target.address} sent its SSH banner, and no key exchange followed within {timeout_s:g} s"
+            fix = (
+                "possible causes: full packets are lost on the way (MTU; a VPN), or a hanging sshd; "
+                f"try: ping -M do -s 1400 {target.hostname}"
+            )
             raise HostFailed(target.host, why, fix) from error
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
             raise _HungUp(str(error) or type(error).__name__) from error

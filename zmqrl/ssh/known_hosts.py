@@ -16,6 +16,8 @@ from typing import Literal
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
 
+AUTHORITY = "@cert-authority"
+
 
 @dataclass(frozen=True)
 class KnownKey:
@@ -24,9 +26,15 @@ class KnownKey:
     kind: str
     """As in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
     blob: bytes
-    revoked: bool
+    marker: str
+    """`@revoked`, `@cert-authority`, or empty."""
     source: str
     """`file:line`, for messages."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it is not to be trusted any more."""
+        return self.marker == "@revoked"
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,10 @@ def known_name(target: Target) -> str:
 
 def known_keys(target: Target) -> tuple[KnownKey, ...]:
     """Every key that the user's and the system's files have for the host; missing files are empty ones."""
+    return tuple(key for key in _lines(target) if key.marker != AUTHORITY)
+
+
+def _lines(target: Target) -> tuple[KnownKey, ...]:
     name = known_name(target).lower()
     return tuple(key for path in target.known_hosts for key in _read(target, path, name))
 
@@ -97,6 +109,15 @@ def _changed(target: Target, shown: HostKey, known: KnownKey) -> HostFailed:
 
 
 def _unknown(target: Target, shown: HostKey) -> HostFailed:
+    authority = next((key for key in _lines(target) if key.marker == AUTHORITY), None)
+    if authority is not None:
+        return HostFailed(
+            target.host,
+            f"host key {shown.kind} {shown.fingerprint} of {target.address} is known by a certificate alone "
+            f"({authority.source}: {AUTHORITY}), and certificates of hosts are not supported",
+            f"add the key itself: {target.login_command()} cat /etc/ssh/ssh_host_ed25519_key.pub, with "
+            f"'{known_name(target)}' before it, to {target.new_keys_file}   (or --set ssh.host_keys=accept-new)",
+        )
     return HostFailed(
         target.host,
         f"unknown host key: {target.address} shows {shown.kind} {shown.fingerprint}",
@@ -139,14 +160,14 @@ def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:
     for number, line in enumerate(lines, 1):
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
-        if len(fields) < 3 or fields[0].startswith("#") or marker == "@cert-authority":
+        if len(fields) < 3 or fields[0].startswith("#"):
             continue
         if _names(fields[0], name):
             try:
                 blob = base64.b64decode(fields[2], validate=True)
             except binascii.Error:
                 continue  # as ssh does: a line that is not a key is skipped
-            yield KnownKey(fields[1], blob, marker == "@revoked", f"{path}:{number}")
+            yield KnownKey(fields[1], blob, marker, f"{path}:{number}")
 
 
 def _names(patterns: str, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,9 @@ class Pipe(ABC):
             self.unfinished = rest if len(rest) <= LONGEST_LINE else b""  # no line of ours is as long
             for line in whole:
                 yield line.decode(errors="replace").rstrip("\r")
-        if self.unfinished:
-            yield self.unfinished.decode(errors="replace")
+        last, self.unfinished = self.unfinished, b""
+        if last:
+            yield last.decode(errors="replace")
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -80,9 +81,12 @@ class HostShell(ABC):
     def start(self, command: str, stderr: Path) -> Pipe:
         """Start a line of the shell that stays; its stderr is appended to the file. HostFailed."""
 
-    def forward_back(self, to: tuple[str, int]) -> int:
-        """A port on the loopback of the host that leads to `to`, an address as this machine sees it. HostFailed."""
-        raise HostFailed(f"{to[0]}:{to[1]}", "this kind of orchestrator has no tunnels", "remove tunnel: true")
+    def forward_back(self, to: Sequence[tuple[str, int]]) -> int:
+        """A port on the loopback of the host that leads to the first of `to` that answers, as this machine sees them.
+
+        HostFailed when there are no tunnels.
+        """
+        raise HostFailed(f"{to[0][0]}:{to[0][1]}", "this kind of orchestrator has no tunnels", "remove tunnel: true")
 
     @abstractmethod
     def close(self) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from zmqrl.errors import HostFailed
 
 if TYPE_CHECKING:
     import paramiko
 
+Place: TypeAlias = tuple[str, int]
+"""Address and port, as this machine sees them."""
 CHUNK = 65536
 CONNECT_S = 10.0
 KNOWN_S = 5.0
@@ -22,12 +25,17 @@ class Tunnels:
 
     def __init__(self, host: str, transport: paramiko.Transport) -> None:
         self._host, self._transport = host, transport
-        self._leads_to: dict[int, tuple[str, int]] = {}
+        self._leads_to: dict[int, Sequence[Place]] = {}
+        self._answers: set[str] = set()
+        """Addresses that have answered."""
         self._known = threading.Condition()
         self._asking = threading.Lock()
 
-    def open(self, to: tuple[str, int]) -> int:
-        """A new port on the remote loopback. HostFailed when the remote sshd forwards nothing."""
+    def open(self, to: Sequence[Place]) -> int:
+        """A new port on the remote loopback, which leads to the first of `to` that answers.
+
+        HostFailed when the remote sshd forwards nothing.
+        """
         import paramiko
 
         try:
@@ -55,9 +63,8 @@ class Tunnels:
                 if not self._known.wait_for(lambda: port in self._leads_to, KNOWN_S):
                     return
                 to = self._leads_to[port]
-            try:
-                near = socket.create_connection(to, CONNECT_S)
-            except OSError:
+            near = self._connected(to)
+            if near is None:
                 return  # closing the channel reports to the remote side that no process is here
             with near:
                 near.settimeout(None)
@@ -66,6 +73,15 @@ class Tunnels:
                 outward.start()
                 _pump_in(channel, near)
                 outward.join()
+
+    def _connected(self, to: Sequence[Place]) -> socket.socket | None:
+        """To the first place that answers; those that have answered before come first."""
+        for address, port in sorted(to, key=lambda place: place[0] not in self._answers):
+            with contextlib.suppress(OSError):
+                near = socket.create_connection((address, port), CONNECT_S / len(to) ** 2)
+                self._answers.add(address)
+                return near
+        return None
 
 
 def _pump_out(near: socket.socket, channel: paramiko.Channel) -> None:
