@@ -222,3 +222,19 @@ def test_a_flag_reaches_one_host_of_a_range(tmp_path: Path) -> None:
     assert [config.hosts[f"node0{n}"].workers for n in (1, 2, 3)] == ["auto", 0, "auto"]
     assert (config.hosts["node02"].groups, config.hosts["node03"].nice) == (("cpu", "new"), 3)
     assert "host 'node02' is listed twice" in refused(tmp_path, LAB + "  node02: {}")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["gpu1"], "gpu1"),
+        (["node01", "node02"], "node01, node02"),
+        (["gpu1", "node08", "node09", "node10", "node12"], "gpu1, node[08:10], node12"),
+        (["n9", "n10", "n11"], "n[9:11]"),
+        (["local", "local2"], "local, local2"),
+    ],
+)
+def test_names_that_follow_each_other_are_shown_as_ranges(names: list[str], text: str) -> None:
+    assert hosts.ranges(names) == text
+    assert [name for part in text.split(", ") if part for name in hosts.names_of_range(part)] == names

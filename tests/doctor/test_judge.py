@@ -14,6 +14,7 @@ from zmqrl.doctor.judge import judge, judge_all
 from zmqrl.doctor.links import why_it_ended
 from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
 from zmqrl.doctor.needs import HostNeed, Needs
+from zmqrl.doctor.report import grouped
 from zmqrl.messages.doctor import (
     Answer,
     Curve,
@@ -294,3 +295,15 @@ def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, c
     failure = why_it_ended(code, stderr)
     assert failure.check == check and says in failure.cause
     assert only(judge(Measurement("node07", failure=failure), NEEDS)).fix
+
+
+def test_equal_findings_of_several_hosts_are_one_text() -> None:
+    loads = [
+        Fault(f"node{n:02}", "load", f"load {n}.5 on 2 cores", f"ssh node{n:02} top", "warning") for n in (1, 2, 3, 7)
+    ]
+    other = Fault("node04", "disk", "no space", "free some")
+    assert grouped([*loads[:2], other, *loads[2:]]) == [
+        "node[01:03], node07: load: load 1.5 on 2 cores (node01; likewise the others)\n   ssh node01 top",
+        "node04: disk: no space\n   free some",
+    ]
+    assert grouped([replace(other, host=host) for host in ("a", "b")]) == ["a, b: disk: no space\n   free some"]

@@ -19,6 +19,7 @@ from zmqrl.errors import ConfigError
 LOCAL = "local"
 AUTO = "auto"
 MOST_HOSTS = 1024
+_LAST_DIGITS = re.compile(r"\d+$")
 _RANGE = re.compile(r"^([^\[\]]*)\[(\d+):(\d+)\]([^\[\]]*)$")
 
 
@@ -197,3 +198,26 @@ def physical_workers() -> int:
     """What `workers: auto` means on this machine: its physical cores that this process may use, but one."""
     usable = len(os.sched_getaffinity(0))
     return max(1, min(psutil.cpu_count(logical=False) or usable, usable) - 1)
+
+
+def ranges(names: Sequence[str]) -> str:
+    """The names with ranges for those that follow each other: `gpu1, node[01:16]`."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _next(runs[-1][-1]) == name:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(_range(run) for run in runs)
+
+
+def _next(name: str) -> str | None:
+    digits = _LAST_DIGITS.search(name)
+    return None if digits is None else f"{name[: digits.start()]}{int(digits[0]) + 1:0{len(digits[0])}}"
+
+
+def _range(run: Sequence[str]) -> str:
+    first, last = _LAST_DIGITS.search(run[0]), _LAST_DIGITS.search(run[-1])
+    if first is None or last is None or len(run) < 3:
+        return ", ".join(run)
+    return f"{run[0][: first.start()]}[{first[0]}:{last[0]}]"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import ranges
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.measurement import Measurement
 
 UNKNOWN = "-"
+_FIGURES = re.compile(r"\d+(\.\d+)?")
 GB = 1e9
 
 
@@ -46,14 +49,33 @@ def print_report(
     else:
         _print_plain(heads, rows, out)
     errors = [fault for fault in faults if fault.severity == "error"]
-    for fault in errors:
-        print(fault, file=out)
+    for line in grouped(errors):
+        print(line, file=out)
     warnings = [fault for fault in faults if fault.severity == "warning"]
     if warnings:
         print("warnings:", file=out)
-    for fault in warnings:
-        print(fault, file=out)
+    for line in grouped(warnings):
+        print(line, file=out)
     print(_verdict(len(measurements), errors, warnings), file=out)
+
+
+def grouped(faults: Sequence[Fault]) -> list[str]:
+    """A text for each finding, with all hosts that have it; the same one if only names and figures differ."""
+    groups: dict[tuple[str, ...], list[Fault]] = {}
+    for fault in faults:
+        name = re.compile(rf"\b{re.escape(fault.host)}\b")
+        key = (fault.check, *(_FIGURES.sub("0", name.sub("HOST", text)) for text in (fault.cause, fault.fix)))
+        groups.setdefault(key, []).append(fault)
+    return [_one(group) for group in groups.values()]
+
+
+def _one(group: Sequence[Fault]) -> str:
+    first = group[0]
+    if len(group) == 1:
+        return str(first)
+    equal = all((fault.cause, fault.fix) == (first.cause, first.fix) for fault in group)
+    where = "" if equal else f" ({first.host}; likewise the others)"
+    return f"{ranges([fault.host for fault in group])}: {first.check}: {first.cause}{where}\n   {first.fix}"
 
 
 def _without_empty(heads: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -84,7 +84,7 @@ class HostShell(ABC):
     def forward_back(self, to: Sequence[tuple[str, int]]) -> int:
         """A port on the loopback of the host that leads to the first of `to` that answers, as this machine sees them.
 
-        HostFailed when there are no tunnels.
+        HostFailed when this kind of shell has no tunnels.
         """
         raise HostFailed(f"{to[0][0]}:{to[0][1]}", "this kind of orchestrator has no tunnels", "remove tunnel: true")
 
