@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PORT = 47100
 WAIT_S = 60
-GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED = range(5)
+GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED, SHORT = range(6)
 """Which host of the lab has what."""
 NOBODY = 65534
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
@@ -30,7 +30,7 @@ METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with lab_or_skip(5, isolated=True) as lab:
+    with lab_or_skip(6, isolated=True) as lab:
         lines = [line for line in lab.known_hosts.read_text().splitlines() if lab.hosts[UNKNOWN].address not in line]
         other_key = lab.hosts[GOOD].host_key
         changed = lab.hosts[CHANGED]
@@ -131,6 +131,7 @@ def seen(lab: Lab) -> Doctor:
     rules = ["add table ip t", "add chain ip t in { type filter hook input priority 0; }", f"add rule ip t in {drop}"]
     assert good.network is not None
     good.network.run("nft", "-f", "-", text="\n".join([*rules, ""]))
+    lab.hosts[SHORT].lose_full_packets()
     shifted = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
     hosts = {
         "sound": entry(good),
@@ -148,6 +149,7 @@ def seen(lab: Lab) -> Doctor:
         "drifting": entry(good, env={"ODD_ENV": "drift"}),
         "other-spaces": entry(good, env={"ODD_ENV": "wider"}),
         "blocked": entry(blocked),
+        "short": entry(lab.hosts[SHORT]),
         "tunnelled": entry(blocked, tunnel=True),
     }
     return doctor(lab, hosts, "--json")
@@ -180,6 +182,7 @@ FAULTS = {
     "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "--limit"),
     "no-env": ("env", "module 'odd_env' was not found", "code.sync"),
     "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
+    "short": ("ports", "answers, and does not return a message of 64 KiB within 3 s", "MTU"),
     "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
 }
 WARNINGS = {

@@ -135,6 +135,16 @@ class Host:
                     found.append(Process(pid, tuple(argv)))
         return found
 
+    def lose_full_packets(self) -> None:
+        """All but those of ssh, in both directions: as behind a VPN whose MTU nobody knows."""
+        assert self.network is not None
+        rules = ["add table ip m"]
+        for hook, loopback in (("input", "iifname lo"), ("output", "oifname lo")):
+            rules.append(f"add chain ip m {hook} {{ type filter hook {hook} priority 0; }}")
+            passing = [f"{match} accept" for match in (loopback, "tcp dport 22", "tcp sport 22")]
+            rules += [f"add rule ip m {hook} {rule}" for rule in (*passing, "meta length > 700 drop")]
+        self.network.run("nft", "-f", "-", text="\n".join([*rules, ""]))
+
     def crash(self) -> None:
         """Kill every process of the host; its kernel still answers, as after a panic of one's own making."""
         if self._init is None:

@@ -37,6 +37,7 @@ BUS: list[bus.Message] = [
     bus.Weights(NOTICE, 1),
     bus.ShutdownNotice("c"),
     bus.Enrol("token"),
+    bus.Echo(b"0123"),
     bus.Allow(ALLOWED),
     bus.LearnerReport(5, 6),
     bus.Announce(NOTICE, [3, 4]),

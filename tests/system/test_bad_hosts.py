@@ -15,7 +15,7 @@ from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT
 from tests.system.ssh_runs import FarRun
 
-GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED = range(8)
+GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)
 """Which host of the lab has what."""
 NOBODY = 65534
 PORT = 47_300
@@ -28,7 +28,7 @@ LATE = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with lab_or_skip(8, isolated=True) as lab:
+    with lab_or_skip(9, isolated=True) as lab:
         yield lab
 
 
@@ -77,6 +77,7 @@ def said(lab: Lab) -> Mapping[str, str]:
     good, blocked = lab.hosts[GOOD], lab.hosts[BLOCKED]
     mistake_keys(lab)
     occupy(lab.hosts[BUSY])
+    lab.hosts[SHORT].lose_full_packets()
     lab.hosts[FORCED].kill_sshd()
     lab.hosts[FORCED].start_sshd({"ForceCommand": "echo no shell for you"})
     for host, text in ((NOISY, TITLE), (SILENT, WAITS)):
@@ -105,10 +106,11 @@ def said(lab: Lab) -> Mapping[str, str]:
         "noisy": entry(lab.hosts[NOISY]),
         "silent": entry(lab.hosts[SILENT]),
         "forced": entry(lab.hosts[FORCED]),
+        "short": entry(lab.hosts[SHORT]),
     }
     config = {
         "run": {"preset": "cartpole-ppo", "total_env_steps": 10_000_000, "max_wall_s": 22, "stop_at_return": None},
-        "env": {"vector_envs": 16},
+        "env": {"vector_envs": 20},
         "evaluator": {"episodes": 0},
         "learner": {"port": PORT},
         "store": {"path": "/tmp/zmqrl-store-of-one-host"},
@@ -119,10 +121,10 @@ def said(lab: Lab) -> Mapping[str, str]:
     run = FarRun(lab, "bad", config)
     try:
         code, out, err = run.end()
+        assert code == 0, (out, err)
         summary = run.summary()
     finally:
         run.close()
-    assert code == 0, (out, err)
     assert summary["ledger"]["balanced"] and summary["env_steps"] > 0
     told: dict[str, str] = {}
     for block in err.replace("\n  ", " | ").splitlines():
@@ -150,6 +152,7 @@ FAULTS = {
         ".bas",
     ),
     "forced": ("exited with code 0 before its handshake; it printed: no shell for you", "ForceCommand"),
+    "short": ("does not return a message of 64 KiB within", "MTU"),
     "noisy": ("is not shared with the learner's host", "the broker sends the weights"),
     "sound": ("is not shared with the learner's host", "the broker sends the weights"),
 }

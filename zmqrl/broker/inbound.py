@@ -119,6 +119,8 @@ class InboundDispatcher:
                 return ev.WorkerExited(message.index, message.spawn)
             case bus.RecordRequest():
                 self._outbound.request_records(message.index, message.spawn, message.records)
+            case bus.Echo():
+                self._outbound.echo(peer, message)
             case bus.Fetch():
                 self._fetch(peer, message.version)
             case bus.Allow():

@@ -64,6 +64,10 @@ class OutboundReplies:
         if self._state.notice is not None:
             self._to(peer, frames.pack(bus.CurrentNotice(self._state.notice)))
 
+    def echo(self, peer: bytes, message: bus.Echo) -> None:
+        """To an agent, at once: messages of that length arrive here."""
+        self._to(peer, frames.pack(message))
+
     def send_shutdown_notice(self, peer: bytes, cause: str) -> None:
         """To an agent, at once: its workers are to end."""
         self._to(peer, frames.pack(bus.ShutdownNotice(cause)))

@@ -9,6 +9,7 @@ from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Answer
 from zmqrl.types import MODES
+from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 SLOW_STORE_S = 1.0
 SLOW_ROUND_TRIP_MS = 100.0
@@ -28,7 +29,9 @@ def judge_ports(host: HostCheck) -> None:
         return
     whole = [answer for answer in reached.answers if not any(answer.ports.values())]
     if not whole:
-        host.findings.fault("ports", f"cannot connect to the learner's host: {_tried(reached.answers)}", _opening(host))
+        tried = _tried(reached.answers)
+        fix = MTU_FIX if FULL_PACKETS in tried else _opening(host)
+        host.findings.fault("ports", f"cannot connect to the learner's host: {tried}", fix)
         return
     fastest = min(answer.round_trip_ms or 0.0 for answer in whole)
     if fastest > SLOW_ROUND_TRIP_MS:

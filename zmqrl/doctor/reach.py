@@ -16,16 +16,20 @@ from typing import Any, TypeAlias
 import zmq
 
 from zmqrl.config import plan
+from zmqrl.messages.bus import ECHO_BYTES
 from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reached
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
-from zmqrl.wire.probe import TCP_S, plain_connection
+from zmqrl.wire.probe import FULL_PACKETS, TCP_S, plain_connection
 from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket, own_addresses
 
 NO_ECHO = "connected, but another program answers on this port"
 OTHERS_S = 0.3
 """How long further addresses are waited for, once one has answered on every port."""
 ROUND_TRIPS = 5
+ECHO_S = 3.0
+LOST = -1.0
+"""In the place of a round trip: only short messages arrive."""
 POLL_MS = 200
 CURVE_S = 0.2
 MESSAGE_BYTES = 1 << 20
@@ -125,8 +129,14 @@ def reach(request: Reach) -> Reached:
 def _answer(
     address: str, ports: Sequence[int], round_trips: Mapping[Endpoint, float], tried: Mapping[Endpoint, str]
 ) -> Answer:
-    wrong = {str(port): None if (address, port) in round_trips else tried[address, port].lower() for port in ports}
-    times = [round_trips[address, port] for port in ports if (address, port) in round_trips]
+    def wrong_of(port: int) -> str | None:
+        time_s = round_trips.get((address, port))
+        if time_s is None:
+            return tried[address, port].lower()
+        return f"answers, and {FULL_PACKETS} within {ECHO_S:g} s" if time_s == LOST else None
+
+    wrong = {str(port): wrong_of(port) for port in ports}
+    times = [round_trips[address, port] for port in ports if round_trips.get((address, port), LOST) != LOST]
     return Answer(address, wrong, min(times) * 1000 if times else None)
 
 
@@ -142,7 +152,9 @@ def _probe(request: Reach, endpoints: Sequence[Endpoint]) -> dict[Endpoint, floa
             poller.register(dealer, zmq.POLLIN)
             endpoint_of[dealer] = (address, port)
         answered = _first_answers(poller, endpoint_of, request)
-        return {endpoint_of[dealer]: _round_trip(dealer) for dealer in answered}
+        times = {dealer: _round_trip(dealer) for dealer in answered}
+        whole = _echoed(answered)
+        return {endpoint_of[dealer]: time_s if dealer in whole else LOST for dealer, time_s in times.items()}
     finally:
         context.destroy(linger=0)
 
@@ -161,6 +173,20 @@ def _first_answers(
         if any(at.count(address) == len(request.ports) for address in request.addresses):
             until = min(until, time.monotonic() + OTHERS_S)
     return answered
+
+
+def _echoed(dealers: Sequence[zmq.Socket[Any]]) -> set[zmq.Socket[Any]]:
+    """Those that return a message of several full packets, as segments are."""
+    poller, until = zmq.Poller(), time.monotonic() + ECHO_S
+    found: set[zmq.Socket[Any]] = set()
+    for dealer in dealers:
+        dealer.send(bytes(ECHO_BYTES))
+        poller.register(dealer, zmq.POLLIN)
+    while len(found) < len(dealers) and (left_s := until - time.monotonic()) > 0:
+        for dealer, _ in poller.poll(int(left_s * 1000) + 1):
+            if len(dealer.recv()) == ECHO_BYTES:
+                found.add(dealer)
+    return found
 
 
 def _round_trip(dealer: zmq.Socket[Any]) -> float:

@@ -11,6 +11,7 @@ from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
 from zmqrl.types import HostKey
+from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 LEAVE_S = 10.0
 """At the end of a run the other hosts may be known to have ended so much before the learner is."""
@@ -182,6 +183,8 @@ class HostTable:
         fix = "open that port there, set learner.address, or set `tunnel: true` for this host"
         if row.host in self._tunnelled:
             fix = "its tunnel ends at this machine, which must reach that port: open it, or set learner.address"
+        if FULL_PACKETS in message.cause:
+            fix = MTU_FIX
         cause = f"cannot connect to the learner's host: {message.cause}"
         return self._lose(row, "failed", Loss(row.host, cause, fix))
 

@@ -26,6 +26,7 @@ from zmqrl.types import (
 )
 
 MOST_PARTS = 4096
+ECHO_BYTES = 1 << 16
 Serial: TypeAlias = Annotated[int, Meta(ge=-1, lt=1 << 62)]
 
 
@@ -304,6 +305,17 @@ class Enrol(_BusMessage, frozen=True, tag="enrol"):
     token: Name
 
 
+class Echo(_BusMessage, frozen=True, tag="echo"):
+    """As long as several full packets: it arrives only where these do.
+
+    Host agent to broker: once, when it is to join and the broker has answered. Broker to host agent: the same, back.
+
+    Longer ones are refused (`fields`).
+    """
+
+    padding: Annotated[bytes, Meta(max_length=ECHO_BYTES)]
+
+
 class Allow(_BusMessage, frozen=True, tag="allow"):
     """Who may participate from other hosts.
 
@@ -409,6 +421,7 @@ Message: TypeAlias = (
     | Weights
     | ShutdownNotice
     | Enrol
+    | Echo
     | Allow
     | LearnerReport
     | Announce

@@ -16,6 +16,8 @@ from zmqrl.messages.agent import Join
 from zmqrl.wire.sockets import connect, send
 
 TCP_S = 2.0
+FULL_PACKETS = f"does not return a message of {bus.ECHO_BYTES >> 10} KiB"
+MTU_FIX = "full packets are lost on the way: lower the MTU on both hosts (sudo ip link set dev IFACE mtu 1400)"
 NO_BROKER = "connected, but not a broker of this run, or the key was rejected"
 ENROL_S = 0.3
 """Between two requests of a host that shows its token."""
@@ -32,12 +34,15 @@ class Reached:
 def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float) -> Reached:
     """Probe for a broker at every address, on its control port; a host with a token enrols its key there.
 
+    The broker then has to return a message of several full packets, as segments and weights are.
+
     Raises:
         DeadlineExceeded: None answered; the message states what each did.
         ConfigError: The broker refuses the token.
     """
     context: zmq.Context[Any] = zmq.Context()
     poller, requested, begun = zmq.Poller(), {}, time.monotonic()
+    answered: dict[str, float] = {}
     port, until = join.ports[-1], begun + deadline_s
     report = bus.HostReport(host, {}, [], [], [])
     request = frames.pack(report if join.enrolment is None else bus.Enrol(join.enrolment))
@@ -49,25 +54,35 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
             requested[control] = address
         while (left_s := until - time.monotonic()) > 0:
             for control, _ in poller.poll(int(1000 * (left_s if join.enrolment is None else min(left_s, ENROL_S)))):
-                _check_admitted(control.recv_multipart()[0])
-                return Reached(requested[control], (time.monotonic() - begun) * 1000)
-            for control in requested if join.enrolment is not None else ():
+                address = requested[control]
+                if _is_echo(control.recv_multipart()[0]):
+                    return Reached(address, answered[address])
+                if address not in answered:
+                    answered[address] = (time.monotonic() - begun) * 1000
+                    send(control, frames.pack(bus.Echo(bytes(bus.ECHO_BYTES))))
+            for control in requested if join.enrolment is not None and not answered else ():
                 send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
         context.destroy(linger=0)
+    if answered:
+        raise DeadlineExceeded(
+            f"the learner's host answers at {', '.join(answered)}, and {FULL_PACKETS} within {deadline_s:g} s"
+        )
     tried = "; ".join(f"{address}: {plain_connection(address, port, NO_BROKER)}" for address in join.addresses)
     raise DeadlineExceeded(
         f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried or 'no address'})"
     )
 
 
-def _check_admitted(frame: bytes) -> None:
+def _is_echo(frame: bytes) -> bool:
+    """Whether it is the long answer. ConfigError when the host is not admitted."""
     try:
         message = frames.unpack(frame)
     except WireError:
-        return  # it has our key, and the agent's link counts what it does not understand
+        return False  # it has our key, and the agent's link counts what it does not understand
     if isinstance(message, bus.ShutdownNotice):
         raise ConfigError(f"the run does not admit this host: {message.cause}")
+    return isinstance(message, bus.Echo)
 
 
 def plain_connection(address: str, port: int, connected: str) -> str:
