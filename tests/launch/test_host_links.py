@@ -229,10 +229,12 @@ def test_a_host_that_is_connected_to_again_has_another_key(links: Links, tmp_pat
     links.tell("local", "agent", public="server")
     links.tell("b", "agent", public="key")
     links.tell("b", "agent_exit", code=None, introduced=True)
+    assert links.state.hosts["b"].cause == "the host agent exited (exit unknown)"
     assert "reconnecting" in links.serve(tmp_path, '{"scale": {"b": 2}}', 1.0)
     assert links.allowed().hosts == {}, "connecting: the former key stays out"
     links.tell("b", "agent", public="other")
     assert links.allowed() == AllowList(3, {"other": HostKey("b", 2)})
+    assert links.state.hosts["b"].cause == "", "of its former agent"
 
 
 def test_at_the_end_of_the_run_nobody_is_taken_off_the_list(links: Links) -> None:

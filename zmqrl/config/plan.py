@@ -91,8 +91,9 @@ class Endpoints:
 
     @classmethod
     def tcp(cls, address: str, ports: Sequence[int]) -> Endpoints:
-        """Those of a broker on another host."""
-        segments, notices, control = (f"tcp://{address}:{port}" for port in ports)
+        """Those of a broker on another host; an IPv6 address is written in brackets."""
+        at = f"[{address}]" if ":" in address else address
+        segments, notices, control = (f"tcp://{at}:{port}" for port in ports)
         return cls(segments, "", notices, control)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import zmq
 
 from zmqrl.config import plan
+from zmqrl.config.plan import Endpoints
 from zmqrl.messages.bus import ECHO_BYTES
 from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reached
 from zmqrl.wire.admission import Admission
@@ -147,7 +148,7 @@ def _probe(request: Reach, endpoints: Sequence[Endpoint]) -> dict[Endpoint, floa
     keys = replace(make_keys(), server=request.server)
     try:
         for address, port in endpoints:
-            dealer = connect(context, zmq.DEALER, f"tcp://{address}:{port}", keys)
+            dealer = connect(context, zmq.DEALER, Endpoints.tcp(address, (port,) * 3).control, keys)
             dealer.send(b"0")
             poller.register(dealer, zmq.POLLIN)
             endpoint_of[dealer] = (address, port)

@@ -164,6 +164,8 @@ class HostTable:
 
     def _introduce(self, row: HostRow, state: str, public: str) -> None:
         row.state, row.public, row.incarnation = state, public, row.incarnation + 1
+        row.cause = ""
+        self._faults.pop(row.host, None)
 
     @_take.register
     def _on_listening(self, message: agent.BrokerAddresses, row: HostRow, event: HostEvent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def make_private(folder: Path) -> None:
 HIGH_WATER_MARK = 100_000
 """Above every number of leases: leases are the flow control, never this."""
 DRAIN_MOST = 1000
+ALL_ADDRESSES = "*"
 MAX_MESSAGE_BYTES = 64 << 20
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 500
@@ -79,6 +81,8 @@ def make_keys() -> Keys:
 def connect(context: zmq.Context[Any], kind: int, endpoint: str, keys: Keys | None = None) -> zmq.Socket[Any]:
     """A connecting end; with `keys` it is encrypted, and only that server is spoken to."""
     socket = make_socket(context, kind)
+    if endpoint.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
     if endpoint.startswith("ipc:"):
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_IPC_MS)
     if keys is not None and endpoint.startswith("tcp:"):
@@ -101,6 +105,10 @@ def bind_tcp(socket: zmq.Socket[Any], address: str, port: int, keys: Keys | None
     if keys is not None:
         socket.curve_server = True
         socket.curve_secretkey = keys.secret.encode()
+    if address == ALL_ADDRESSES and any(":" in own for own in own_addresses()):
+        socket.setsockopt(
+            zmq.IPV6, 1
+        )  # both families; without an IPv6 address IPv4 alone, also where the kernel has none
     socket.bind(f"tcp://{address}:{port or '*'}")
     bound = socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(bound, bytes), "libzmq returns bytes"
@@ -144,14 +152,21 @@ def send(socket: zmq.Socket[Any], frame: bytes) -> bool:
 
 
 def own_addresses() -> list[str]:
-    """IPv4 addresses of interfaces that are up, loopback left out."""
+    """IPv4 addresses of interfaces that are up, then their IPv6 ones; without loopback and addresses of one link."""
     import psutil  # only the learner's host of a run with others needs it
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     found = [
         address.address
+        for family in (socket.AF_INET, socket.AF_INET6)
         for name, addresses in psutil.net_if_addrs().items()
         for address in addresses
-        if name in up and address.family == socket.AF_INET
+        if name in up and address.family == family
     ]
-    return [address for address in found if not address.startswith("127.")]
+    return [address for address in found if not _is_of_one_link(address)]
+
+
+def _is_of_one_link(address: str) -> bool:
+    """A loopback address, or one of IPv6 that names its interface."""
+    ip = ip_address(address)
+    return ip.is_loopback or (ip.version == 6 and ip.is_link_local)
