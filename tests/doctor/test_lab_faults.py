@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PORT = 47100
 WAIT_S = 60
-GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED, SHORT = range(6)
+GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED, SHORT, SILENT, FORCED = range(8)
 """Which host of the lab has what."""
 NOBODY = 65534
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
@@ -30,7 +30,7 @@ METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with lab_or_skip(6, isolated=True) as lab:
+    with lab_or_skip(8, isolated=True) as lab:
         lines = [line for line in lab.known_hosts.read_text().splitlines() if lab.hosts[UNKNOWN].address not in line]
         other_key = lab.hosts[GOOD].host_key
         changed = lab.hosts[CHANGED]
@@ -132,6 +132,10 @@ def seen(lab: Lab) -> Doctor:
     assert good.network is not None
     good.network.run("nft", "-f", "-", text="\n".join([*rules, ""]))
     lab.hosts[SHORT].lose_full_packets()
+    (lab.hosts[SILENT].folder / "home" / ".bashrc").write_text("printf 'Password: '; exec sleep 100\n")
+    (good.folder / "home" / ".bashrc").write_text("printf 'quota: 80%% '\n")  # without an end of line
+    lab.hosts[FORCED].kill_sshd()
+    lab.hosts[FORCED].start_sshd({"ForceCommand": "echo no shell for you"})
     shifted = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
     hosts = {
         "sound": entry(good),
@@ -150,6 +154,8 @@ def seen(lab: Lab) -> Doctor:
         "other-spaces": entry(good, env={"ODD_ENV": "wider"}),
         "blocked": entry(blocked),
         "short": entry(lab.hosts[SHORT]),
+        "silent": entry(lab.hosts[SILENT]),
+        "forced": entry(lab.hosts[FORCED]),
         "tunnelled": entry(blocked, tunnel=True),
     }
     return doctor(lab, hosts, "--json")
@@ -182,6 +188,8 @@ FAULTS = {
     "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "--limit"),
     "no-env": ("env", "module 'odd_env' was not found", "code.sync"),
     "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
+    "silent": ("answer", "no answer within 8 s to: the handshake; its login shell printed: Password:", "start-up"),
+    "forced": ("probe", "the probe exited (code 0): no shell for you", "see its output"),
     "short": ("ports", "answers, and does not return a message of 64 KiB within 3 s", "MTU"),
     "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
 }

@@ -35,7 +35,8 @@ def judge_failure(host: HostCheck) -> None:
         "zmqrl": f"install this version there: {host.install()}",
         "packages": f"install what is missing there: {host.install()}",
         "probe": f"see its output: {host.there(f'{host.need.python} -m zmqrl.entry zmqrl.agent {NO_RUN} 0')}",
-        "answer": f"possible causes: file server, memory; check: {host.there('uptime; df; dmesg | tail')}",
+        "answer": "possible causes: a start-up file of the shell that waits, a file server, memory; "
+        f"check: {host.there('uptime; df; dmesg | tail')}",
     }
     check = "connection" if failure.check == "ssh" and not host.need.by_ssh else failure.check
     fix = failure.fix or mends[failure.check]

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from zmqrl.messages.lines import handshake, line_of
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import examiner_command, shell_handshake_command
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.ssh.shell import HostShell, after_mark
+from zmqrl.ssh.shell import OUTPUT_LINES, HostShell, after_mark, printed
 
 LOOPBACK = "127.0.0.1"
 END_S = 2.0
@@ -56,6 +56,7 @@ class HostLink:
         self.refused: Counter[str] = Counter()
         self._shell, self._section, self._learner_is_here = shell, section, learner_is_here
         self._is_examining = self._has_handshake = self._cannot_start = False
+        self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
         descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
         os.close(descriptor)
         self._stderr = Path(name)
@@ -85,16 +86,29 @@ class HostLink:
             except WireError as error:
                 self.refused[error.reason] += 1
                 continue
+            if reply is None and not self._has_handshake:
+                self._output.append(line)
             if reply is not None:
                 self._has_handshake |= isinstance(reply, Handshake)
                 yield reply
+
+    @property
+    def has_handshake(self) -> bool:
+        """Whether its agent has started."""
+        return self._has_handshake
+
+    @property
+    def printed(self) -> str:
+        """What its login shell has printed, until there is a handshake."""
+        lines = [*self._output, self._pipe.unfinished.decode(errors="replace")]
+        return "" if self._has_handshake else printed(lines)
 
     def failure(self) -> Failure:
         """Why it ended, if it was before its time. After `replies` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
         stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
-        failure = why_it_ended(code, stderr)
+        failure = why_it_ended(code, stderr.strip() or self.printed)
         self._cannot_start = not self._has_handshake and (failure.check != "probe" or TRACEBACK in stderr)
         return failure
 

@@ -69,6 +69,8 @@ class Runner:
     def __init__(self, examination: Examination, notify: Callable[[str], None], answer_s: float = ANSWER_S) -> None:
         """`notify` receives text for the user: fingerprints of host keys that were accepted."""
         self._examination, self._notify, self._answer_s = examination, notify, answer_s
+        self._first_s = min(answer_s, ANSWER_S)
+        """For the handshake, which depends on no env."""
         self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
         self._links: dict[str, HostLink] = {}
         self._readers: list[threading.Thread] = []
@@ -142,7 +144,11 @@ class Runner:
         late = [host for host, at in self._late_at.items() if at <= now and not self._examination.is_idle(host)]
         for host in late:
             waited_for = self._examination.measurements[host].waited_for
-            cause = f"connected, but no answer within {self._answer_s:g} s to: {waited_for}"
+            link = self._links.get(host)
+            limit_s = self._first_s if link is not None and not link.has_handshake else self._answer_s
+            cause = f"connected, but no answer within {limit_s:g} s to: {waited_for}"
+            if link is not None and link.printed:
+                cause += f"; its login shell printed: {link.printed}"
             self._send(self._examination.fail(host, Failure("answer", cause)))
             del self._late_at[host]
         if self._examination.done:
@@ -176,7 +182,7 @@ class Runner:
         self._links[host] = link
         for line in link.accepted:
             self._notify(line)
-        self._late_at[host] = time.monotonic() + self._answer_s
+        self._late_at[host] = time.monotonic() + self._first_s
 
     def _send(self, requests: Requests) -> None:
         for host, request in requests:

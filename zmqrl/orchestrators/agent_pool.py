@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,15 +21,12 @@ from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.handshake import SENTINEL, clock_warnings, processor_refusal, refusals, versions, warnings
 from zmqrl.orchestrators.piped import PipedProcess
-from zmqrl.ssh.shell import after_mark
+from zmqrl.ssh.shell import OUTPUT_LINES, after_mark, printed
 
 KILL_WAIT_S = 3.0
-OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
 CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
 RECORDS_END_S = 2.0
 """What an engine may take to record that a command has ended."""
-_ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
-"""Sequences of a terminal: titles, colours, movements."""
 Warn: TypeAlias = Callable[[str, str], None]
 
 
@@ -101,8 +97,7 @@ class Agent(ABC):
     @property
     def output(self) -> str:
         """What was printed before the handshake, at its end."""
-        lines = [*self.progress.output, self.unfinished().decode(errors="replace")]
-        return " / ".join(shown for shown in (_printable(line) for line in lines) if shown)[-OUTPUT_CHARACTERS:]
+        return printed([*self.progress.output, self.unfinished().decode(errors="replace")])
 
     def on_handshake(self, handshake: messages.Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
@@ -362,11 +357,6 @@ class AgentsOrchestrator(Orchestrator, ABC):
             who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
             agent.progress.started[report.pid, report.start_time] = who
         self._events.put(HostEvent(agent.host, report, event.role, event.index))
-
-
-def _printable(text: str) -> str:
-    """Without what would move a terminal's cursor or set its title."""
-    return "".join(c for c in _ESCAPES.sub("", text) if c.isprintable()).strip()
 
 
 def _handshake(host: str, line: str) -> messages.Handshake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,22 @@ class Finished:
 
 
 LONGEST_LINE = 16_000_000
+OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
+"""Of a login shell, for messages."""
+_ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
+"""Sequences of a terminal: titles, colours, movements."""
 
 
 def after_mark(line: str, mark: str) -> str | None:
     """What follows `mark` in a line, which text of a login shell may have begun; None when the mark is not in it."""
     _, found, text = line.partition(mark)
     return text if found else None
+
+
+def printed(lines: Iterable[str]) -> str:
+    """What a login shell printed, in one line, without what would move a terminal's cursor or set its title."""
+    plain = ("".join(c for c in _ESCAPES.sub("", line) if c.isprintable()).strip() for line in lines)
+    return " / ".join(line for line in plain if line)[-OUTPUT_CHARACTERS:]
 
 
 class Pipe(ABC):
