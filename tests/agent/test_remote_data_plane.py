@@ -57,6 +57,8 @@ class Broker:
             message = unpack(said)
             if isinstance(message, bus.Fetch):
                 self.fetches.append(list(message.version))
+            elif isinstance(message, bus.Echo):
+                self.control.send_multipart([self.peer, said])
             else:
                 self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1))])
 

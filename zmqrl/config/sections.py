@@ -388,6 +388,10 @@ class Config:
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1
     """Minimum number of workers that are ready within `limits.start_s`."""
+    rejoin: Literal["auto", "manual"] = "auto"
+    """Hosts that are lost during the run. auto: the launcher connects to them again until they are back. manual: by
+    `zmqrl scale`.
+    """
 
     @property
     def mode(self) -> Mode:

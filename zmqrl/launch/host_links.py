@@ -14,6 +14,7 @@ from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import LearnerSection
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import Invitations, remove_connection_file, write_connection_file
+from zmqrl.launch.rejoining import Rejoining
 from zmqrl.launch.requests import Requests, Scaling
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
@@ -21,6 +22,7 @@ from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.types import AllowList, HostKey
+from zmqrl.views.problem import Problem
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
@@ -72,6 +74,7 @@ class HostLinks:
         self._learner_host, self._is_encrypted = plan.config.learner.host, plan.config.security.curve != "off"
         self._logs = Path(plan.run_dir) / "logs"
         self._scaling = Scaling(plan)
+        self._rejoining = Rejoining()
         self._requests = Requests(Path(plan.run_dir))
         self._boots: Mapping[str, Boot] = {}
         self._manual: Set[str] = set()
@@ -96,6 +99,7 @@ class HostLinks:
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._state.judge_leaving(now)
+            self._rejoin(now)
             self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
@@ -104,6 +108,26 @@ class HostLinks:
                     self._requests.answer(path, RequestAnswer(refused=str(request)))
                 else:
                     self._serve(path, request)
+
+    def _rejoin(self, now: float) -> None:
+        """Connect again to hosts that were lost; those that joined by a connection file come by themselves."""
+        if self._plan.config.rejoin == "manual" or self._state.hosts.ending or self._state.ended:
+            return
+        for row in self._rejoining.due(self._state.hosts, now):
+            if row.host in self._manual:
+                continue
+            try:
+                self._scaling.try_all({row.host: row.workers})
+            except ConfigError as error:
+                cause = f"cannot be connected to again: {error}"
+                if cause not in row.reported:
+                    row.reported.add(cause)
+                    self._state.note(Problem(row.host, cause, "the run continues without this host"))
+            else:
+                self._scale(row.host, row.workers)
+        for row, away_s in self._rejoining.pop_returned():
+            workers = f"{row.workers} worker{'s' * (row.workers != 1)}"
+            self._state.note(Problem(row.host, f"was away for {away_s:.0f} s", f"back with {workers}"))
 
     def take(self, event: HostEvent) -> None:
         """Each host receives the broker's address once the broker knows its key; lost hosts lose theirs at once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 from zmqrl.config.plan import RunPlan
@@ -43,11 +43,18 @@ class HostRow:
     """The public key of its agent; an agent that is started again has another."""
     incarnation: int = 0
     """How many agents it has had."""
+    reported: set[str] = field(default_factory=set)
+    """Why it was lost and could not be connected to again, since it was last ready."""
 
     @property
     def is_failed(self) -> bool:
         """Whether the orchestrator reported it as unusable."""
         return self.state == "failed"
+
+    @property
+    def is_missing(self) -> bool:
+        """It does not participate, though it should."""
+        return self.state in ("failed", "lost")
 
     @property
     def is_gone(self) -> bool:
@@ -61,6 +68,7 @@ class Loss:
 
     host: str
     cause: str
+    """Empty: as reported before, by an earlier attempt to connect to it again."""
     fix: str = ""
 
 
@@ -95,7 +103,7 @@ class HostTable:
     @property
     def missing(self) -> list[HostRow]:
         """Hosts that are not part of the run, though they should be."""
-        return [row for row in self if row.state in ("failed", "lost")]
+        return [row for row in self if row.is_missing]
 
     @property
     def keys(self) -> dict[str, HostKey]:
@@ -156,7 +164,9 @@ class HostTable:
         if row.is_gone:
             return None
         row.state, row.cause = state, loss.cause
-        return loss
+        is_new = loss.cause not in row.reported
+        row.reported.add(loss.cause)
+        return loss if is_new else Loss(loss.host, "")
 
     @_take.register
     def _on_agent(self, message: agent.Handshake, row: HostRow, event: HostEvent) -> None:
@@ -174,6 +184,7 @@ class HostTable:
     @_take.register
     def _on_joined(self, message: agent.Joined, row: HostRow, event: HostEvent) -> None:
         row.state, row.milliseconds, row.sees_store = "ready", message.milliseconds, message.store
+        row.reported.clear()
 
     @_take.register
     def _on_fault(self, message: agent.Fault, row: HostRow, event: HostEvent) -> None:

@@ -377,6 +377,8 @@ class RunState:
         if loss.host == self.plan.config.learner.host:
             self.agent_fault = self.agent_fault or loss.cause
             return
+        if not loss.cause:
+            return  # reported before
         others = "no host with workers remains"
         if self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"

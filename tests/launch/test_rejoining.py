@@ -1,0 +1,129 @@
+"""When lost hosts are connected to again, and which."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.launch.test_host_links import Links, plan_of
+from zmqrl.launch.rejoining import LONG_S, SELDOM_S, SETTLED_S
+
+
+class Run(Links):
+    """Time passes by seconds; b is a host whose agent has joined."""
+
+    def __init__(self, folder: Path, **config: object) -> None:
+        super().__init__(plan_of(folder, **config))
+        self.now = 100.0
+        self.tell("local", "agent", public="server")
+        self.listen()
+        self.come("key")
+
+    def come(self, public: str) -> None:
+        self.tell("b", "agent", public=public)
+        self.listen()
+        self.tell("b", "joined", address="a", milliseconds=1.0, store=True)
+
+    def lose(self) -> None:
+        self.tell("b", "agent_exit", code=None, introduced=True)
+
+    def refuse(self, cause: str = "no answer") -> None:
+        self.tell("b", "host_failed", cause=cause, fix="wait")
+
+    def attempts(self, seconds: float) -> list[float]:
+        """When an agent was started; each attempt fails."""
+        found, end = [], self.now + seconds
+        while self.now < end:
+            before = len(self.orchestrator.deployed)
+            self.links.renew(self.now)
+            if len(self.orchestrator.deployed) > before:
+                found.append(self.now)
+                self.refuse()
+            self.now += 1.0
+        return found
+
+    def problems(self, text: str) -> int:
+        return sum(text in str(problem) for problem in self.state.problems)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_lost_host_is_tried_again_and_again_and_its_cause_reported_once(run: Run) -> None:
+    run.lose()
+    first = run.attempts(60.0)
+    assert first[0] <= 102.0 and len(first) >= 10
+    assert max(b - a for a, b in itertools.pairwise(first)) <= 6.0
+    assert run.problems("no answer") == 1 and run.problems("the host agent exited") == 1
+    run.attempts(LONG_S)
+    late = run.attempts(300.0)
+    assert 300 / SELDOM_S - 2 <= len(late) <= 300 / SELDOM_S + 1
+
+
+def test_a_host_that_is_back_has_other_workers_and_is_reported(run: Run) -> None:
+    run.lose()
+    run.attempts(10.0)
+    while run.state.hosts["b"].state != "connecting":
+        run.links.renew(run.now)
+        run.now += 1.0
+    run.come("other")
+    (boot,) = run.orchestrator.deployed[-1].values()
+    assert boot.workers == (3, 4), "those of before were removed"
+    deployed = len(run.orchestrator.deployed)
+    run.links.renew(run.now)
+    assert run.problems("back with 2 workers") == 1
+    run.now += SETTLED_S
+    run.links.renew(run.now)
+    assert len(run.orchestrator.deployed) == deployed
+    assert run.state.hosts["b"].cause == ""
+
+
+def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
+    at = []
+    for number in range(6):
+        run.lose()
+        while run.state.hosts["b"].state != "connecting":
+            run.links.renew(run.now)
+            run.now += 0.25
+        at.append(run.now)
+        run.come(f"key{number}")
+        run.now += 1.0
+        run.links.renew(run.now)
+    waits = [b - a for a, b in itertools.pairwise(at)]
+    assert waits[-1] > 2 * waits[0]
+
+
+@pytest.mark.parametrize("state", ["drained", "manual", "never there", "ending"])
+def test_these_are_left_alone(tmp_path: Path, state: str) -> None:
+    run = Run(tmp_path, **({"rejoin": "manual"} if state == "manual" else {}))
+    if state == "drained":
+        run.lose()
+        assert "not part" in run.serve(tmp_path, '{"scale": {"b": 0}}', run.now)
+    elif state == "never there":
+        run.state.hosts["b"].incarnation = 0
+        run.refuse()
+    elif state == "ending":
+        run.lose()
+        run.state.hosts.ending = True
+    else:
+        run.lose()
+    assert run.attempts(60.0) == []
+
+
+def test_async_without_a_spare_vector_env_leaves_the_host_out_and_says_so_once(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    plan = replace(plan, config=replace(plan.config, run=replace(plan.config.run, mode="async")), streams=3)
+    run = Run.__new__(Run)
+    Links.__init__(run, plan)
+    run.now = 100.0
+    run.tell("local", "agent", public="server")
+    run.listen()
+    run.come("key")
+    run.lose()
+    assert run.attempts(60.0) == []
+    assert run.problems("cannot be connected to again") == 1

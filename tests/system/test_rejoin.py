@@ -1,0 +1,78 @@
+"""Hosts that crash and come back during a run are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun
+from tests.system.system_plans import SLOW_TALLY
+from tests.waiting import until
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+CRASHES = 3
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+def config(lab: Lab, mode: str, env_steps: int) -> Mapping[str, Any]:
+    algorithm = SLOW_TALLY if mode == "sync" else {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
+    return {
+        "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None},
+        "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
+        "algorithm": dict(algorithm),
+        "evaluator": {"episodes": 0},
+        "limits": {"lost_after_s": 3, "heartbeat_s": 0.2},
+        "hosts": {"local": {"workers": 1}, **{n: lab.hosts[i].hosts_yaml(workers=1) for n, i in (("a", 1), ("b", 2))}},
+    }
+
+
+def crash_and_boot(run: FarRun, lab: Lab, name: str, index: int) -> None:
+    """It is lost, and back with a worker that has stored a segment."""
+    lab.hosts[index].crash()
+    until(lambda: run.host(name).get("state") in ("lost", "failed", "connecting"), f"{name} to be lost", 30)
+    lab.hosts[index].boot()
+    until(lambda: run.host(name).get("state") == "ready" and run.host(name)["env_steps_per_s"] > 0, f"{name} back", 60)
+
+
+def test_in_sync_with_the_same_bits(lab: Lab) -> None:
+    run = FarRun(lab, "rejoin", config(lab, "sync", 1_000_000))
+    try:
+        run.wait_for_steps(500)
+        for crash in range(CRASHES):
+            crash_and_boot(run, lab, *(("a", 1), ("b", 2))[crash % 2])
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, _, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert code == 0 and summary["ledger"]["balanced"], err
+    assert err.count("back with 1 worker") == CRASHES
+    straight = FarRun(lab, "straight", config(lab, "sync", summary["env_steps"]))
+    try:
+        assert straight.end()[0] == 0
+        assert straight.summary()["weights_sha256"] == summary["weights_sha256"]
+    finally:
+        straight.close()
+
+
+def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
+    run = FarRun(lab, "async", config(lab, "async", 100_000_000))
+    try:
+        run.wait_for_steps(2_000)
+        for crash in range(CRASHES):
+            crash_and_boot(run, lab, *(("b", 2), ("a", 1))[crash % 2])
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, _, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert code == 0 and summary["ledger"]["balanced"], err
+    assert err.count("back with 1 worker") == CRASHES

@@ -1,0 +1,71 @@
+"""Which lost hosts are connected to again, and when. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zmqrl.launch.host_table import HostRow, HostTable
+
+FIRST_S, MOST_S = 0.5, 5.0
+"""Wait before the first attempt, which doubles up to the longest."""
+LONG_S, SELDOM_S = 600.0, 30.0
+"""A host that has been away for so long is tried so often."""
+SETTLED_S = 60.0
+"""So long a host has to be ready before its next loss counts as the first."""
+
+
+@dataclass
+class _Lost:
+    since: float
+    attempts: int = 0
+    next_at: float = 0.0
+    ready_since: float | None = None
+
+
+class Rejoining:
+    """Hosts that have participated and are lost. Hosts that never joined have a fault that their user has to fix."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, _Lost] = {}
+        self._returned: list[tuple[HostRow, float]] = []
+
+    def pop_returned(self) -> list[tuple[HostRow, float]]:
+        """Hosts that have come back since the last call, and how many seconds they were away."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def due(self, hosts: HostTable, now: float) -> list[HostRow]:
+        """Hosts to connect to now, in monotonic seconds; each is `connecting` before the next call."""
+        found = []
+        for row in hosts:
+            if row.is_missing and row.incarnation and row.workers and row is not hosts.learner:
+                if self._attempt(row.host, now):
+                    found.append(row)
+            elif row.host in self._lost:
+                self._settle(row, now)
+        return found
+
+    def _attempt(self, host: str, now: float) -> bool:
+        lost = self._lost.setdefault(host, _Lost(now, next_at=now + FIRST_S))
+        if lost.ready_since is not None:  # it was here for a while
+            lost.since, lost.ready_since = now, None
+            lost.next_at = now + self._delay_s(lost, now)
+        if now < lost.next_at:
+            return False
+        lost.attempts += 1
+        lost.next_at = now + self._delay_s(lost, now)
+        return True
+
+    def _delay_s(self, lost: _Lost, now: float) -> float:
+        return SELDOM_S if now - lost.since >= LONG_S else min(MOST_S, FIRST_S * 2.0**lost.attempts)
+
+    def _settle(self, row: HostRow, now: float) -> None:
+        lost = self._lost[row.host]
+        if row.state in ("drained", "ended"):
+            del self._lost[row.host]
+        elif row.state == "ready":
+            if lost.ready_since is None:
+                lost.ready_since = now
+                self._returned.append((row, now - lost.since))
+            if now - lost.ready_since >= SETTLED_S:
+                del self._lost[row.host]
