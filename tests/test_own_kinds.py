@@ -143,7 +143,7 @@ def row_of_far(run: Run) -> dict[str, Any]:
 
 
 def test_a_lost_host_is_connected_again_by_scale(folder: Path) -> None:
-    sets = ("run.total_env_steps=100000000", "hosts.local.workers=1")
+    sets = ("run.total_env_steps=100000000", "hosts.local.workers=1", "rejoin=manual")
     words = ["launch", "hosts.yaml", "--run-dir", "run", "--plain", *(w for one in sets for w in ("--set", one))]
     process = subprocess.Popen(
         [sys.executable, "-m", "zmqrl", *words], cwd=folder, env=environment(), stdout=PIPE, stderr=PIPE, text=True

@@ -116,7 +116,7 @@ def done_same(run: FarRun, undisturbed: dict[str, Any]) -> dict[str, Any]:
 def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     begin: Begin, lab: Lab, undisturbed: dict[str, Any]
 ) -> None:
-    run = begin("cables", 1, 2)
+    run = begin("cables", 1, 2, rejoin="manual")
     until(lambda: version(run) >= 5, "version 5", RUN_S)
     lab.link(1, False)
     time.sleep(LOST_S + 1.0)  # the fault's length: by then its worker is lost
@@ -140,7 +140,7 @@ def test_a_worker_host_that_the_learners_host_does_not_hear(
     begin: Begin, lab: Lab, undisturbed: dict[str, Any]
 ) -> None:
     """The launcher hears both."""
-    run = begin("partition", 1, 2, 3, learner={"host": "h1"})
+    run = begin("partition", 1, 2, 3, learner={"host": "h1"}, rejoin="manual")
     run.wait_for_steps(1_000)
     lab.partition(1, 2)
     dead_s = timed(lambda: not processes(lab.hosts[2], run.run_id), "the host to end its processes")
