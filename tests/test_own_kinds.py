@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.running import ROOT, Run, environment
-from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.plan_run import resolve_auto_workers
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole

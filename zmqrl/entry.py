@@ -73,6 +73,22 @@ def read_line(fd: int) -> bytes:
     return bytes(line)
 
 
+def begun_line() -> tuple[bytes | None, str | None]:
+    """The first line where it is there before the handshake, and what keeps this process from being a host agent.
+
+    Behind the command line of a host a launcher sends nothing before the handshake: a stdin that can be read is at
+    its end, since `hosts.NAME.wrap` has replaced it.
+    """
+    from zmqrl.supervision import host_mark
+
+    if not host_mark.is_marked():
+        return None, None
+    if not host_mark.has_own_proc():
+        return None, host_mark.FOREIGN_PROC
+    line = read_line(STDIN) if host_mark.is_readable(STDIN) else None
+    return line, host_mark.STDIN_ENDED if line == b"" else None
+
+
 def is_examine(line: bytes) -> bool:
     """Whether the first line of an agent is the command `examine`; else it is a boot."""
     from zmqrl.errors import WireError
@@ -115,16 +131,20 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
-    keys = None
+    keys = line = None
     if role == AGENT:
         from zmqrl.supervision.own_session import lead_session
 
         code = lead_session()
         if code is not None:
             return code
+        line, fault = begun_line()
+        if fault is not None:
+            print(fault, file=sys.stderr)
+            return 1
         with loading():
             keys = introduce_agent()
-    line = read_line(STDIN)
+    line = read_line(STDIN) if line is None else line
     if not line:
         return 1
     if role == AGENT and is_examine(line):

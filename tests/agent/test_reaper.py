@@ -19,7 +19,7 @@ from tests.waiting import until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
 from zmqrl.agent.reaper import reap
-from zmqrl.agent.run_processes import RUN_VARIABLE, processes_of
+from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
@@ -27,6 +27,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
 from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
+from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
 pytestmark = pytest.mark.whole

@@ -248,7 +248,7 @@ def test_an_agent_of_another_version_is_examined_if_it_takes_the_same_orders(
 ) -> None:
     section = agent_of(tmp_path, Handshake(versions, 7, 1.0, node="n", user="u", python="/p"))
     examination = Examination({"far": HostRequests(ASKED, None, False)}, "far")
-    found = Runner(examination, print).run([("far", lambda: HostLink(PipedShell("far"), section))])["far"]
+    found = Runner(examination, print).run([("far", lambda: HostLink("far", PipedShell("far"), section))])["far"]
     assert found.hello == Hello("n", "u", "/p", versions)
     assert (tmp_path / "received").read_bytes() == received
     assert (found.failure is None) == (received == b""), "an agent that ends after it received `examine` has failed"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from zmqrl.agent.run_processes import RUN_VARIABLE
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
+from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import ProcessSlot
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
+from zmqrl.supervision.host_mark import inner_namespace, pid_outside
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
 MOST_ENTRY_BYTES = 4096
@@ -46,6 +47,8 @@ class Entry:
     """The host's name in the run."""
     launcher: str
     """Node or address that the run was launched from."""
+    namespace: str = ""
+    """The pid namespace that `wrap` has made around the agent, in which `pid` was taken; empty: none."""
 
     @property
     def process(self) -> ProcessId:
@@ -80,7 +83,19 @@ def own_entry(boot: Boot, launcher: str) -> Entry:
         workers=len(boot.workers),
         host=boot.host,
         launcher=launcher or socket.gethostname(),
+        namespace=inner_namespace(),
     )
+
+
+def visible(entry: Entry) -> Entry | None:
+    """`entry` with the pid of this process's pid namespace, 0 where the agent is gone.
+
+    None within another namespace than the agent's, unless that is the host's own: its agent is hidden there.
+    """
+    own = inner_namespace()
+    if entry.namespace == own:
+        return entry
+    return None if own else replace(entry, pid=pid_outside(entry.pid, entry.start_time, entry.uid) or 0)
 
 
 def user_name(uid: int) -> str:
@@ -96,7 +111,10 @@ def write(folder: int, entry: Entry) -> None:
     temporary = f".{secrets.token_hex(8)}"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     try:
-        os.write(file, json.dumps(to_json(entry)).encode())
+        os.write(
+            file,
+            json.dumps({key: value for key, value in to_json(entry).items() if key != "namespace" or value}).encode(),
+        )
         os.fchmod(file, 0o644)
         os.rename(temporary, file_name(entry), src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
@@ -168,7 +186,7 @@ def _parsed(content: bytes, owner: int) -> Entry | None:
     except (ValueError, TypeError, RecursionError):
         return None
     numbers = (entry.pid, entry.uid, entry.workers)
-    texts = (entry.run_id, entry.host, entry.launcher)
+    texts = (entry.run_id, entry.host, entry.launcher, entry.namespace)
     sound = (
         all(type(number) is int and 0 <= number < 2**31 for number in numbers)
         and type(entry.start_time) is int

@@ -179,8 +179,10 @@ def _is_foreign(path: str) -> bool:
 
 
 def _entries(folder: int, owner: int) -> dict[str, Entry]:
-    """Only entries that the named user owns count."""
-    return {name: entry for name, entry in host_entry.read_all(folder).items() if entry.uid == owner}
+    """Only entries that the named user owns count, and only agents that can be seen from here are judged."""
+    own = {name: entry for name, entry in host_entry.read_all(folder).items() if entry.uid == owner}
+    shown = {name: host_entry.visible(entry) for name, entry in own.items()}
+    return {name: entry for name, entry in shown.items() if entry is not None}
 
 
 def _busy(entry: Entry, others: list[Entry]) -> str:

@@ -21,6 +21,7 @@ from zmqrl.agent.run_processes import AGENT, STRAY, processes_of
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Reaped
 from zmqrl.messages.lines import line_of
+from zmqrl.supervision.host_mark import inner_namespace
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send
 
 LOG = logging.getLogger(__name__)
@@ -96,6 +97,11 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0 when nothing is left, 3 when something is, 2 for arguments that mean nothing."""
     try:
         run_id, grace_s, host = _parsed(arguments)
+        if inner_namespace():
+            raise ConfigError(
+                f"within hosts.{host or 'NAME'}.wrap the processes of the host are hidden (pid namespace): "
+                "install zmqrl also outside of wrap, at hosts.NAME.python"
+            )
         reaped = reap(run_id, grace_s, host)
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -1,7 +1,9 @@
 """Processes on this machine of one run of this user, found by unique marks, never by a similar name.
 
-Three marks, each compared whole: the argv that `entry` is started with, the environment variable that the agent gives
-to its processes (and they to whatever they start), and the agent's entry in the register of the machine.
+Three marks, each compared whole: the argv that `entry` is started with, the environment variable that the command line
+of a host and the agent give to their processes (and they to whatever they start), and the agent's entry in the register
+of the machine. Pids are those of this process's pid namespace, also for processes in one that `hosts.NAME.wrap` has
+made: they are found by the mark of their host, and the pids that they report of themselves are not used.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.orchestrators.host_commands import NO_RUN
+from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive, session_members
 
-RUN_VARIABLE = "ZMQRL_RUN"
 ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
 AGENT, STRAY = "agent-0", "stray"
 
@@ -36,7 +38,7 @@ class Found:
 def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> Found:
     """Look through `/proc`. With `host` without what belongs to the agents of the run's other hosts, as registered."""
     entries = [e for e in HostLock(register).entries() if e.uid == os.getuid() and e.run_id == run_id]
-    names = dict(_marked(run_id))
+    names = dict(_marked(run_id, host))
     for entry in entries:
         if entry.is_live:
             names[entry.process] = AGENT
@@ -66,12 +68,15 @@ def role_in(argv: list[str]) -> tuple[str, str] | None:
     return f"{role}-{argv[5]}", argv[4]
 
 
-def _marked(run_id: str) -> Iterator[tuple[ProcessId, str]]:
+def _marked(run_id: str, host: str | None) -> Iterator[tuple[ProcessId, str]]:
     for pid in _own_pids():
         process = identify(pid)
         argv, environment = _words(pid, "cmdline"), _words(pid, "environ")
         if process is None or not is_alive(process):
             continue  # read before: it is the very process that was looked at
+        mark = _mark_in(environment)
+        if host is not None and mark is not None and mark.host != host:
+            continue
         role = role_in(argv)
         if role is not None and role[1] == run_id:
             yield process, role[0]
@@ -80,15 +85,29 @@ def _marked(run_id: str) -> Iterator[tuple[ProcessId, str]]:
 
 
 def _own_pids() -> Iterable[int]:
-    """This user's, without those of containers: they are other hosts, as little as they may know of it."""
-    here = os.readlink("/proc/self/ns/pid")
+    """This user's, without those of containers: they are other hosts, as little as they may know of it.
+
+    A pid namespace that the command line of a host has made from this one belongs to this host.
+    """
+    here = pid_namespace()
     for name in os.listdir("/proc"):
         try:
-            mine = name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid()
-            if mine and os.readlink(f"/proc/{name}/ns/pid") == here:
+            if not name.isdigit() or os.stat(f"/proc/{name}").st_uid != os.getuid():
+                continue
+            if os.readlink(f"/proc/{name}/ns/pid") == here or _is_wrapped(int(name), here):
                 yield int(name)
         except OSError:
             continue  # it ended while we looked
+
+
+def _is_wrapped(pid: int, here: str) -> bool:
+    mark = _mark_in(_words(pid, "environ"))
+    return mark is not None and mark.namespace == here
+
+
+def _mark_in(environment: Iterable[str]) -> HostMark | None:
+    start = f"{HOST_VARIABLE}="
+    return next((HostMark.parse(word.removeprefix(start)) for word in environment if word.startswith(start)), None)
 
 
 def _words(pid: int, file: str) -> list[str]:

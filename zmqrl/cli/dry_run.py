@@ -18,7 +18,7 @@ from zmqrl.orchestrators.make import is_by_ssh
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.ssh.config import Target, resolve
 
-SHOWN = ("user", "port", "identity", "jump", "python", "workdir", "workers", "nice", "tunnel")
+SHOWN = ("user", "port", "identity", "jump", "python", "workdir", "workers", "nice", "prologue", "wrap", "tunnel")
 TOGETHER = 8
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 
 from zmqrl.config.hosts import LOCAL, near, shortened
@@ -11,6 +12,7 @@ from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError
 
 BY_SSH = ("ssh", "user", "port", "identity", "jump", "tunnel")
+AROUND_PYTHON = ("prologue", "wrap")
 NOT_LOCAL = (*BY_SSH, "python", "workdir", "manual")
 # Names become file names, and arguments on the command lines of ssh: none may be taken for an option.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -19,6 +21,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
 _JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9._:%@\\\[\]-]*(,[A-Za-z0-9_\[][A-Za-z0-9._:%@\\\[\]-]*)*")
 _PYTHON = re.compile(r"(?:~?/[^\x00-\x1f]+|[A-Za-z0-9_][A-Za-z0-9._-]*)")
 _FOLDER = re.compile(r"~|~?/[^\x00-\x1f]*")
+_LINE = re.compile(r"[^\x00\r\n]*[^\x00\s][^\x00\r\n]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "ssh": (_ADDRESS, "must be a name or an address; the user goes into `user`, the port into `port`"),
@@ -26,6 +29,11 @@ _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "jump": (_JUMP, "must be [user@]host[:port], several separated by commas"),
     "python": (_PYTHON, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
     "workdir": (_FOLDER, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
+    "prologue": (
+        _LINE,
+        "must be one line of sh, not empty; separate commands by ';', or use a file: . FILE",
+    ),
+    "wrap": (_LINE, "must be a command in one line, not empty"),
 }
 
 
@@ -67,7 +75,7 @@ def _check_local(name: str, host: HostSection) -> None:
                 f"hosts.local.{key}: {shown(value)}: local is this machine, uses the launcher's interpreter and is "
                 "not reached by SSH; give the host another name"
             )
-    for key in ("env", "nice"):
+    for key in ("env", "nice", *AROUND_PYTHON):
         value = getattr(host, key)
         if value is not None and value != {}:
             raise ConfigError(
@@ -77,7 +85,7 @@ def _check_local(name: str, host: HostSection) -> None:
 
 
 def _check_manual(name: str, host: HostSection) -> None:
-    for key in (*BY_SSH, "python") if host.manual else ():
+    for key in (*BY_SSH, "python", *AROUND_PYTHON) if host.manual else ():
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
@@ -91,6 +99,19 @@ def _check_shapes(where: str, section: object) -> None:
         value = getattr(section, key, None)
         if value is not None and not shape.fullmatch(value):
             raise ConfigError(f"{where}.{key}: {shown(value)}: {what}")
+    _check_wrap(where, getattr(section, "wrap", None))
+
+
+def _check_wrap(where: str, wrap: str | None) -> None:
+    if wrap is None:
+        return
+    try:
+        command = shlex.split(wrap)[0]
+    except ValueError as error:
+        fault = str(error)[:1].lower() + str(error)[1:]
+        raise ConfigError(f"{where}.wrap: {shown(wrap)}: {fault}; quote words as in a shell") from error
+    if not command or command.startswith("-") or "=" in command:
+        raise ConfigError(f"{where}.wrap: {shown(wrap)}: must begin with a command; variables go into hosts.NAME.env")
 
 
 def _check_learner(config: Config) -> None:

@@ -69,6 +69,8 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
         python=host.python or defaults.python,
         workdir=host.workdir or defaults.workdir,
         nice=defaults.nice if host.nice is None else host.nice,
+        prologue=host.prologue or defaults.prologue,
+        wrap=host.wrap or defaults.wrap,
     )
 
 

@@ -196,6 +196,12 @@ class HostSection:
     """Niceness of its processes."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of its processes."""
+    prologue: str | None = None
+    """A line of `sh` that runs there before Python, such as `. /etc/profile.d/modules.sh; module load cuda/12`."""
+    wrap: str | None = None
+    """A command that runs the Python of that host as its further arguments, such as `apptainer exec --nv IMAGE`. Split
+    into words as by a shell; `~/` at the start of a word is the home there, nothing else is expanded.
+    """
     groups: tuple[str, ...] = ()
     """Group names for `--limit`."""
     tunnel: bool = False
@@ -226,6 +232,10 @@ class DefaultsSection:
     """Jump hosts."""
     nice: Annotated[int, Ge(0), Le(19)] = 0
     """Niceness of the processes."""
+    prologue: str | None = None
+    """A line of `sh` that runs before Python on the hosts."""
+    wrap: str | None = None
+    """A command that runs the Python of the hosts as its further arguments."""
 
 
 @dataclass(frozen=True)

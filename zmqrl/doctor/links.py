@@ -23,7 +23,16 @@ from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Reply, Request, read_reply, request_line
 from zmqrl.messages.lines import handshake, line_of
 from zmqrl.orchestrators.handshake import SENTINEL
-from zmqrl.orchestrators.host_commands import examiner_command, shell_handshake_command
+from zmqrl.orchestrators.host_commands import (
+    NO_RUN,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    examiner_command,
+    reaper_command,
+    shell_handshake_command,
+)
+from zmqrl.orchestrators.host_start import start_fault, unended_prologue
+from zmqrl.orchestrators.on_hosts import REAP_S, report_in
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.shell import OUTPUT_LINES, HostShell, after_mark, printed
 
@@ -32,7 +41,6 @@ END_S = 2.0
 STDERR_TAIL = 4000
 SHELL_S = 5.0
 TRACEBACK = "Traceback (most recent call last)"
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _MISSING = re.compile(r"No module named '?([\w.]+)'?")
 
 
@@ -44,24 +52,25 @@ class HostLink:
         refused: Lines with the mark of messages that are invalid, by reason.
     """
 
-    def __init__(self, shell: HostShell, section: HostSection, learner_is_here: bool = True) -> None:
+    def __init__(self, host: str, shell: HostShell, section: HostSection, learner_is_here: bool = True) -> None:
         """Start it. HostFailed.
 
         Args:
+            host: Its name.
             shell: Of the host.
             section: Its own. `tunnel`: the host reaches what listens elsewhere through ports of its own.
             learner_is_here: Such a tunnel needs no address of this machine.
         """
         self.accepted = shell.accepted
         self.refused: Counter[str] = Counter()
-        self._shell, self._section, self._learner_is_here = shell, section, learner_is_here
+        self._host, self._shell, self._section, self._learner_is_here = host, shell, section, learner_is_here
         self._is_examining = self._has_handshake = self._cannot_start = False
         self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
         descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
         os.close(descriptor)
         self._stderr = Path(name)
         try:
-            self._pipe = shell.start(examiner_command(section), self._stderr)
+            self._pipe = shell.start(examiner_command(section, host), self._stderr)
         except BaseException:
             self._stderr.unlink()
             raise
@@ -98,16 +107,45 @@ class HostLink:
         return self._has_handshake
 
     @property
+    def has_prologue(self) -> bool:
+        """Whether its agent starts after a prologue, which may take as long as `limits.start_s`."""
+        return self._section.prologue is not None
+
+    @property
     def printed(self) -> str:
         """What its login shell has printed, until there is a handshake."""
         lines = [*self._output, self._pipe.unfinished.decode(errors="replace")]
         return "" if self._has_handshake else printed(lines)
+
+    @property
+    def waits_for(self) -> str:
+        """What an agent without handshake waits for, with its output: the prologue, or the login shell."""
+        if self._has_handshake:
+            return ""
+        prologue = unended_prologue(self._host, self._section, self._stderr.read_text(errors="replace"))
+        return prologue or (f"its login shell printed: {self.printed}" if self.printed else "")
+
+    def reaper_failure(self) -> Failure | None:
+        """Why the end of a run could not be verified on a host with `wrap`. HostFailed."""
+        if self._section.wrap is None:
+            return None
+        command = reaper_command(self._section, NO_RUN, self._host, 0.0)
+        done = self._shell.run(command, REAP_S)
+        if report_in(done.stdout) is not None:
+            return None
+        cause = f"the reaper does not start outside of hosts.{self._host}.wrap (`{self._section.wrap}`), where it sees "
+        last = printed((done.stderr or done.stdout).decode(errors="replace").splitlines()[-1:])
+        cause += f"every process of the host: {last or f'exit code {done.code}'}"
+        return Failure("wrap", cause, f"install zmqrl outside of wrap, as {self._section.python}")
 
     def failure(self) -> Failure:
         """Why it ended, if it was before its time. After `replies` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
         stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
+        fault = start_fault(self._host, self._section, stderr)
+        if fault is not None:
+            return Failure(*fault)
         failure = why_it_ended(code, stderr.strip() or self.printed)
         self._cannot_start = not self._has_handshake and (failure.check != "probe" or TRACEBACK in stderr)
         return failure
@@ -117,7 +155,7 @@ class HostLink:
         if not self._cannot_start:
             return None
         try:
-            done = self._shell.run(shell_handshake_command(self._section), SHELL_S)
+            done = self._shell.run(shell_handshake_command(self._section, self._host), SHELL_S)
         except HostFailed:
             return None  # the end of the agent is reported as it is
         replies = self.replies_in(done.stdout.decode(errors="replace").splitlines())
@@ -146,7 +184,8 @@ class HostLink:
 
 def link_here(section: HostSection) -> HostLink:
     """An agent that is a child of this process, with its interpreter and working directory."""
-    return HostLink(PipedShell(LOCAL), replace(section, python=sys.executable, workdir="."))
+    here = replace(section, python=sys.executable, workdir=".", prologue=None, wrap=None)
+    return HostLink(LOCAL, PipedShell(LOCAL), here)
 
 
 def why_it_ended(code: int | None, stderr: str) -> Failure:

@@ -30,7 +30,7 @@ class Failure:
     """Why a host could not be examined."""
 
     check: str
-    """ssh, python, zmqrl, packages, probe or answer."""
+    """ssh, prologue, wrap, python, zmqrl, packages, probe or answer."""
     cause: str
     fix: str = ""
     """Empty: what fixes this kind."""

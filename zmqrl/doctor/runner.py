@@ -66,9 +66,19 @@ Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
 class Runner:
     """One run over all hosts. Made and used by one thread."""
 
-    def __init__(self, examination: Examination, notify: Callable[[str], None], answer_s: float = ANSWER_S) -> None:
-        """`notify` receives text for the user: fingerprints of host keys that were accepted."""
+    def __init__(
+        self,
+        examination: Examination,
+        notify: Callable[[str], None],
+        answer_s: float = ANSWER_S,
+        prologue_s: float = ANSWER_S,
+    ) -> None:
+        """`notify` receives text for the user: fingerprints of host keys that were accepted.
+
+        `prologue_s`: how long the handshake of a host with a prologue may take.
+        """
         self._examination, self._notify, self._answer_s = examination, notify, answer_s
+        self._prologue_s = max(prologue_s, ANSWER_S)
         self._first_s = min(answer_s, ANSWER_S)
         """For the handshake, which depends on no env."""
         self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
@@ -116,7 +126,7 @@ class Runner:
             closing = self._closing
         if closing:
             link.hang_up()
-        self._put(host, _Opened(link))
+        self._put(host, self._not_verifiable(link) or _Opened(link))
         for reply in link.replies():
             self._put(host, reply)
         failure = link.failure()
@@ -124,6 +134,17 @@ class Runner:
         found = link.shell_handshake()
         link.release()
         self._put(host, _Ended(failure, link.refused, found))
+
+    def _not_verifiable(self, link: HostLink) -> _Ended | None:
+        """A reader thread: a host whose run could not be shown to have ended is not examined further."""
+        try:
+            failure = link.reaper_failure()
+        except HostFailed as error:
+            failure = Failure("ssh", error.cause, error.fix)
+        if failure is None:
+            return None
+        link.hang_up()
+        return _Ended(failure, Counter(), None)
 
     def _put(self, host: str, event: _Event) -> None:
         self._events.put((host, time.time(), event))
@@ -145,10 +166,10 @@ class Runner:
         for host in late:
             waited_for = self._examination.measurements[host].waited_for
             link = self._links.get(host)
-            limit_s = self._first_s if link is not None and not link.has_handshake else self._answer_s
+            limit_s = self._handshake_s(link) if link is not None and not link.has_handshake else self._answer_s
             cause = f"connected, but no answer within {limit_s:g} s to: {waited_for}"
-            if link is not None and link.printed:
-                cause += f"; its login shell printed: {link.printed}"
+            if link is not None and link.waits_for:
+                cause += f"; {link.waits_for}"
             self._send(self._examination.fail(host, Failure("answer", cause)))
             del self._late_at[host]
         if self._examination.done:
@@ -182,7 +203,10 @@ class Runner:
         self._links[host] = link
         for line in link.accepted:
             self._notify(line)
-        self._late_at[host] = time.monotonic() + self._first_s
+        self._late_at[host] = time.monotonic() + self._handshake_s(link)
+
+    def _handshake_s(self, link: HostLink) -> float:
+        return self._prologue_s if link.has_prologue else self._first_s
 
     def _send(self, requests: Requests) -> None:
         for host, request in requests:
@@ -219,7 +243,7 @@ def examine(
     ssh = replace(config.ssh, host_keys="accept-new") if accept_new_hosts else config.ssh
     examination = Examination(host_requests(config, code, env_limit_s), config.learner.host)
     answer_s = max(ANSWER_S, env_limit_s + MARGIN_S)
-    return Runner(examination, notify, answer_s).run(_opening(replace(config, ssh=ssh), hosts))
+    return Runner(examination, notify, answer_s, config.limits.start_s).run(_opening(replace(config, ssh=ssh), hosts))
 
 
 def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Opening:
@@ -233,4 +257,4 @@ def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Opening:
             if isinstance(found, HostFailed):
                 yield name, found
             else:
-                yield name, partial(HostLink, found, hosts[name], here)
+                yield name, partial(HostLink, name, found, hosts[name], here)

@@ -15,16 +15,19 @@ from typing import Any, TypeAlias
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages import agent as messages
 from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.handshake import SENTINEL, clock_warnings, processor_refusal, refusals, versions, warnings
+from zmqrl.orchestrators.host_start import start_fault, unended_prologue
 from zmqrl.orchestrators.piped import PipedProcess
 from zmqrl.ssh.shell import OUTPUT_LINES, after_mark, printed
 
 KILL_WAIT_S = 3.0
 CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
+LOG_TAIL_BYTES = 16_000
 RECORDS_END_S = 2.0
 """What an engine may take to record that a command has ended."""
 Warn: TypeAlias = Callable[[str, str], None]
@@ -57,6 +60,9 @@ INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.
 class Agent(ABC):
     """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
 
+    section = HostSection()
+    """Of its host, where its command line was composed from one."""
+
     def __init__(self, boot: Boot, warn: Warn) -> None:
         """`warn` is called by the reader thread, with the host and a text for the user."""
         self.boot, self.host, self.warn = boot, boot.host, warn
@@ -74,6 +80,10 @@ class Agent(ABC):
         """What it has written after its last whole line."""
         return b""
 
+    def stderr(self) -> str:
+        """What it has written to stderr, as far as that is known."""
+        return ""
+
     @abstractmethod
     def write(self, line: bytes) -> None:
         """To its stdin; never blocks; no error when it is gone."""
@@ -87,6 +97,10 @@ class Agent(ABC):
 
     def no_handshake(self, when: str) -> HostFailed:
         """What is known of an agent that has sent no handshake, and still runs."""
+        prologue = unended_prologue(self.host, self.section, self.stderr())
+        if prologue is not None:
+            fix = "log in and try the prologue; raise limits.start_s if it takes that long"
+            return HostFailed(self.host, f"no handshake of the host agent {when}; {prologue}", fix)
         output = f"its login shell printed: {self.output}" if self.output else "its login shell printed nothing"
         return HostFailed(
             self.host,
@@ -170,7 +184,7 @@ class PipedAgent(Agent):
             HostFailed: The command cannot be started.
         """
         super().__init__(boot, warn)
-        self.log = log
+        self.log, self._log_start = log, size_of(log)
         self.process = PipedProcess(boot.host, command, log)
 
     def remaining(self) -> Sequence[str]:
@@ -193,8 +207,14 @@ class PipedAgent(Agent):
     def wait(self, timeout_s: float) -> int | None:
         return self.process.exit_status(timeout_s)
 
+    def stderr(self) -> str:
+        return text_from(self.log, self._log_start)
+
     def silent_end(self, code: int | None) -> HostFailed | None:
-        tail = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.is_file() else []
+        fault = start_fault(self.host, self.section, self.stderr())
+        if fault is not None:
+            return fault.of(self.host)
+        tail = self.stderr().strip().splitlines()[-1:]
         cause = ": ".join([f"the host agent exited with code {code} before its handshake", *tail])
         return HostFailed(self.host, cause, f"see {self.log}")
 
@@ -365,6 +385,20 @@ def _handshake(host: str, line: str) -> messages.Handshake:
     except WireError as error:
         fix = INSTALL.format(host=host)
         raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", fix) from error
+
+
+def size_of(log: Path) -> int:
+    """Where the log of a new agent begins, in bytes."""
+    return log.stat().st_size if log.is_file() else 0
+
+
+def text_from(log: Path, start: int) -> str:
+    """The last lines of a log from `start` on, in bytes."""
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        return file.read()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
 
 def in_parallel(calls: Sequence[Any]) -> list[Any]:

@@ -1,18 +1,28 @@
-"""Command lines for the shell of a host. They are visible there with `ps` and contain no secrets."""
+"""The command line of a host, composed here for doctor, setup, agent and reaper alike.
+
+    export ZMQRL_RUN ZMQRL_HOST; PROLOGUE; cd WORKDIR; exec nice -n NICE WRAP env NAME=VALUE ... PYTHON -m ...
+
+`sh` runs it, whatever the login shell is. Command lines are visible there with `ps` and contain no secrets.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 from zmqrl.config.sections import HostSection
 from zmqrl.orchestrators.handshake import PACKAGES, SENTINEL
+from zmqrl.supervision.host_mark import HOST_VARIABLE, PID_NAMESPACE, RUN_VARIABLE
 
 REAP_GRACE_S = 5.0
 NO_RUN = "-"
 """In the place of the run id: an agent of no run, which examines its host."""
 REMOTE_RUNS = "runs"
 """Below the work directory of a host; in it a folder per host, since hosts may share their homes."""
+PROLOGUE_BEGINS, PROLOGUE_ENDED = "zmqrl: prologue begins", "zmqrl: prologue ended with exit code "
+WRAP_NOT_FOUND = "zmqrl: the command of wrap was not found"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _VERSIONS_THERE = (
     "import json,platform,sys; from importlib import metadata; "
     'found={(one.metadata["Name"] or "").lower(): one.version for one in reversed([*metadata.distributions()])}; '
@@ -25,23 +35,85 @@ _HANDSHAKE_THERE = (
     f"""printf '{SENTINEL}{{"pid":0,"time":0,"node":"%s","user":"%s","versions":%s}}\\n' """
     """"$(uname -n)" "$(id -un)" "$versions\""""
 )
+_NOT_FOR_EVERY_SHELL = re.compile(r"[!\\\n]")
+"""Characters that csh and fish change also between single quotes."""
 
 
-def agent_command(section: HostSection, run_id: str, code: str | None = None) -> str:
-    """Starts the host agent in the work directory; `code` is the folder of the user's own modules there."""
-    start = f"{environment(section, code)}{quoted(section.python)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
-    return f"{_in_workdir(section)} && exec nice -n {section.nice or 0} {start}"
+def agent_command(section: HostSection, run_id: str, host: str, code: str | None = None) -> str:
+    """Starts the agent of `host` in the work directory; `code` is the folder of the user's own modules there."""
+    start = f"{_python(section, code, run_id)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
+    begin = f"mkdir -p {quoted(section.workdir)} && cd {quoted(section.workdir)} || exit; {wrap_check(section)}"
+    script = f"{begin}exec nice -n {section.nice or 0} {start}"
+    return for_login_shell(_marks(host, run_id) + after_prologue(section, script))
 
 
 def reaper_command(section: HostSection, run_id: str, host: str, grace_s: float = REAP_GRACE_S) -> str:
-    """Ends what is left of the run there; makes no folder."""
-    start = f"{environment(section)}{quoted(section.python)} -m zmqrl.agent.reaper"
-    return f"cd {quoted(section.workdir)} 2>/dev/null; {start} {shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
+    """Ends what is left of the run there; makes no folder.
+
+    It runs outside of `wrap`, where it sees every process of the host by the pids of the host; within it where only
+    that has zmqrl. A prologue that fails does not keep it from its work.
+    """
+    arguments = f"-m zmqrl.agent.reaper {shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
+    script = f"cd {quoted(section.workdir)} 2>/dev/null; {environment(section)}{quoted(section.python)} {arguments}"
+    if section.wrap is not None:
+        known = "code=$?; case $code in 0|2|3) exit $code ;; esac"
+        script = f"{script}; {known}; exec {_python(section)} {arguments}"
+    return for_login_shell(_marks(host) + after_prologue(section, script, in_any_case=True))
 
 
-def handshake_command(section: HostSection) -> str:
+def handshake_command(section: HostSection, host: str) -> str:
     """Prints the handshake of a host's zmqrl, and ends."""
-    return f"{environment(section)}{quoted(section.python)} -m zmqrl.orchestrators.handshake"
+    script = f"{wrap_check(section)}exec {_python(section)} -m zmqrl.orchestrators.handshake"
+    return for_login_shell(_marks(host) + after_prologue(section, script))
+
+
+def examiner_command(section: HostSection, host: str) -> str:
+    """Starts a host agent that only examines its host, in the work directory if it exists; makes no folder."""
+    start = f"{_python(section)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
+    script = f"cd {quoted(section.workdir)} 2>/dev/null; {wrap_check(section)}exec {start}"
+    return for_login_shell(_marks(host) + after_prologue(section, script))
+
+
+def shell_handshake_command(section: HostSection, host: str) -> str:
+    """The handshake of a host where zmqrl does not start: by `sh`, and by its Python if it has one."""
+    python = f"{_python(section)} -c {shlex.quote(_VERSIONS_THERE)} 2>/dev/null"
+    script = f"versions=$({python}) || versions=$({_MACHINE_THERE}); {_HANDSHAKE_THERE}"
+    return for_login_shell(_marks(host) + after_prologue(section, script, in_any_case=True))
+
+
+def after_prologue(section: HostSection, script: str, in_any_case: bool = False) -> str:
+    """`script` of sh after the host's prologue, which reads nothing and writes to stderr.
+
+    A prologue that fails, has a syntax error or exits ends the shell with 1, unless `script` runs `in_any_case`.
+    """
+    if section.prologue is None:
+        return script
+    ended = "code=$?; trap - EXIT; set +eu"
+    judged = "" if in_any_case else " [ $code = 0 ] || exit 1;"
+    rest = f"zmqrl_rest() {{ {ended}; echo {shlex.quote(PROLOGUE_ENDED)}$code >&2;{judged} {script}; exit; }}"
+    prologue = f"eval {shlex.quote(section.prologue)} </dev/null >&2"
+    return f"{rest}; echo {shlex.quote(PROLOGUE_BEGINS)} >&2; trap zmqrl_rest EXIT; {prologue}; zmqrl_rest"
+
+
+def wrap_words(section: HostSection) -> str:
+    """`wrap` for `sh`, with a space at its end; empty where the host has none."""
+    return "".join(f"{quoted(word)} " for word in shlex.split(section.wrap or ""))
+
+
+def wrap_check(section: HostSection) -> str:
+    """A script that ends with 127 where the command of `wrap` does not exist."""
+    if section.wrap is None:
+        return ""
+    command, message = quoted(shlex.split(section.wrap)[0]), shlex.quote(WRAP_NOT_FOUND)
+    return f"command -v {command} >/dev/null || {{ echo {message} >&2; exit {NOT_FOUND}; }}; "
+
+
+def for_login_shell(script: str) -> str:
+    """A command that runs `script` by `sh`, for a login shell of any kind."""
+    if not _NOT_FOR_EVERY_SHELL.search(script):
+        return f"exec sh -c {shlex.quote(script)}"
+    coded = _NOT_FOR_EVERY_SHELL.sub(lambda found: f"\\0{ord(found[0]):03o}", script)
+    return f"""exec sh -c 'eval "$(printf %b "$1")"' sh {shlex.quote(coded)}"""
 
 
 def quoted(path: str | None) -> str:
@@ -59,21 +131,16 @@ def environment(section: HostSection, code: str | None = None) -> str:
     return f"env {' '.join(settings)} " if settings else ""
 
 
-def _in_workdir(section: HostSection) -> str:
-    return f"mkdir -p {quoted(section.workdir)} && cd {quoted(section.workdir)}"
+def _python(section: HostSection, code: str | None = None, run_id: str | None = None) -> str:
+    """Python behind `wrap`, with the host's environment; also where `wrap` passes none on."""
+    start = f"{environment(section, code)}{quoted(section.python)}"
+    if section.wrap is None:
+        return start
+    marks = "" if run_id is None else f"{RUN_VARIABLE}={shlex.quote(run_id)} "
+    return f'{wrap_words(section)}env {marks}{HOST_VARIABLE}="${HOST_VARIABLE}" {start}'
 
 
-def examiner_command(section: HostSection) -> str:
-    """Starts a host agent that only examines its host, in the work directory if it exists; makes no folder."""
-    start = f"{environment(section)}{quoted(section.python)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
-    return f"cd {quoted(section.workdir)} 2>/dev/null; exec {start}"
-
-
-def shell_handshake_command(section: HostSection) -> str:
-    """The handshake of a host where zmqrl does not start: by `sh`, and by its Python if it has one.
-
-    One line without `!`, for the login shells of any host.
-    """
-    python = f"{environment(section)}{quoted(section.python)} -c {shlex.quote(_VERSIONS_THERE)} 2>/dev/null"
-    script = f"versions=$({python}) || versions=$({_MACHINE_THERE}); {_HANDSHAKE_THERE}"
-    return f"exec sh -c {shlex.quote(script)}"
+def _marks(host: str, run_id: str | None = None) -> str:
+    """Environment of all that follows, the prologue included."""
+    marks = f'{HOST_VARIABLE}={shlex.quote(host)}@"$(readlink {PID_NAMESPACE})"; export {HOST_VARIABLE}; '
+    return marks if run_id is None else f"{RUN_VARIABLE}={shlex.quote(run_id)}; export {RUN_VARIABLE}; {marks}"

@@ -31,7 +31,7 @@ def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
     """Physical cores of each host; a host that does not answer is left out: the reason is reported when it joins."""
 
     def request(host: str, shell: HostShell) -> int | None:
-        done = shell.run(handshake_command(sections[host]), ANSWER_S)
+        done = shell.run(handshake_command(sections[host], host), ANSWER_S)
         lines = done.stdout.decode(errors="replace").splitlines()
         text = next((text for text in (after_mark(line, SENTINEL) for line in lines) if text is not None), None)
         return None if text is None else handshake(text).cores or None

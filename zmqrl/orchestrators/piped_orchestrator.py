@@ -77,11 +77,11 @@ class ReapedAgent(PipedAgent):
     """Its processes are looked for by the reaper, which the same command starts."""
 
     def __init__(self, boot: Boot, warn: Warn, shell: PipedShell, section: HostSection, log: Path) -> None:
-        self._shell, self._section = shell, section
-        super().__init__(boot, warn, shell.argv(agent_command(section, boot.plan.run_id)), log)
+        self._shell, self.section = shell, section
+        super().__init__(boot, warn, shell.argv(agent_command(section, boot.plan.run_id, boot.host)), log)
 
     def end(self) -> Ended:
         self.process.close()
         if not self.is_booted:
             return Ended()  # nothing of the run was started there
-        return ended_over(self._shell, self._section, self.boot.plan.run_id, self.host)
+        return ended_over(self._shell, self.section, self.boot.plan.run_id, self.host)

@@ -29,6 +29,7 @@ from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.agent_pool import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
+from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
@@ -67,12 +68,13 @@ class SlurmAgent(PipedAgent):
         log: Path,
         listing: Listing,
         reap: Callable[[str | None], Ended],
+        section: HostSection,
     ) -> None:
         """`reap` ends what is left of the run on the node that it is given, by another job."""
         self.name = name_of(boot.plan.run_id, boot.host)
         self._listing, self._reap = listing, reap
         self._node: str | None = None
-        self._log_start = log.stat().st_size if log.is_file() else 0
+        self.section = section
         super().__init__(boot, warn, command, log)
 
     def on_handshake(self, handshake: Handshake) -> None:
@@ -94,17 +96,20 @@ class SlurmAgent(PipedAgent):
         return Ended((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
-        cause = slurm_commands.error_text(self._reported()) or f"srun ended with exit code {code} before the handshake"
+        fault = start_fault(self.host, self.section, self.stderr())
+        if fault is not None:
+            return fault.of(self.host)
+        cause = slurm_commands.error_text(self.stderr()) or f"srun ended with exit code {code} before the handshake"
         return HostFailed(self.host, cause, f"see {self.log}")
 
     def overdue(self) -> HostFailed | None:
         """A job may wait for resources as long as the run can do without it; its time begins when it has them."""
-        if not self.is_booted and slurm_commands.is_queued(self._reported()):
+        if not self.is_booted and slurm_commands.is_queued(self.stderr()):
             self.began = time.monotonic()
         return super().overdue()
 
     def cut_off(self) -> HostFailed | None:
-        found = _ENDED_BY_SLURM.search(self._reported())
+        found = _ENDED_BY_SLURM.search(self.stderr())
         fix = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"
         if self.host == self.boot.plan.config.learner.host:
             fix = "the learner was there: resume the run"
@@ -115,12 +120,6 @@ class SlurmAgent(PipedAgent):
         self.process.terminate()
         if self.wait(KILL_WAIT_S) is None:
             super().kill()
-
-    def _reported(self) -> str:
-        """What srun and the agent wrote to stderr; their last lines if that is much."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read()[-4000:].decode(errors="replace")
 
 
 class SlurmOrchestrator(PipedOrchestrator):
@@ -182,9 +181,11 @@ class SlurmOrchestrator(PipedOrchestrator):
         """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
         neighbours = self.neighbours(self.config)
         boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
-        command = agent_command(self.section(self.plan.config, boot.host), boot.plan.run_id)
+        section = self.section(self.plan.config, boot.host)
+        command = agent_command(section, boot.plan.run_id, boot.host)
         argv = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
-        return SlurmAgent(boot, self.warn, argv, self.log_of(boot.host), self._listing, partial(self._reap, boot.host))
+        log, reap = self.log_of(boot.host), partial(self._reap, boot.host)
+        return SlurmAgent(boot, self.warn, argv, log, self._listing, reap, section)
 
     def _reap(self, host: str, node: str | None) -> Ended:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""

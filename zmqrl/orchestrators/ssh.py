@@ -16,9 +16,10 @@ from zmqrl.config.sections import HostSection, SshSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import HostUnusable
-from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended
+from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, size_of, text_from
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import REMOTE_RUNS, agent_command
+from zmqrl.orchestrators.host_commands import NOT_EXECUTABLE, NOT_FOUND, REMOTE_RUNS, agent_command
+from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
@@ -28,7 +29,6 @@ from zmqrl.ssh.connection import Connection, open_all
 
 RESOLVERS = 8
 """`ssh -G` at once."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 class AgentContext(NamedTuple):
@@ -51,7 +51,9 @@ class SshAgent(Agent):
         super().__init__(boot, context.warn)
         self.section, self.connection = section, connection
         self._ssh, self._log = context.ssh, context.log
-        self._channel = connection.start(agent_command(section, boot.plan.run_id, context.code), self._log)
+        self._log_start = size_of(self._log)
+        command = agent_command(section, boot.plan.run_id, self.host, context.code)
+        self._channel = connection.start(command, self._log)
 
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
@@ -62,9 +64,14 @@ class SshAgent(Agent):
     def silent_end(self, code: int | None) -> HostFailed | None:
         self._channel.close()  # so that the end of its output is in the log
         python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
-        tail = self._log.read_text(errors="replace").strip().splitlines()[-5:] if self._log.is_file() else []
+        stderr = self.stderr()
+        fault = start_fault(self.host, self.section, stderr)
+        if fault is not None:
+            return fault.of(self.host)
+        tail = stderr.strip().splitlines()[-5:]
         if code in (NOT_FOUND, NOT_EXECUTABLE):
-            return HostFailed(self.host, f"{python} was not found", f"set hosts.{self.host}.python, or: {setup}")
+            where = "" if self.section.wrap is None else f" within hosts.{self.host}.wrap (`{self.section.wrap}`)"
+            return HostFailed(self.host, f"{python} was not found{where}", f"set hosts.{self.host}.python, or: {setup}")
         if any("No module named" in line and "zmqrl" in line for line in tail):
             return HostFailed(self.host, f"zmqrl is not installed in {python}", setup)
         if any("No space left" in line for line in tail):
@@ -75,6 +82,9 @@ class SshAgent(Agent):
             fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
             return HostFailed(self.host, f"{cause}; it printed: {self.output}", fix)
         return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log}")
+
+    def stderr(self) -> str:
+        return text_from(self._log, self._log_start)
 
     def write(self, line: bytes) -> None:
         try:

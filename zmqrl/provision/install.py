@@ -19,6 +19,8 @@ from typing import Any
 from zmqrl.config.hosts import filled, is_remote
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.orchestrators.host_commands import after_prologue, wrap_check, wrap_words
+from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.provision import remote_install
 from zmqrl.provision.errors import Host, explain
 from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
@@ -30,10 +32,18 @@ from zmqrl.ssh.shell import after_mark
 CONSTRAINTS = PACKAGE / "constraints.txt"
 CHECK_S, INSTALL_S = 60.0, 1800.0
 TOGETHER = 16
-_END = "ZMQRL_END_OF_PROGRAM"
+_END, _INNER_END = "ZMQRL_END_OF_PROGRAM", "ZMQRL_END_OF_SCRIPT"
 
 # Whatever the login shell is, it only has to start `sh -s`; everything else comes on its stdin.
 _SCRIPT = f"""
+inner=$(cat <<'{_INNER_END}'
+%(inner)s
+{_INNER_END}
+)
+%(start)s
+"""
+# Behind the prologue and wrap of the host, as its agent: finds a Python.
+_INNER = f"""
 program=$(cat <<'{_END}'
 %(program)s
 {_END}
@@ -237,7 +247,7 @@ class _Setup:
             "timeout_s": timeout_s,
             **more,
         }
-        done = self._connection.run("sh -s", timeout_s + CHECK_S, _script(request).encode())
+        done = self._connection.run("sh -s", timeout_s + CHECK_S, _script(request, self._section).encode())
         for line in done.stdout.decode(errors="replace").splitlines():
             text = after_mark(line, MARK)
             if text is not None:
@@ -245,7 +255,11 @@ class _Setup:
                 if "error" in answer:
                     raise self._failed(answer["error"], answer["detail"])
                 return answer
-        tail = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+        stderr = done.stderr.decode(errors="replace")
+        fault = start_fault(self._host, self._section, stderr)
+        if fault is not None:
+            raise fault.of(self._host)
+        tail = (stderr.strip().splitlines() or [f"exit code {done.code}"])[-1]
         raise self._failed("silent", tail)
 
     def _installed(self, answer: dict[str, Any], made: bool) -> Installed:
@@ -261,12 +275,12 @@ class _Setup:
         return HostFailed(self._host, *explain(kind, detail, at))
 
 
-def _script(request: Mapping[str, Any]) -> str:
+def _script(request: Mapping[str, Any], section: HostSection) -> str:
     minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     others = [f"python{OLDEST[0]}.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
     program = Path(remote_install.__file__).read_text(encoding="utf-8")
     python = "'" + str(request["python"]).replace("'", "'\\''") + "'"
-    return _SCRIPT % {
+    inner = _INNER % {
         "program": program,
         "request": json.dumps(request),
         "python": python,
@@ -274,3 +288,5 @@ def _script(request: Mapping[str, Any]) -> str:
         "oldest": OLDEST,
         "newest": NEWEST,
     }
+    start = f'{wrap_check(section)}exec {wrap_words(section)}sh -c "$inner" </dev/null'
+    return _SCRIPT % {"inner": inner, "start": after_prologue(section, start)}
