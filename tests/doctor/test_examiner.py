@@ -261,7 +261,9 @@ def test_a_host_without_zmqrl_or_without_python_is_described_by_a_shell(tmp_path
     missing = "raise ModuleNotFoundError(\"No module named 'zmqrl.entry'\", name='zmqrl.entry')"
     (tmp_path / "zmqrl" / "entry.py").write_text(missing)  # else an editable zmqrl of this Python is found
     nothing = HostSection(python="/opt/none/python", workdir=str(tmp_path))
-    opening = {name: partial(HostLink, PipedShell(name), section) for name, section in (("a", bare), ("b", nothing))}
+    opening = {
+        name: partial(HostLink, name, PipedShell(name), section) for name, section in (("a", bare), ("b", nothing))
+    }
     examination = Examination(dict.fromkeys("ab", HostRequests(ASKED, None, False)), "a")
     found = Runner(examination, print).run(opening.items())
     without_zmqrl, without_python = found["a"], found["b"]

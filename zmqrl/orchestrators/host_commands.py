@@ -35,6 +35,17 @@ _HANDSHAKE_THERE = (
     f"""printf '{SENTINEL}{{"pid":0,"time":0,"node":"%s","user":"%s","versions":%s}}\\n' """
     """"$(uname -n)" "$(id -un)" "$versions\""""
 )
+START_VARIABLE = "ZMQRL_START"
+"""Marks what a prologue has started."""
+_KILL_STARTED = (
+    f'grep -lzxF "{START_VARIABLE}=$$/${HOST_VARIABLE}" /proc/[0-9]*/environ 2>/dev/null '
+    "| while IFS=/ read -r root proc pid rest; do kill -9 $pid; done"
+)
+_WATCH = (
+    f'{START_VARIABLE}="$$/${HOST_VARIABLE}"; export {START_VARIABLE}; exec 3<&0; '
+    f"( read -r line <&3; kill -9 $$; {_KILL_STARTED} ) >/dev/null 2>&1 & zmqrl_watch=$!; exec 3<&-; "
+)
+"""A shell alongside that waits for the end of stdin."""
 _NOT_FOR_EVERY_SHELL = re.compile(r"[!\\\n]")
 """Characters that csh and fish change also between single quotes."""
 
@@ -44,21 +55,21 @@ def agent_command(section: HostSection, run_id: str, host: str, code: str | None
     start = f"{_python(section, code, run_id)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"
     begin = f"mkdir -p {quoted(section.workdir)} && cd {quoted(section.workdir)} || exit; {wrap_check(section)}"
     script = f"{begin}exec nice -n {section.nice or 0} {start}"
-    return for_login_shell(_marks(host, run_id) + after_prologue(section, script))
+    return for_login_shell(_marks(host, run_id) + after_prologue(section, script, watched=True))
 
 
 def reaper_command(section: HostSection, run_id: str, host: str, grace_s: float = REAP_GRACE_S) -> str:
     """Ends what is left of the run there; makes no folder.
 
     It runs outside of `wrap`, where it sees every process of the host by the pids of the host; within it where only
-    that has zmqrl. A prologue that fails does not keep it from its work.
+    that has zmqrl. A prologue that fails does not keep it from its work, and what a prologue has started is of the run.
     """
     arguments = f"-m zmqrl.agent.reaper {shlex.quote(run_id)} {grace_s:g} {shlex.quote(host)}"
     script = f"cd {quoted(section.workdir)} 2>/dev/null; {environment(section)}{quoted(section.python)} {arguments}"
     if section.wrap is not None:
         known = "code=$?; case $code in 0|2|3) exit $code ;; esac"
         script = f"{script}; {known}; exec {_python(section)} {arguments}"
-    return for_login_shell(_marks(host) + after_prologue(section, script, in_any_case=True))
+    return for_login_shell(_marks(host, run_id) + after_prologue(section, script, in_any_case=True))
 
 
 def handshake_command(section: HostSection, host: str) -> str:
@@ -71,7 +82,7 @@ def examiner_command(section: HostSection, host: str) -> str:
     """Starts a host agent that only examines its host, in the work directory if it exists; makes no folder."""
     start = f"{_python(section)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
     script = f"cd {quoted(section.workdir)} 2>/dev/null; {wrap_check(section)}exec {start}"
-    return for_login_shell(_marks(host) + after_prologue(section, script))
+    return for_login_shell(_marks(host) + after_prologue(section, script, watched=True))
 
 
 def shell_handshake_command(section: HostSection, host: str) -> str:
@@ -81,18 +92,28 @@ def shell_handshake_command(section: HostSection, host: str) -> str:
     return for_login_shell(_marks(host) + after_prologue(section, script, in_any_case=True))
 
 
-def after_prologue(section: HostSection, script: str, in_any_case: bool = False) -> str:
+def after_prologue(section: HostSection, script: str, in_any_case: bool = False, watched: bool = False) -> str:
     """`script` of sh after the host's prologue, which reads nothing and writes to stderr.
 
     A prologue that fails, has a syntax error or exits ends the shell with 1, unless `script` runs `in_any_case`.
+
+    Args:
+        section: Of the host.
+        script: Without `!`.
+        in_any_case: Also after a prologue that has failed.
+        watched: Nothing comes on stdin yet; with its end, as when the launcher is killed, a prologue that hangs is
+            killed with all that it has started.
     """
     if section.prologue is None:
         return script
-    ended = "code=$?; trap - EXIT; set +eu"
-    judged = "" if in_any_case else " [ $code = 0 ] || exit 1;"
+    unwatch = "kill $zmqrl_watch; wait $zmqrl_watch 2>/dev/null; " if watched else ""
+    ended = f"code=$?; trap - EXIT; set +eu; {unwatch}unset {START_VARIABLE}"
+    end = f"{_KILL_STARTED}; exit 1" if watched else "exit 1"
+    judged = "" if in_any_case else f" [ $code = 0 ] || {{ {end}; }};"
     rest = f"zmqrl_rest() {{ {ended}; echo {shlex.quote(PROLOGUE_ENDED)}$code >&2;{judged} {script}; exit; }}"
     prologue = f"eval {shlex.quote(section.prologue)} </dev/null >&2"
-    return f"{rest}; echo {shlex.quote(PROLOGUE_BEGINS)} >&2; trap zmqrl_rest EXIT; {prologue}; zmqrl_rest"
+    watch = _WATCH if watched else ""
+    return f"{rest}; {watch}echo {shlex.quote(PROLOGUE_BEGINS)} >&2; trap zmqrl_rest EXIT; {prologue}; zmqrl_rest"
 
 
 def wrap_words(section: HostSection) -> str:

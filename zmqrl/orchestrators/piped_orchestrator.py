@@ -82,6 +82,6 @@ class ReapedAgent(PipedAgent):
 
     def end(self) -> Ended:
         self.process.close()
-        if not self.is_booted:
+        if not self.is_booted and self.section.wrap is None:
             return Ended()  # nothing of the run was started there
         return ended_over(self._shell, self.section, self.boot.plan.run_id, self.host)

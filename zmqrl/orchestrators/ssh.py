@@ -103,7 +103,7 @@ class SshAgent(Agent):
         self._channel.close()
 
     def end(self) -> Ended:
-        if not self.is_booted:
+        if not self.is_booted and self.section.wrap is None:  # a wrap may wait, and ignore the end of its stdin
             self.connection.close()
             return Ended()  # it never began
         try:
