@@ -22,6 +22,7 @@ from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
+from zmqrl.supervision.host_mark import HOST_VARIABLE, pid_namespace
 from zmqrl.supervision.process_table import identify
 
 NOBODY = 65534
@@ -310,3 +311,47 @@ def test_a_successor_on_the_host_stays_registered(folder: Path, tmp_path: Path, 
     with registered(boot, "", pytest.fail, folder):
         successor = put(folder, entry_of(own, boot.plan.run_id))
     assert successor.exists()
+
+
+IN_A_WRAP = """
+import os, sys, time
+from pathlib import Path
+from zmqrl.agent.host_lock import HostLock
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import Boot
+from zmqrl.agent.host_entry import own_entry
+import json
+boot = from_json(Boot, json.loads(sys.argv[2]))
+lock = HostLock(Path(sys.argv[1]))
+entry = own_entry(boot, "lap")
+print(lock.acquire(entry, "warned"), flush=True)
+print(entry.pid, [other.run_id for other in lock.entries() if other.is_live], flush=True)
+sys.stdin.readline()
+"""
+
+
+@needs_root
+def test_an_agent_in_the_pid_namespace_of_a_wrap_is_seen_from_outside_and_removes_no_one(
+    folder: Path, tmp_path: Path, own: int
+) -> None:
+    put(folder, entry_of(own, "outside-1"))
+    boot = boot_of(tmp_path)
+    command = ["unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", IN_A_WRAP]
+    environment = {**os.environ, HOST_VARIABLE: f"node01@{pid_namespace()}"}
+    with subprocess.Popen(
+        [*command, str(folder), json.dumps(to_json(boot))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    ) as wrapper:  # fmt: skip
+        assert wrapper.stdin is not None and wrapper.stdout is not None
+        assert wrapper.stdout.readline() == "[]\n", "what runs outside cannot be judged within"
+        assert wrapper.stdout.readline() == f"1 ['{boot.plan.run_id}']\n"
+        seen = {entry.run_id: entry for entry in HostLock(folder).entries()}
+        assert seen["outside-1"].is_live and seen[boot.plan.run_id].is_live
+        inner = seen[boot.plan.run_id].pid
+        assert [inner] == [int(p) for p in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split()]
+        HostLock(folder).forget(boot.plan.run_id)
+        assert len(files(folder)) == 2, "it lives"
+        os.kill(inner, 9)
+        wrapper.wait(10)
+    HostLock(folder).forget(boot.plan.run_id)
+    assert [entry.run_id for entry in HostLock(folder).entries()] == ["outside-1"]

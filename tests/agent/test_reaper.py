@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
 from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
-from zmqrl.supervision.host_mark import RUN_VARIABLE
+from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 
 pytestmark = pytest.mark.whole
@@ -231,3 +232,38 @@ def test_arguments_that_mean_nothing_are_refused(arguments: tuple[str, ...]) -> 
 def test_a_run_id_is_never_a_path() -> None:
     with pytest.raises(ConfigError):
         reap("../elsewhere")
+
+
+def test_a_wrap_is_reaped_from_outside_and_only_of_its_host_and_machine(
+    bystander: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    """Real pid namespaces: what runs there is found by its mark, and killed by its pid here."""
+    here = pid_namespace()
+    within = ["sh", "-c", "sleep 600 & sleep 600; true"]
+    started = {}
+    for name, mark in {"ours": f"h0@{here}", "neighbour": f"h1@{here}", "container": "h0@pid:[1]"}.items():
+        marks = ["env", f"{RUN_VARIABLE}=run-9", f"{HOST_VARIABLE}={mark}"]
+        wrap = ["unshare", "-p", "-f", "--mount-proc"]
+        command = [*wrap, *marks, *within] if name == "container" else [*marks, *wrap, *within]
+        started[name] = bystander(*command)
+    if started["ours"].poll() is not None:
+        pytest.skip("no pid namespaces here")
+    trees = {name: until(partial(_tree, process.pid, 4), "the tree") for name, process in started.items()}
+    done = reap("run-9", 0.1, "h0")
+    assert len(done.ended) + len(done.killed) == 4 and not done.left, done
+    assert not any(map(is_alive, trees["ours"]))
+    assert all(map(is_alive, trees["neighbour"])) and all(map(is_alive, trees["container"]))
+    done = reap("run-9", 0.1)
+    assert not any(map(is_alive, trees["neighbour"])) and all(map(is_alive, trees["container"]))
+    for process in trees["container"]:
+        kill(process)
+    await_gone(trees["container"], 5.0)
+
+
+def _tree(top: int, count: int) -> list[ProcessId] | None:
+    """Wrapper, process 1 of its namespace, and its children; once there are so many."""
+    found = [top]
+    for pid in found:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        found += map(int, children.read_text().split())
+    return [_identity(pid) for pid in found] if len(found) == count else None

@@ -98,12 +98,21 @@ def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: CodeArc
 
 @pytest.mark.timeout(400)
 def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBundle, tmp_path: Path) -> None:
-    """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third."""
+    """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third.
+
+    The first is set up behind a prologue and a wrap; the prologue of another fails.
+    """
     ready = lab.hosts[0]
     done = ready.run(sys.executable, "-m", "venv", f"{inner_tmp(lab, 0)}/venv", timeout_s=60)
     assert done.returncode == 0, done.stderr
     hosts = {
-        "h0": {**lab.hosts[0].hosts_yaml(), "python": f"{inner_tmp(lab, 0)}/venv/bin/python"},
+        "h0": {
+            **lab.hosts[0].hosts_yaml(),
+            "python": f"{inner_tmp(lab, 0)}/venv/bin/python",
+            "prologue": "echo loaded; WRAPPER=env; export WRAPPER; cat",
+            "wrap": 'sh -c \'exec "$WRAPPER" "$@"\' sh',
+        },
+        "h2": {**lab.hosts[0].hosts_yaml(), "prologue": "echo no such module; false"},
         "h1": {**lab.hosts[1].hosts_yaml(), "python": os.path.realpath(sys.executable)},
         "h9": {**lab.hosts[1].hosts_yaml(), "port": 9},
         "away": {"manual": True},
@@ -113,7 +122,9 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBu
     assert first.stdout.startswith(f"h0: zmqrl {goods.wheel.version} in {inner_tmp(lab, 0)}/venv/bin/python (Python 3.")
     assert first.stdout.endswith(" s\n") and first.stdout.count("\n") == 1
     refused = {line.split(":")[0] for line in first.stderr.splitlines() if not line.startswith(" ")}
-    assert refused == {"h1", "h9"}, first.stderr
+    assert refused == {"h1", "h2", "h9"}, first.stderr
+    cause = "h2: hosts.h2.prologue failed with exit code 1: `echo no such module; false`; it printed: no such module\n"
+    assert cause in first.stderr
     assert "is not in a venv; setup installs into venvs only" in first.stderr
     runs = ready.run(f"{inner_tmp(lab, 0)}/venv/bin/python", "-I", "-m", "zmqrl", "version", timeout_s=30)
     assert (runs.returncode, runs.stdout) == (0, f"zmqrl, version {goods.wheel.version}\n"), runs.stderr

@@ -295,7 +295,7 @@ def waiting(shell: Shell, goods: InstallBundle) -> Iterator[subprocess.Popen[byt
         env = {"HOME": str(shell.home), "PATH": shell.path}
         process = subprocess.Popen(["sh", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(_script(request).encode())
+        process.stdin.write(_script(request, HostSection()).encode())
         process.stdin.close()
         assert process.stdout.readline() == b".\n"  # it waits, and says so
         yield process
