@@ -1,8 +1,8 @@
 """The mark of a host on all that its command line starts, and what a pid namespace between the two hides.
 
 `hosts.NAME.wrap` may start the host agent in a pid namespace, where pids are others than outside. The mark names the
-namespace outside: the reaper, which runs there, separates processes of its own machine from those of a container that is
-another host, and uses its own pids only.
+namespace outside: the reaper, which runs there, separates processes of its own machine from those of a container that
+is another host, and uses its own pids only.
 """
 
 from __future__ import annotations
