@@ -243,7 +243,7 @@ def test_a_wrap_is_reaped_from_outside_and_only_of_its_host_and_machine(
     started = {}
     for name, mark in {"ours": f"h0@{here}", "neighbour": f"h1@{here}", "container": "h0@pid:[1]"}.items():
         marks = ["env", f"{RUN_VARIABLE}=run-9", f"{HOST_VARIABLE}={mark}"]
-        wrap = ["unshare", "-p", "-f", "--mount-proc"]
+        wrap = ["unshare", "-p", "-f", "--mount-proc", "--kill-child"]
         command = [*wrap, *marks, *within] if name == "container" else [*marks, *wrap, *within]
         started[name] = bystander(*command)
     if started["ours"].poll() is not None:
