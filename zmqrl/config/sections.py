@@ -340,6 +340,8 @@ class LimitsSection:
     """Time for a process to end before it is killed."""
     leases_per_worker: Positive = 2
     """Maximum number of slots leased to a worker."""
+    on_end_s: Seconds = 60.0
+    """Time limit of the command `on_end`, and of posting to `webhook`."""
 
 
 @dataclass(frozen=True)
@@ -391,6 +393,12 @@ class Config:
     rejoin: Literal["auto", "manual"] = "auto"
     """Hosts that are lost during the run. auto: the launcher connects to them again until they are back. manual: by
     `zmqrl scale`.
+    """
+    on_end: str | None = None
+    """Shell command that the launcher executes at every end of the run (README, "After the end")."""
+    webhook: str | None = None
+    """URL (http or https) that receives the end of the run as JSON. `$NAME` is replaced by that environment variable
+    of the launcher; a URL without one is not stored in the run directory, since it is a secret.
     """
 
     @property

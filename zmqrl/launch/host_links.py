@@ -26,7 +26,8 @@ from zmqrl.views.problem import Problem
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
-    """One boot per host that participates, the learner's first."""
+    """One boot per host that participates, the learner's first; what the launcher alone needs stays with it."""
+    plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     learner = plan.config.learner.host
     held = worker_indexes(plan.workers)
     hosts = [learner, *(host for host, workers in held.items() if host != learner and workers)]

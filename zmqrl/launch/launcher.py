@@ -17,6 +17,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
+from zmqrl.launch.end_notices import notify_end
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
@@ -124,39 +125,49 @@ class Launcher:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
-        try:
-            directory.begin(self._plan, initial, self._orchestrator.job)
-            return self._run_in(directory)
-        finally:
-            self._files.attempt("the owner's record", directory.release)
-
-    def _run_in(self, directory: RunDirectory) -> int:
         with self._signals.caught(), lossy_output():
             try:
-                self._links.deploy()
-            except ConfigError:
-                directory.discard()
-                raise
-            view = make_view(self._plain)
-            recorder = Recorder(directory.path, self._plan.started_at)
-            try:
-                self._warn(view)
-                self._watch(directory, recorder, view)
-            except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
-                traceback.print_exc()
-                self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
+                directory.begin(self._plan, initial, self._orchestrator.job)
+                code = self._run_in(directory)
             finally:
-                teardown = self._orchestrator.undeploy(self._grace_s())
-                if not teardown.left:
-                    remove_left_folder(self._plan.run_id)
-                for event in self._orchestrator.monitor(0.0):
-                    self._take_last(event, recorder)
-                self._files.attempt("metrics", recorder.close)
-                view.close()
-            code = self._sum_up(directory, teardown)
-            if self._mirror is not None:
-                self._finish_copies(self._mirror, code)
+                self._files.attempt("the owner's record", directory.release)
+            if self._summary is not None and not self._taken_over:
+                self._notify_end(directory, self._summary)
             return code
+
+    def _notify_end(self, directory: RunDirectory, summary: Summary) -> None:
+        """The directory is free by now: the command may resume the run."""
+        request = self._signals.request
+        interrupted = lambda: self._signals.request > request  # noqa: E731
+        for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
+            print(problem, file=sys.stderr, flush=True)
+
+    def _run_in(self, directory: RunDirectory) -> int:
+        try:
+            self._links.deploy()
+        except ConfigError:
+            directory.discard()
+            raise
+        view = make_view(self._plain)
+        recorder = Recorder(directory.path, self._plan.started_at)
+        try:
+            self._warn(view)
+            self._watch(directory, recorder, view)
+        except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
+            traceback.print_exc()
+            self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
+        finally:
+            teardown = self._orchestrator.undeploy(self._grace_s())
+            if not teardown.left:
+                remove_left_folder(self._plan.run_id)
+            for event in self._orchestrator.monitor(0.0):
+                self._take_last(event, recorder)
+            self._files.attempt("metrics", recorder.close)
+            view.close()
+        code = self._sum_up(directory, teardown)
+        if self._mirror is not None:
+            self._finish_copies(self._mirror, code)
+        return code
 
     def _start_copies(self) -> None:
         """Once no host can refuse the attempt: until then the copy belongs to the attempt before."""
