@@ -315,6 +315,8 @@ class Launcher:
 
     def _check_start(self, now: float) -> None:
         started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None
+        if self._state.required_workers < self._plan.config.min_workers:  # hosts that are away are not waited for
+            self._deadlines.start_by = now + self._plan.config.limits.start_s
         if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
             return
         self._too_few = self._state.failure is None
