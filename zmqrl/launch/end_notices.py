@@ -33,6 +33,8 @@ PAUSES_S = (1.0, 3.0)
 """Before the second and the third attempt."""
 LAUNCHER_LOG = "launcher.log"
 
+UNSTORED_URL = "webhook: its URL is not stored with the run: resume with --set webhook=URL, or write it with $NAME"
+
 Interrupted = Callable[[], bool]
 
 
@@ -140,7 +142,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 def post(webhook: str, facts: Mapping[str, Any], limit_s: float, interrupted: Interrupted) -> str | None:
     """POST `facts` as JSON, at most three times; returns what went wrong, without the secret parts of the URL."""
     if is_unstored(webhook):
-        return "webhook: its URL is not stored with the run: resume with --set webhook=URL, or write it as $NAME"
+        return UNSTORED_URL
     try:
         url = expanded(webhook)
     except ConfigError as error:

@@ -158,7 +158,7 @@ class HostLinks:
             if change.presence == "here":
                 done = f"back with {_counted(change.workers)}"
             else:
-                done = f"its {_counted(before)} leave at the end of their segments" if before else "it has no workers"
+                done = "its workers leave at the end of their segments" if before else "it has no workers"
             self._state.note(Problem(row.host, change.reason, done))
 
     def _report_once(self, row: HostRow, cause: str, action_taken: str) -> None:

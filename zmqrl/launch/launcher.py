@@ -16,8 +16,9 @@ from typing import Any
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.webhook import is_unstored
 from zmqrl.errors import ConfigError
-from zmqrl.launch.end_notices import notify_end
+from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
@@ -345,6 +346,9 @@ class Launcher:
     def _warn(self, view: View) -> None:
         for warning in self._plan.warnings:
             view.message(warning)
+        webhook = self._plan.config.webhook
+        if webhook is not None and is_unstored(webhook):
+            view.message(UNSTORED_URL)
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:

@@ -57,7 +57,8 @@ class _Rule:
     def _edge(self, windows: Windows, wall: datetime) -> str:
         edge = windows.next_change(wall)
         assert edge is not None, "windows that are always open are refused"
-        return edge.strftime("%H:%M" if edge.date() == wall.date() else "%a %H:%M")
+        day, seconds = "" if edge.date() == wall.date() else "%a ", ":%S" if edge.second else ""
+        return edge.strftime(f"{day}%H:%M{seconds}")
 
     def _measure(self, yields: YieldSection, row: HostRow, now: float) -> None:
         found, row.other_use = row.other_use, None  # each counts once

@@ -52,7 +52,9 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
         "state": "away" if row.away else row.state,
         "workers": row.workers,
         "ready": sum(("worker", worker.index) in state.ready for worker in workers),
-        "env_steps_per_s": round(sum(worker.env_steps_per_s for worker in workers), 1),
+        "env_steps_per_s": round(
+            sum(worker.env_steps_per_s for worker in workers if worker.state not in ("ended", "lost")), 1
+        ),
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
         "restarts": sum(worker.restarts for worker in workers),
