@@ -180,6 +180,16 @@ def test_a_host_yields_and_returns(tmp_path: Path, used: dict[str, float]) -> No
     assert len(run.deployed()) == 1, "its agent has stayed"
 
 
+def test_a_measurement_counts_once(tmp_path: Path) -> None:
+    run = Run(tmp_path, "12:00", yield_when=YIELDS)
+    run.come()
+    use(run, 9.0)
+    run.pass_time(200.0)
+    assert run.workers() == [(0, True)]
+    run.pass_time(100.0)
+    assert run.workers() == [(0, True), (2, False)]
+
+
 def test_only_what_is_configured_counts(tmp_path: Path) -> None:
     run = Run(tmp_path, "12:00", yield_when=YieldSection(load=2.0))
     run.come()
