@@ -130,9 +130,13 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
         )
         flags = [word for pair in (*sets, f"on_end=cd '{tmp_path}' && sh end.sh") for word in ("--set", pair)]
         out = zmqrl("train", "cartpole-ppo", "--workers", 1, "--run-dir", run_dir, *flags, "--detach", at=tmp_path)
-        out += zmqrl("stop", run_dir, at=tmp_path)
         log = run_dir / "logs" / LAUNCHER_LOG
-        until(lambda: "on_end: " in log.read_text(), "the command to end", 60.0)
+        try:
+            out += zmqrl("stop", run_dir, at=tmp_path)
+            until(lambda: "on_end: " in log.read_text(), "the command to end", 60.0)
+        except BaseException:
+            zmqrl("down", run_dir, at=tmp_path)
+            raise
         (posted,) = server.posted
     ended = summary(run_dir)
     assert json.loads((tmp_path / "seen.json").read_text()) == ended, "it was there before the command"
