@@ -16,6 +16,7 @@ import zmq
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.host_processes import HostProcesses
+from zmqrl.agent.other_use import OtherUseMeter
 from zmqrl.agent.output import AgentOutput, LogStream
 from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
 from zmqrl.agent.shutdown_policy import ShutdownMode
@@ -114,6 +115,9 @@ class HostAgent:
         self._terminated = False
         now = time.monotonic()
         self._clock = _Clock(now, now + SAMPLE_EVERY_S)
+        host = boot.plan.config.hosts.get(boot.host)
+        yields = host is not None and host.yield_when is not None
+        self._other_use = OtherUseMeter(now) if yields else None
         self._wakeup_read, self._wakeup_write = os.pipe()
 
     def run(self) -> int:
@@ -184,6 +188,8 @@ class HostAgent:
         if now >= self._clock.usage_at:
             self._clock.usage_at = now + SAMPLE_EVERY_S
             self._processes.measure()
+            if self._other_use is not None:
+                self._output.send(self._other_use.sample(now))
 
     def _report_refused(self) -> None:
         counts = self._commands.refused + self._processes.refused + self._data_plane.refused
@@ -231,7 +237,7 @@ class HostAgent:
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
                     self._join(received)
                 case agent.SetWorkers() if not self._processes.ending:
-                    self._processes.set_workers(tuple(received.workers))
+                    self._processes.set_workers(tuple(received.workers), received.stays)
                 case agent.Allow():
                     self._data_plane.allow(received.allowed)
         if self._commands.ended:

@@ -42,6 +42,8 @@ class HostProcesses:
         self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
         self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
+        self._stays = not boot.workers
+        """Whether the agent stays when it has no processes."""
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._shutdown = Shutdown(boot, self._children)
         self._learner_ledger: Ledger | None = None
@@ -99,9 +101,13 @@ class HostProcesses:
         if learner_here and self._plan.config.evaluator.episodes > 0:
             self._start(EVALUATOR, 0)
 
-    def set_workers(self, workers: tuple[int, ...]) -> None:
-        """Assign these workers: new ones are started, the others leave when the broker permits it."""
+    def set_workers(self, workers: tuple[int, ...], stays: bool = False) -> None:
+        """Assign these workers: new ones are started, the others leave when the broker permits it.
+
+        `stays`: the agent does not end without workers.
+        """
         before, self._workers = self._workers, workers
+        self._stays = stays or self._boot.host == self._plan.config.learner.host
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
             place = ProcessSlot("worker", index)
@@ -162,8 +168,8 @@ class HostProcesses:
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._shutdown.report())
 
     def _end_when_drained(self) -> None:
-        """A host without workers and processes is not part of the run."""
-        if self._boot.workers and not self._workers and not self._children:
+        """A host without workers and processes is not part of the run, unless it is to return."""
+        if not self._stays and not self._workers and not self._children:
             self.end(ShutdownMode.CLEAN)
 
     # one process

@@ -13,6 +13,7 @@ from zmqrl.config.kinds import flat
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.config.webhook import without_secrets
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.make import is_by_ssh
 from zmqrl.shared_memory.arena import layout_of
@@ -34,7 +35,9 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
             click.echo(line)
     click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
     click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
-    click.echo(yaml.safe_dump(flat(to_json(config)), sort_keys=False, default_flow_style=None).rstrip())
+    click.echo(
+        yaml.safe_dump(flat(to_json(without_secrets(config))), sort_keys=False, default_flow_style=None).rstrip()
+    )
 
 
 def _processes(plan: RunPlan) -> dict[str, list[str]]:

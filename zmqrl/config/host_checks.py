@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from zmqrl.config.hosts import LOCAL, near, shortened
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.windows import Windows
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError
 
@@ -114,6 +115,24 @@ def _check_wrap(where: str, wrap: str | None) -> None:
         raise ConfigError(f"{where}.wrap: {shown(wrap)}: must begin with a command; variables go into hosts.NAME.env")
 
 
+def _check_sharing(config: Config) -> None:
+    for name, host in config.hosts.items():
+        for key, value in (("only", host.only), ("yield_when", host.yield_when)):
+            if value is not None and host.manual:
+                raise ConfigError(
+                    f"hosts.{name}.{key}: {name} is a manual host: no command reaches its agent; remove the key"
+                )
+            if value is not None and config.mode.in_process:
+                raise ConfigError(f"hosts.{name}.{key}: mode single has no rollout workers; remove the key")
+        if host.only is not None:
+            try:
+                Windows.of(host.only)
+            except ValueError as error:
+                raise ConfigError(f"hosts.{name}.only: {shown(host.only)}: {error}") from error
+        if host.yield_when is not None and host.yield_when.load is None and not host.yield_when.user_active:
+            raise ConfigError(f"hosts.{name}.yield_when: without load or user_active: true it never yields; set one")
+
+
 def _check_learner(config: Config) -> None:
     name = config.learner.host
     host = config.hosts.get(name)
@@ -148,4 +167,11 @@ def _check_curve(config: Config) -> None:
             )
 
 
-_CHECKS: tuple[Callable[[Config], None], ...] = (_check_names, _check_keys, _check_learner, _check_mode, _check_curve)
+_CHECKS: tuple[Callable[[Config], None], ...] = (
+    _check_names,
+    _check_keys,
+    _check_sharing,
+    _check_learner,
+    _check_mode,
+    _check_curve,
+)

@@ -17,6 +17,7 @@ from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import names_of, unknown_key, validated
+from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import ConfigError
 from zmqrl.types import MODES, ModeName
@@ -283,5 +284,6 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
         )
     check_hosts(config)
     check_code(config.code)
+    check_webhook(config)
     schedule = config.run.schedule_env_steps or config.run.total_env_steps
     return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=schedule))

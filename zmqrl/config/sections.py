@@ -171,6 +171,21 @@ class LearnerSection:
 
 
 @dataclass(frozen=True)
+class YieldSection:
+    """When a host is left to its other users."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    load: Annotated[float, Ge(0)] | None = None
+    """Running threads of other processes, mean of the last minute (as the load average, without the run's own), above
+    which the host is in use."""
+    user_active: bool = False
+    """Input on a terminal means that the host is in use."""
+    quiet_s: Seconds = 300.0
+    """The host returns when it has not been in use for so long."""
+
+
+@dataclass(frozen=True)
 class HostSection:
     """One host of the `hosts` mapping; null keys take the value of `defaults`."""
 
@@ -208,6 +223,10 @@ class HostSection:
     """The host cannot reach the learner's host: the run's ports are forwarded through its SSH connection."""
     manual: bool = False
     """The host is not reached by SSH: it joins with `zmqrl worker --connect FILE`."""
+    only: str | None = None
+    """The host has workers at these times alone, of the launcher's clock: `20:00-07:00, Sat, Sun`."""
+    yield_when: YieldSection | None = None
+    """The host has no workers while it is in use by others."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +369,8 @@ class LimitsSection:
     """Time for a process to end before it is killed."""
     leases_per_worker: Positive = 2
     """Maximum number of slots leased to a worker."""
+    on_end_s: Seconds = 60.0
+    """Time limit of the command `on_end`, and of posting to `webhook`."""
 
 
 @dataclass(frozen=True)
@@ -401,6 +422,12 @@ class Config:
     rejoin: Literal["auto", "manual"] = "auto"
     """Hosts that are lost during the run. auto: the launcher connects to them again until they are back. manual: by
     `zmqrl scale`.
+    """
+    on_end: str | None = None
+    """Shell command that the launcher executes at every end of the run (README, "After the end")."""
+    webhook: str | None = None
+    """URL (http or https) that receives the end of the run as JSON. `$NAME` is replaced by that environment variable
+    of the launcher; a URL without one is not stored in the run directory, since it is a secret.
     """
 
     @property

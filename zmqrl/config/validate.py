@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from zmqrl.config.kinds import OPTIONS
 from zmqrl.config.overrides import RESET
 from zmqrl.config.sections import Config
+from zmqrl.config.webhook import without_paths
 from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError
 
@@ -65,8 +66,13 @@ def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: 
     hint = f"did you mean {near[0]!r}?" if near else f"did you mean {elsewhere}?" if elsewhere else None
     where = ".".join(path[:-1]) or "the configuration"
     hint = hint or f"known keys of {where}: {', '.join(known)}"
-    value = f" (value {shown(node.value)})" if isinstance(node, Leaf) else ""
+    value = f" (value {_shown(path, node.value)})" if isinstance(node, Leaf) else ""
     return ConfigError(f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}")
+
+
+def _shown(path: tuple[str, ...], value: Any) -> str:
+    """A URL at the top level is that of `webhook`, a secret, perhaps under a misspelt name."""
+    return without_paths(shown(value)) if len(path) == 1 else shown(value)
 
 
 def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] = ()) -> Any:
@@ -147,7 +153,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     what, near = _message(constant) if constant else "must be", _nearest(node.value, constant)
     if len(constant) < len(same):
         what += f"{', or' if constant else ''} a section of keys ({', '.join(_keys_at(cls, path))})"
-    raise ConfigError(f"{node.source}: {'.'.join(full)}: {shown(node.value)}: {what}{near}")
+    raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {what}{near}")
 
 
 def _elsewhere(key: str) -> str | None:

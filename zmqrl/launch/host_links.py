@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import structs
@@ -14,9 +15,11 @@ from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import LearnerSection
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import Invitations, remove_connection_file, write_connection_file
+from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.rejoining import Rejoining
 from zmqrl.launch.requests import Requests, Scaling
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.staffing import Staffing
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
@@ -26,7 +29,8 @@ from zmqrl.views.problem import Problem
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
-    """One boot per host that participates, the learner's first."""
+    """One boot per host that participates, the learner's first; what the launcher alone needs stays with it."""
+    plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     learner = plan.config.learner.host
     held = worker_indexes(plan.workers)
     hosts = [learner, *(host for host, workers in held.items() if host != learner and workers)]
@@ -67,14 +71,31 @@ LOG_LIMIT_BYTES = 20_000_000
 class HostLinks:
     """Follows the events that `RunState` has taken in. Owned by the launcher's main thread."""
 
-    def __init__(self, plan: RunPlan, state: RunState, orchestrator: Orchestrator, private: Path) -> None:
-        """`private`: a folder that only this user can read, for connection files; it goes with the run."""
+    def __init__(
+        self,
+        plan: RunPlan,
+        state: RunState,
+        orchestrator: Orchestrator,
+        private: Path,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """What the launcher does for the hosts of `plan`.
+
+        Args:
+            plan: Of the run.
+            state: Which the launcher has given every event first.
+            orchestrator: Of the run.
+            private: A folder that only this user can read, for connection files; it goes with the run.
+            clock: The wall clock of windows.
+        """
         self._private = private
         self._plan, self._state, self._orchestrator = plan, state, orchestrator
         self._learner_host, self._is_encrypted = plan.config.learner.host, plan.config.security.curve != "off"
         self._logs = Path(plan.run_dir) / "logs"
         self._scaling = Scaling(plan)
         self._rejoining = Rejoining()
+        self._staffing = Staffing(plan.config.hosts, plan.workers)
+        self._clock = clock
         self._requests = Requests(Path(plan.run_dir))
         self._boots: Mapping[str, Boot] = {}
         self._manual: Set[str] = set()
@@ -92,14 +113,28 @@ class HostLinks:
         self._boots, sections = boots(self._plan), self._plan.config.hosts
         self._manual = {host for host in self._boots if host in sections and sections[host].manual}
         self._uninvited = set(self._manual)
-        self._orchestrator.deploy({host: boot for host, boot in self._boots.items() if host not in self._manual})
+        for row in self._staffing.begin(self._state.hosts, self._clock()):
+            self._scaling.scale(row.host, 0, least=0)
+            self._state.hosts.expect(row.host, 0)
+            if row is not self._state.hosts.learner:
+                self._state.drain(row.host)
+            self._state.note(Problem(row.host, row.away, "it is not waited for"))
+        self._orchestrator.deploy(
+            {
+                host: replace(boot, workers=self._scaling.held(host))
+                for host, boot in self._boots.items()
+                if host not in self._manual and not self._state.hosts[host].is_gone
+            }
+        )
 
     def renew(self, now: float) -> None:
         """Renew the leases of agents and handle requests; `now` in monotonic seconds. OSError: requests are retried."""
         if now >= self._lease_at:
             self._lease_at = now + LEASE_EVERY_S
             self._state.judge_leaving(now)
-            self._rejoin(now)
+            if not self._state.hosts.ending and self._state.ended is None:
+                self._staff(now)
+                self._rejoin(now)
             self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
@@ -109,25 +144,44 @@ class HostLinks:
                 else:
                     self._serve(path, request)
 
+    def _staff(self, now: float) -> None:
+        """Take the workers of hosts that are to be left alone, and give them back."""
+        for change in self._staffing.due(self._state.hosts, self._clock(), now):
+            row, before = change.row, change.row.workers
+            try:
+                self._scaling.try_all({row.host: change.workers}, least=0)
+            except ConfigError as error:
+                self._report_once(row, f"{change.reason}, but: {error}", "it is tried again")
+                continue
+            self._scale(row.host, change.workers, change.presence == "kept", least=0)
+            self._staffing.done(change)
+            if change.presence == "here":
+                done = f"back with {_counted(change.workers)}"
+            else:
+                done = "its workers leave at the end of their segments" if before else "it has no workers"
+            self._state.note(Problem(row.host, change.reason, done))
+
+    def _report_once(self, row: HostRow, cause: str, action_taken: str) -> None:
+        if cause not in row.reported:
+            row.reported.add(cause)
+            self._state.note(Problem(row.host, cause, action_taken))
+
     def _rejoin(self, now: float) -> None:
         """Connect again to hosts that were lost; those that joined by a connection file come by themselves."""
-        if self._plan.config.rejoin == "manual" or self._state.hosts.ending or self._state.ended:
+        if self._plan.config.rejoin == "manual":
             return
         for row in self._rejoining.due(self._state.hosts, now):
             if row.host in self._manual:
                 continue
             try:
-                self._scaling.try_all({row.host: row.workers})
+                self._scaling.try_all({row.host: row.workers}, least=0)
             except ConfigError as error:
                 cause = f"cannot be connected to again: {error}"
-                if cause not in row.reported:
-                    row.reported.add(cause)
-                    self._state.note(Problem(row.host, cause, "the run continues without this host"))
+                self._report_once(row, cause, "the run continues without this host")
             else:
-                self._scale(row.host, row.workers)
+                self._scale(row.host, row.workers, row.is_kept, least=0)
         for row, away_s in self._rejoining.pop_returned():
-            workers = f"{row.workers} worker{'s' * (row.workers != 1)}"
-            self._state.note(Problem(row.host, f"was away for {away_s:.0f} s", f"back with {workers}"))
+            self._state.note(Problem(row.host, f"was away for {away_s:.0f} s", f"back with {_counted(row.workers)}"))
 
     def take(self, event: HostEvent) -> None:
         """Each host receives the broker's address once the broker knows its key; lost hosts lose theirs at once.
@@ -224,6 +278,9 @@ class HostLinks:
             self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
             answers = [self._scale(host, workers) for host, workers in request.scale.items()]
+            for row in self._state.hosts:
+                if row.host in request.scale:
+                    row.away = ""  # until its window opens or closes, or its other users come or go
             self._requests.answer(path, RequestAnswer(done="\n".join(answers)))
 
     def _check_manual(self, wanted: Mapping[str, int]) -> None:
@@ -262,17 +319,19 @@ class HostLinks:
             return f"{host}: {row.cause}"
         return f"{host}: {workers} workers, once it joins with its new connection file"
 
-    def _scale(self, host: str, workers: int) -> str:
+    def _scale(self, host: str, workers: int, stays: bool = False, least: int = 1) -> str:
+        """`stays`: the agent stays without workers. `least`: workers that the run keeps."""
         if host not in self._boots:
             return f"{host}: not part of this run"
         if host in self._manual:
             return self._scale_manual(host, workers)
-        indexes = self._scaling.scale(host, workers)
+        indexes = self._scaling.scale(host, workers, least)
         row = self._state.hosts.expect(host, workers)
+        row.is_kept = stays
         if not row.is_gone and row.state != "leaving":
-            self._orchestrator.command(host, agent.SetWorkers(list(indexes)))
+            self._orchestrator.command(host, agent.SetWorkers(list(indexes), stays))
             return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
-        if not workers:
+        if not workers and not stays:
             return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
@@ -285,6 +344,10 @@ class HostLinks:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log.write(part.text)
+
+
+def _counted(workers: int) -> str:
+    return f"{workers} worker{'s' * (workers != 1)}"
 
 
 def _names(keys: Mapping[str, HostKey]) -> set[str]:

@@ -43,6 +43,12 @@ class HostRow:
     """The public key of its agent; an agent that is started again has another."""
     incarnation: int = 0
     """How many agents it has had."""
+    away: str = ""
+    """Why it has no workers for now, by its keys `only` and `yield_when`."""
+    is_kept: bool = False
+    """Its agent stays without workers."""
+    other_use: agent.OtherUse | None = None
+    """What others do there."""
     reported: set[str] = field(default_factory=set)
     """Why it was lost and could not be connected to again, since it was last ready."""
 
@@ -116,8 +122,8 @@ class HostTable:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether any host with workers is ready or may join."""
-        return any(row.workers and not row.is_gone for row in self)
+        """Whether any host with workers is ready or may join, or is to return."""
+        return any((row.workers and not row.is_gone) or row.away for row in self)
 
     def register(self, host: str, workers: int) -> HostRow | None:
         """A host that SSH does not reach has joined, or left (no workers); None when it is another, or is gone."""
@@ -223,7 +229,7 @@ class HostTable:
         code = message.code
         if row.is_gone or (row.state == "connecting" and message.introduced):  # the latter of its former agent
             return None
-        if self.ending or row is self.learner or (code == 0 and not row.workers):
+        if self.ending or row is self.learner or (code == 0 and not row.workers and not row.is_kept):
             row.state = "drained" if not self.ending and row is not self.learner else "ended"
             return None
         if code == 0 and row.state == "ready":
@@ -232,6 +238,10 @@ class HostTable:
         how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
         cause = self._faults.get(row.host) or f"the host agent exited ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
+
+    @_take.register
+    def _on_other_use(self, message: agent.OtherUse, row: HostRow, event: HostEvent) -> None:
+        row.other_use = message
 
     @_take.register
     def _on_usage(self, message: agent.Usage, row: HostRow, event: HostEvent) -> None:

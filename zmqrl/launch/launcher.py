@@ -16,7 +16,9 @@ from typing import Any
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.webhook import is_unstored
 from zmqrl.errors import ConfigError
+from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
@@ -124,39 +126,49 @@ class Launcher:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
-        try:
-            directory.begin(self._plan, initial, self._orchestrator.job)
-            return self._run_in(directory)
-        finally:
-            self._files.attempt("the owner's record", directory.release)
-
-    def _run_in(self, directory: RunDirectory) -> int:
         with self._signals.caught(), lossy_output():
             try:
-                self._links.deploy()
-            except ConfigError:
-                directory.discard()
-                raise
-            view = make_view(self._plain)
-            recorder = Recorder(directory.path, self._plan.started_at)
-            try:
-                self._warn(view)
-                self._watch(directory, recorder, view)
-            except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
-                traceback.print_exc()
-                self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
+                directory.begin(self._plan, initial, self._orchestrator.job)
+                code = self._run_in(directory)
             finally:
-                teardown = self._orchestrator.undeploy(self._grace_s())
-                if not teardown.left:
-                    remove_left_folder(self._plan.run_id)
-                for event in self._orchestrator.monitor(0.0):
-                    self._take_last(event, recorder)
-                self._files.attempt("metrics", recorder.close)
-                view.close()
-            code = self._sum_up(directory, teardown)
-            if self._mirror is not None:
-                self._finish_copies(self._mirror, code)
+                self._files.attempt("the owner's record", directory.release)
+            if self._summary is not None and not self._taken_over:
+                self._notify_end(directory, self._summary)
             return code
+
+    def _notify_end(self, directory: RunDirectory, summary: Summary) -> None:
+        """The directory is free by now: the command may resume the run."""
+        request = self._signals.request
+        interrupted = lambda: self._signals.request > request  # noqa: E731
+        for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
+            print(problem, file=sys.stderr, flush=True)
+
+    def _run_in(self, directory: RunDirectory) -> int:
+        try:
+            self._links.deploy()
+        except ConfigError:
+            directory.discard()
+            raise
+        view = make_view(self._plain)
+        recorder = Recorder(directory.path, self._plan.started_at)
+        try:
+            self._warn(view)
+            self._watch(directory, recorder, view)
+        except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
+            traceback.print_exc()
+            self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
+        finally:
+            teardown = self._orchestrator.undeploy(self._grace_s())
+            if not teardown.left:
+                remove_left_folder(self._plan.run_id)
+            for event in self._orchestrator.monitor(0.0):
+                self._take_last(event, recorder)
+            self._files.attempt("metrics", recorder.close)
+            view.close()
+        code = self._sum_up(directory, teardown)
+        if self._mirror is not None:
+            self._finish_copies(self._mirror, code)
+        return code
 
     def _start_copies(self) -> None:
         """Once no host can refuse the attempt: until then the copy belongs to the attempt before."""
@@ -304,6 +316,8 @@ class Launcher:
 
     def _check_start(self, now: float) -> None:
         started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None
+        if self._state.required_workers < self._plan.config.min_workers:  # hosts that are away are not waited for
+            self._deadlines.start_by = now + self._plan.config.limits.start_s
         if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
             return
         self._too_few = self._state.failure is None
@@ -332,6 +346,9 @@ class Launcher:
     def _warn(self, view: View) -> None:
         for warning in self._plan.warnings:
             view.message(warning)
+        webhook = self._plan.config.webhook
+        if webhook is not None and is_unstored(webhook):
+            view.message(UNSTORED_URL)
         cores = len(os.sched_getaffinity(0))
         workers = self._plan.workers.get("local", 0)
         if workers > cores:

@@ -96,7 +96,8 @@ class StallDetector:
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
-        if self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
+        is_paused = not state.expected_workers and any(row.away for row in state.hosts)
+        if is_paused or self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._is_reported = seen, now, False
         if self._is_reported or now - self._since < self._after_s:
             return None
@@ -129,5 +130,7 @@ class SlowWorkerReport:
 def _who(state: RunState) -> str:
     workers = [row for row in state.workers.values() if row.state not in ("ready", "ended")]
     away = [f"{row.host}/worker-{row.index} is {row.state}" for row in workers]
-    away += [f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained")]
+    away += [
+        f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained") or row.away
+    ]
     return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"

@@ -38,7 +38,7 @@ class Rejoining:
         """Hosts to connect to now, in monotonic seconds; each is `connecting` before the next call."""
         found = []
         for row in hosts:
-            if row.is_missing and row.incarnation and row.workers and row is not hosts.learner:
+            if row.is_missing and row.incarnation and (row.workers or row.is_kept) and row is not hosts.learner:
                 if self._attempt(row.host, now):
                     found.append(row)
             elif row.host in self._lost:

@@ -121,9 +121,12 @@ class Scaling:
         """The host is lost: when it returns, its workers have other indexes."""
         self._held[host] = []
 
-    def scale(self, host: str, workers: int) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection."""
-        self._check(host, workers)
+    def scale(self, host: str, workers: int, least: int = 1) -> tuple[int, ...]:
+        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection.
+
+        `least`: workers that the run keeps.
+        """
+        self._check(host, workers, least)
         held = self._held.setdefault(host, [])
         while len(held) < workers:
             held.append(self._next)
@@ -131,19 +134,19 @@ class Scaling:
         del held[workers:]
         return tuple(held)
 
-    def try_all(self, wanted: Mapping[str, int], forgotten: Collection[str] = ()) -> None:
+    def try_all(self, wanted: Mapping[str, int], forgotten: Collection[str] = (), least: int = 1) -> None:
         """Change nothing; ConfigError when one of the changes after another is unavailable.
 
-        `forgotten`: hosts that are forgotten before.
+        `forgotten`: hosts that are forgotten before; `least`: workers that the run keeps.
         """
         trial = copy.copy(self)
         trial._held = {host: list(held) for host, held in self._held.items()}
         for host in forgotten:
             trial.forget(host)
         for host, workers in wanted.items():
-            trial.scale(host, workers)
+            trial.scale(host, workers, least)
 
-    def _check(self, host: str, workers: int) -> None:
+    def _check(self, host: str, workers: int, least: int) -> None:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
         if host not in config.hosts and host != config.learner.host:
             raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join(config.hosts)}")
@@ -154,7 +157,7 @@ class Scaling:
                 f"{host}={workers}: {host} was not part of the run at its start: `zmqrl stop` the run, "
                 "and resume it with workers on this host"
             )
-        if others + workers < 1:
+        if others + workers < least:
             raise ConfigError(f"{host}={workers} would remove the last worker: `zmqrl stop` ends the run")
         if config.mode.deterministic and others + workers > config.env.vector_envs:
             raise ConfigError(

@@ -19,6 +19,7 @@ from zmqrl.config.hosts import shortened
 from zmqrl.config.kinds import flat, nested
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config
+from zmqrl.config.webhook import without_secrets
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import place_of
@@ -232,7 +233,7 @@ def read_info(run_dir: Path) -> RunInfo | None:
 
 def stored_config(config: Config) -> dict[str, Any]:
     """The content of `config.json`: what `read_config` reads."""
-    return {"format_version": FORMAT_VERSION, "config": flat(to_json(config))}
+    return {"format_version": FORMAT_VERSION, "config": flat(to_json(without_secrets(config)))}
 
 
 def stored_place(run_dir: Path, config: Config) -> str:

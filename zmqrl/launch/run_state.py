@@ -119,13 +119,19 @@ class RunState:
     @property
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
-        enough = self.ready_workers >= max(self.expected_workers, self.plan.config.min_workers)
+        enough = self.ready_workers >= max(self.expected_workers, self.required_workers)
         return ("learner", 0) in self.ready and (enough or self.plan.config.mode.in_process)
 
     @property
     def expected_workers(self) -> int:
         """Workers of the hosts that have not failed."""
         return sum(row.workers for row in self.hosts if not row.is_gone)
+
+    @property
+    def required_workers(self) -> int:
+        """`min_workers`, or all workers of the hosts that are here now where others are to return."""
+        least = self.plan.config.min_workers
+        return min(least, self.expected_workers) if any(row.away for row in self.hosts) else least
 
     @property
     def cut_off(self) -> str | None:

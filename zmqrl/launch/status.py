@@ -49,17 +49,19 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
     workers = [worker for worker in state.workers.values() if worker.host == row.host]
     return {
         "host": row.host,
-        "state": row.state,
+        "state": "away" if row.away else row.state,
         "workers": row.workers,
         "ready": sum(("worker", worker.index) in state.ready for worker in workers),
-        "env_steps_per_s": round(sum(worker.env_steps_per_s for worker in workers), 1),
+        "env_steps_per_s": round(
+            sum(worker.env_steps_per_s for worker in workers if worker.state not in ("ended", "lost")), 1
+        ),
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
         "restarts": sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,
         "last_s": None if row.received_at is None else round(max(0.0, now - row.received_at), 1),
-        "cause": row.cause,
+        "cause": row.away or row.cause,
     }
 
 

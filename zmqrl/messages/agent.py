@@ -414,6 +414,20 @@ class Usage(_Event, frozen=True, tag="usage"):
     """Of the learner's host, unless the mode is single."""
 
 
+class OtherUse(_Event, frozen=True, tag="other_use"):
+    """What others do on a host that has `yield_when`.
+
+    Agent to launcher: every 5 s; dropped while the launcher does not read.
+
+    A wrong one takes the workers of this host away, or leaves them there; no row is lost by it.
+    """
+
+    load: Finite
+    """Running threads of other processes, mean of the last minute."""
+    input_idle_s: Finite | None
+    """Seconds since the last input on a terminal; None: no user has one."""
+
+
 class Finished(_Event, frozen=True, tag="finished"):
     """Everything of the run on this host has ended.
 
@@ -499,6 +513,7 @@ AgentEvent: TypeAlias = (
     | Fault
     | RunFailed
     | Usage
+    | OtherUse
     | Finished
     | LogText
     | Warned
@@ -632,12 +647,14 @@ class Join(_Command, frozen=True, tag="join"):
 class SetWorkers(_Command, frozen=True, tag="set_workers"):
     """The workers that this host has from now on.
 
-    Launcher to agent: at `zmqrl scale` and `drain`.
+    Launcher to agent: at `zmqrl scale` and `drain`, and where `only` or `yield_when` of the host take effect.
 
     Absolute: the newest counts; an index of another host is refused by the broker.
     """
 
     workers: list[Index]
+    stays: bool = False
+    """Without workers the agent stays, and measures when the host is free again."""
 
 
 class Allow(_Command, frozen=True, tag="allow"):

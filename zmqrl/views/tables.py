@@ -76,7 +76,9 @@ def _host_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
     for name in ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", ""):
         table.add_column(name, justify="left" if name in ("HOST", "STATE", "") else "right")
     for host in hosts[:ROWS_SHOWN]:
-        style = {"ready": "", "connecting": "dim", "joining": "dim", "drained": "dim"}.get(host["state"], "red")
+        style = {"ready": "", "connecting": "dim", "joining": "dim", "drained": "dim", "away": "dim"}.get(
+            host["state"], "red"
+        )
         numbers = [_or_dash(host[name], form) for name, form in (("cpu", ".1f"), ("pss_mb", ",.0f"), ("ms", ".1f"))]
         table.add_row(
             host["host"],

@@ -1,0 +1,90 @@
+"""Hosts that have workers only at some times (`only`), and those that are left to their users (`yield_when`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun, processes
+from tests.system.system_plans import SLOW_TALLY
+from tests.waiting import until
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+OPEN_S, CLOSED_S, QUIET_S = 45, 15, 15
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+def config(lab: Lab, a: dict[str, Any], b: dict[str, Any], env_steps: int) -> dict[str, Any]:
+    return {
+        "run": {"mode": "sync", "total_env_steps": env_steps, "stop_at_return": None},
+        "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
+        "algorithm": dict(SLOW_TALLY),
+        "evaluator": {"episodes": 0},
+        "hosts": {
+            "local": {"workers": 0},
+            "a": lab.hosts[1].hosts_yaml(workers=1, **a),
+            "b": lab.hosts[2].hosts_yaml(workers=1, **b),
+        },
+    }
+
+
+@contextmanager
+def typing_user(lab: Lab) -> Iterator[None]:
+    """Logged in on host 2 with a terminal, on which a line is typed each second."""
+    ssh = ["ssh", "-F", str(lab.ssh_config), "-tt", lab.hosts[2].name, "cat > /dev/null"]
+    command = ["sh", "-c", 'while echo x; do sleep 1; done | "$@" > /dev/null 2>&1', "sh", *ssh]
+    process = lab.run_here(command, start_new_session=True, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # ssh too; sshd then hangs up the terminal
+        process.wait()
+
+
+def is_training(run: FarRun, name: str) -> bool:
+    row = run.host(name)
+    return row.get("state") == "ready" and row["env_steps_per_s"] > 0
+
+
+def test_in_sync_with_the_same_bits_also_through_a_time_without_workers(lab: Lab) -> None:
+    closes = datetime.now() + timedelta(seconds=OPEN_S)
+    opens = closes + timedelta(seconds=CLOSED_S)
+    a, b = {"only": f"{opens:%H:%M:%S}-{closes:%H:%M:%S}"}, {"yield_when": {"user_active": True, "quiet_s": QUIET_S}}
+    run = FarRun(lab, "shared", config(lab, a, b, 1_000_000))
+    try:
+        until(lambda: is_training(run, "a") and is_training(run, "b"), "both to train", OPEN_S)
+        with typing_user(lab):
+            until(lambda: run.host("b")["state"] == "away", lambda: str(run.host("b")), 40)
+            assert "input on a terminal" in run.host("b")["cause"]
+            assert "in use by others: input" in run.command("status", str(run.run_dir))[1]
+            until(lambda: run.host("a")["state"] == "away", lambda: str(run.host("a")), 40)
+            assert f"outside its window until {opens:%H:%M}" in run.host("a")["cause"]
+            until(lambda: not processes(lab.hosts[1], run.run_id), "the agent of a to end", 20)
+            until(lambda: len(processes(lab.hosts[2], run.run_id)) == 1, "the agent of b alone to stay", 20)
+        until(lambda: is_training(run, "a") and is_training(run, "b"), lambda: str(run.status()["hosts"]), 60)
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, _, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert code == 0 and summary["ledger"]["balanced"], err
+    assert err.count("back with 1 worker") == 2
+    straight = FarRun(lab, "straight", config(lab, {}, {}, summary["env_steps"]))
+    try:
+        assert straight.end()[0] == 0
+        assert straight.summary()["weights_sha256"] == summary["weights_sha256"]
+    finally:
+        straight.close()
