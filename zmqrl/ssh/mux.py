@@ -9,11 +9,11 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
+import math
 import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -77,15 +77,19 @@ class ControlSocket:
             self._socket.close()
             raise
 
-    def request(self, kind: int, *fields: int | bytes, descriptors: Sequence[int] = ()) -> Message:
+    def request(
+        self, kind: int, *fields: int | bytes, descriptors: Sequence[int] = (), most_s: float = math.inf
+    ) -> Message:
         """The reply to a message. MuxError with the master's reason, or when it does not answer in time.
 
         Args:
             kind: Of the message.
             fields: What follows its number.
             descriptors: Sent after it.
+            most_s: Seconds to wait at most, where that is less than the limit of the connection.
         """
         with self._lock:
+            self._socket.settimeout(min(self._timeout_s, most_s))
             try:
                 self._socket.sendall(_packet(kind, next(self._numbers), *fields))
                 for descriptor in descriptors:
@@ -93,7 +97,7 @@ class ControlSocket:
                     self._socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent)])
                 reply = self.read()
             except TimeoutError as error:
-                raise MuxError(f"the ssh master did not answer within {self._timeout_s:g} s") from error
+                raise MuxError("the ssh master did not answer in time") from error
         if reply is None:
             raise MuxError("the ssh master has ended")
         if reply.kind in (DENIED, FAILURE):
@@ -118,23 +122,16 @@ class ControlSocket:
 
     def is_open(self) -> bool:
         """Whether the master holds its end."""
-        try:
-            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        return not self.await_end(0.0)
 
     def await_end(self, timeout_s: float) -> bool:
         """Whether the master closes its end within `timeout_s` seconds."""
-        until = time.monotonic() + timeout_s
-        while self.is_open():
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                return False
-            with contextlib.suppress(OSError, ValueError):
-                select.select([self._socket], [], [], left_s)
-        return True
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLRDHUP)
+            return bool(poll.poll(timeout_s * 1e3))
+        except (OSError, ValueError):  # it is closed here
+            return True
 
     def close(self) -> None:
         """End it, and a `read` that waits. Safe to call twice."""

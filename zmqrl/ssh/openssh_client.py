@@ -91,6 +91,7 @@ class OpensshClient(Client):
         try:
             log = self._start(target, folder, timeout_s)
             lease = ControlSocket(_control_path(folder), timeout_s)
+            return OpensshConnection(target, _control_path(folder), lease, timeout_s, folder, log.accepted)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             why = f"the ssh master does not answer ({error})"
@@ -98,7 +99,6 @@ class OpensshClient(Client):
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return OpensshConnection(target, _control_path(folder), lease, timeout_s, folder, log.accepted)
 
     def _start(self, target: Target, folder: Path, timeout_s: float) -> StartLog:
         """Start a master and wait until it has logged in; HostFailed, HungUp. What it logs later is not kept."""
@@ -164,10 +164,11 @@ class OpensshConnection(Connection):
         folder: Path | None = None,
         accepted: tuple[str, ...] = (),
     ) -> None:
-        """`folder`: of a master that was started here; None: the master is the user's."""
+        """`folder`: of a master that was started here; None: the master is the user's. OSError."""
         super().__init__(target)
         self._path, self._lease, self._timeout_s = path, lease, timeout_s
         self._folder, self._accepted = folder, accepted
+        self._pid = lease.request(mux.ALIVE_CHECK).integer
         self._forwards: list[tuple[bytes | int, ...]] = []
         self._closing = threading.Lock()
         self._is_closed = False
@@ -197,7 +198,7 @@ class OpensshConnection(Connection):
             allocated = self._lease.request(mux.OPEN_FORWARD, *forward).integer
         except OSError as error:
             raise refusals.no_tunnel(self.target.host, str(error)) from error
-        self._forwards.append((mux.REMOTE, b"127.0.0.1", allocated, address.encode(), port))
+        self._forwards.append(forward)  # the master knows it by the port that was requested
         return allocated
 
     def is_alive(self) -> bool:
@@ -218,11 +219,12 @@ class OpensshConnection(Connection):
             self._lease.close()
 
     def _end_master(self) -> None:
-        with contextlib.suppress(OSError):  # it has ended already
-            pid = self._lease.request(mux.ALIVE_CHECK).integer
-            self._lease.request(mux.TERMINATE)
-            if not self._lease.await_end(END_S):
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it has ended already, or does not answer
+            self._lease.request(mux.TERMINATE, most_s=END_S)
+        if not self._lease.await_end(END_S):
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._lease.await_end(END_S)
 
 
 def _new_name() -> str:

@@ -40,7 +40,6 @@ _OFFERED = re.compile(r"Offering public key: (\S+)")
 _ALLOWED = re.compile(r"Authentications that can continue: (\S+)")
 _REFUSED = re.compile(r"Permission denied \(([^)]*)\)")
 _REVOKED = re.compile(r"is marked as revoked|REVOKED HOST KEY")
-_REVOKED_IN = re.compile(r"(?:revoked (?:key|by file) |Offending \S+ key in |revoked keys file )(\S+)")
 _HUNG_UP = re.compile(r"kex_exchange_identification: (?:read: )?(Connection (?:closed|reset).*)")
 _NOT_SSH = re.compile(r"kex_exchange_identification: (.*)|(Unable to negotiate .*)|banner exchange: .*(invalid format)")
 _FORWARD = re.compile(r"channel \d+: open failed: ([^:]+)(?:: (.*))?")
@@ -157,13 +156,14 @@ def _connect(target: Target, why: str, timeout_s: float) -> HostFailed:
 def _host_key(target: Target, lines: Sequence[str], text: str) -> HostFailed:
     found = _last(_KEY, lines)
     shown, fingerprint = (f"{found[1]} {found[2]}", found[2]) if found else ("a key", "")
+    same = {known: HostKey(known.kind, known.blob).fingerprint == fingerprint for known in known_keys(target)}
     if _REVOKED.search(text):
-        source = _REVOKED_IN.search(text)
-        return revoked_key(target, fingerprint, source[1] if source else "a file of known hosts")
+        source = next((known.source for known in same if known.revoked and same[known]), "RevokedHostKeys")
+        return revoked_key(target, fingerprint, source)
     if "HAS CHANGED" in text:
-        for known in known_keys(target):
-            if not known.revoked and HostKey(known.kind, known.blob).fingerprint != fingerprint:
-                return changed_key(target, shown, known)
+        other = next((known for known in same if not known.revoked and not same[known]), None)
+        if other is not None:
+            return changed_key(target, shown, other)
     return unknown_key(target, shown)
 
 
