@@ -308,19 +308,17 @@ def test_a_master_ends_soon_after_its_owner_was_killed(lab: Lab) -> None:
     folder.rmdir()  # it is empty; `zmqrl clean` removes such folders
 
 
-def test_a_master_that_does_not_end_is_killed(logins: Logins) -> None:
+def test_a_master_that_does_not_end_is_killed(lab: Lab, logins: Logins) -> None:
     with connected(logins.to(), SSH) as connection:
         (folder,) = run_folder_root().glob("ssh-*")
-        found = subprocess.run(["pgrep", "-f", f"{folder}/m"], capture_output=True, text=True, timeout=WAIT_S)
-        master = int(found.stdout.split()[0])
-        stopper = threading.Timer(0.3, os.kill, (master, signal.SIGSTOP))
-        connection._lease.request(0x10000004)  # type: ignore[attr-defined]
-        stopper.start()
-        stopper.join()
+        master = connection._pid  # type: ignore[attr-defined]
+        assert str(folder) in Path(f"/proc/{master}/cmdline").read_text()
+        os.kill(master, signal.SIGSTOP)
         begun = time.monotonic()
         connection.close()
         assert time.monotonic() - begun < 8.0
-    until(lambda: not Path(f"/proc/{master}").exists() or "Z" in Path(f"/proc/{master}/stat").read_text().split()[2])
+    until(lambda: not sessions(lab.hosts[1]))
+    assert not folder.exists()
 
 
 def test_what_makes_the_client_impossible_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
