@@ -20,8 +20,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.leaks import Held
 from tests.s3_server import S3Server
 from tests.stolen_time import RunAgain
-from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE
 from zmqrl.loading import prepare
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
 pytest.register_assert_rewrite("zmqrl.testing")
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
+from zmqrl.wire.runtime_folder import run_folder_root
 
 DEATH_S = 2.0
 SHARED_MEMORY = Path("/dev/shm")

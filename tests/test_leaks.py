@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.leaks import SHARED_MEMORY, Held
-from zmqrl.agent.ipc_folder import run_folder_root
+from zmqrl.wire.runtime_folder import run_folder_root
 
 COST_S = 0.005
 """CPU time of both looks at one test."""

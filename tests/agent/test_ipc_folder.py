@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.agent import ipc_folder
-from zmqrl.agent.ipc_folder import RUNTIME_VARIABLE, IpcFolder, run_folder_root
+from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.errors import ConfigError
+from zmqrl.wire import runtime_folder
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, run_folder_root
 
 
 def test_private_and_gone_afterwards(tmp_path: Path) -> None:
@@ -37,14 +38,14 @@ def test_the_root_outlives_a_login_session(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv(RUNTIME_VARIABLE, str(tmp_path / "own"))
     assert run_folder_root() == tmp_path / "own"
     monkeypatch.delenv(RUNTIME_VARIABLE)
-    monkeypatch.setattr(ipc_folder, "TMP", tmp_path)
+    monkeypatch.setattr(runtime_folder, "TMP", tmp_path)
     assert run_folder_root() == tmp_path / f"zmqrl-{os.getuid()}"
 
 
 def test_a_name_that_another_user_has_taken_is_left_to_him(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is a link, or not this user's, cannot be made ours."""
     monkeypatch.delenv(RUNTIME_VARIABLE)
-    monkeypatch.setattr(ipc_folder, "TMP", tmp_path)
+    monkeypatch.setattr(runtime_folder, "TMP", tmp_path)
     usual = tmp_path / f"zmqrl-{os.getuid()}"
     usual.symlink_to(tmp_path)
     IpcFolder(run_folder_root(), "run-1")

@@ -18,7 +18,7 @@ import pytest
 from tests.system.system_plans import system_plan
 from tests.waiting import until
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
+from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.reaper import reap
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
@@ -30,6 +30,7 @@ from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
+from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]

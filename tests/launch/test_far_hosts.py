@@ -22,6 +22,7 @@ from tests.waiting import until
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.provision.install import InstallBundle
+from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.code_sync import CodeArchive, deliver, make_archive
 from zmqrl.ssh.config import resolve
 from zmqrl.ssh.connection import Connection
@@ -52,7 +53,7 @@ def connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection
     section = HostSection(**{**lab.hosts[1].hosts_yaml(), "env": {}})
     with lab.here():
         target = replace(resolve("h1", section, DefaultsSection()), known_hosts=(str(lab.known_hosts),))
-        opened = Connection.open(target, SshSection())
+        opened = make_client(SshSection()).open(target)
         yield opened
         opened.close()
 

@@ -16,6 +16,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake, Lease
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.ssh import AgentContext, SshAgent
+from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.connection import Connection
 
 
@@ -41,7 +42,7 @@ class Far:
 
 def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> None:
     far = Far()
-    place = AgentContext(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
     far.agent = SshAgent(
         Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run")), HostSection(), cast("Connection", far), place
     )
@@ -52,7 +53,7 @@ def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> N
 
 def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path: Path) -> None:
     far = Far()
-    place = AgentContext(SshSection(), tmp_path / "log", lambda host, text: None, None)
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
     boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
     far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
     far.agent.send(Lease())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from zmqrl.ssh.connection import Connection
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
 from zmqrl.config.sections import HostSection
@@ -25,7 +26,6 @@ from zmqrl.errors import HostFailed
 from zmqrl.provision import remote_install
 from zmqrl.provision.install import InstallBundle, Installed, _script, _Setup
 from zmqrl.provision.remote_install import NEWEST, OLDEST, STAMP
-from zmqrl.ssh.connection import Connection
 
 pytestmark = pytest.mark.whole
 

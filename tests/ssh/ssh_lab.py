@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tests.lab import Host, Lab, Process
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
+from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection
 
@@ -22,7 +23,7 @@ def target_of(lab: Lab, index: int, **changes: object) -> Target:
 
 @contextlib.contextmanager
 def connected(target: Target, ssh: SshSection = SSH) -> Iterator[Connection]:
-    connection = Connection.open(target, ssh)
+    connection = make_client(ssh).open(target)
     try:
         yield connection
     finally:

@@ -22,8 +22,8 @@ from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
 from tests.waiting import until
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
+from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.config import Target
-from zmqrl.ssh.connection import Connection
 
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ACCEPT = SshSection(host_keys="accept-new", connect_timeout_s=5.0)
@@ -47,7 +47,7 @@ def own_lab() -> Iterator[Lab]:
 def refused(target: Target, ssh: SshSection = SSH) -> HostFailed:
     start = time.monotonic()
     with pytest.raises(HostFailed) as caught:
-        Connection.open(target, ssh).close()
+        make_client(ssh).open(target).close()
     assert time.monotonic() - start < AT_ONCE_S
     assert str(caught.value) == f"{target.host}: {caught.value.cause}\n   {caught.value.fix}"
     return caught.value

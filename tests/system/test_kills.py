@@ -32,10 +32,10 @@ from tests.system.system_plans import (
     system_plan,
 )
 from tests.system.system_runs import PlanRun, assert_same, newest_n
-from zmqrl.agent.ipc_folder import run_folder_root
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
 from zmqrl.types import ModeName
+from zmqrl.wire.runtime_folder import run_folder_root
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 16_000

@@ -14,7 +14,7 @@ from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_lock import registered
-from zmqrl.agent.ipc_folder import IpcFolder, run_folder_root
+from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.plan import Boot, Keys
@@ -24,6 +24,7 @@ from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import processor_refusal
+from zmqrl.wire.runtime_folder import run_folder_root
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:

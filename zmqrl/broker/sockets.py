@@ -16,7 +16,8 @@ from zmqrl.errors import ConfigError
 from zmqrl.types import AllowList
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
-from zmqrl.wire.sockets import bind, make_private
+from zmqrl.wire.runtime_folder import make_private
+from zmqrl.wire.sockets import bind
 
 
 class BrokerSockets:

@@ -31,8 +31,8 @@ def stop_command(run: str | None) -> None:
 @click.command("clean")
 def clean_command() -> None:
     """Remove socket folders of this user's dead runs; results are kept."""
-    from zmqrl.agent.ipc_folder import run_folder_root
     from zmqrl.cli.find_run import agents
+    from zmqrl.wire.runtime_folder import run_folder_root
 
     root = run_folder_root()
     # The folders first: a run that begins while we look has its agent before it has its folder.

@@ -329,6 +329,10 @@ class SshSection:
 
     __pydantic_config__ = FORBID_UNKNOWN
 
+    client: Literal["paramiko", "openssh"] = "paramiko"
+    """What connects. paramiko: this process, with keys and an SSH agent. openssh: the system's `ssh`, with whatever
+    login works in the user's shell without a question (Kerberos, certificates, ProxyJump, an own master).
+    """
     host_keys: Literal["strict", "accept-new"] = "strict"
     """`accept-new` accepts the key of an unknown host; a changed key is rejected."""
     connect_timeout_s: Seconds = 10.0

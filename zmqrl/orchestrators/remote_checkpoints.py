@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Set
 from itertools import islice
 from pathlib import Path
 
-from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.sections import Config
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
 from zmqrl.orchestrators.host_commands import quoted
-from zmqrl.ssh.config import resolve
+from zmqrl.ssh.clients import connect
 from zmqrl.ssh.connection import Connection
 
 LIST_S = 15.0
@@ -46,8 +46,7 @@ def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
     """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
-    target = resolve(host, config.hosts.get(host, HostSection()), config.defaults)
-    connection = Connection.open(target, config.ssh)
+    connection = connect(config, host)
     try:
         bring(connection, folder, checkpoints, KEPT, check_here=True)
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
-from zmqrl.config.sections import HostSection, SshSection
+from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import HostUnusable
@@ -23,18 +22,16 @@ from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
+from zmqrl.ssh.clients import connect_all, make_client
 from zmqrl.ssh.code_sync import deliver, make_archive
-from zmqrl.ssh.config import Target, resolve
-from zmqrl.ssh.connection import Connection, open_all
-
-RESOLVERS = 8
-"""`ssh -G` at once."""
+from zmqrl.ssh.connection import SILENT_S, Client, Connection
 
 
 class AgentContext(NamedTuple):
     """What an agent's end here is made of."""
 
-    ssh: SshSection
+    client: Client
+    """Makes its connection again."""
     log: Path
     """Its stderr."""
     warn: Callable[[str, str], None]
@@ -50,7 +47,7 @@ class SshAgent(Agent):
         """Starts it. HostFailed when the connection does not take it."""
         super().__init__(boot, context.warn)
         self.section, self.connection = section, connection
-        self._ssh, self._log = context.ssh, context.log
+        self._client, self._log = context.client, context.log
         self._log_start = size_of(self._log)
         command = agent_command(section, boot.plan.run_id, self.host, context.code)
         self._channel = connection.start(command, self._log)
@@ -117,7 +114,7 @@ class SshAgent(Agent):
         """The connection, made again when it was cut."""
         if not self.connection.is_alive():
             self.connection.close()
-            self.connection = Connection.open(self.connection.target, self._ssh)
+            self.connection = self._client.open(self.connection.target)
         return self.connection
 
 
@@ -127,10 +124,11 @@ class SshOrchestrator(AgentsOrchestrator):
     returns_checkpoints = True
 
     def __init__(self, config: NoKeys, plan: RunPlan) -> None:
-        """ConfigError when `code.sync` holds too much, or cannot be read."""
+        """ConfigError when `code.sync` holds too much, or cannot be read, or `ssh.client` cannot work here."""
         super().__init__(config, plan)
+        self._client = make_client(plan.config.ssh)
         self._archive = make_archive(plan.config.code)
-        self._plan, self._ssh = plan, plan.config.ssh
+        self._plan = plan
         self._sections = {name: self.section(plan.config, name) for name in plan.config.hosts if name != LOCAL}
         self._tunnels: dict[str, list[int]] = {}
         self._connector: threading.Thread | None = None
@@ -146,7 +144,8 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _connect(self, boots: Mapping[str, Boot]) -> None:
         """The connector thread: hosts as they answer."""
-        for host, found in connections(self._plan.config, list(boots)):
+        bears_s = max(SILENT_S, self._plan.config.limits.host_lease_s)
+        for host, found in connect_all(self._plan.config, list(boots), bears_s):
             if isinstance(found, HostFailed):
                 self._failed(found)
             elif self._cancelled.is_set():
@@ -156,14 +155,13 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _begin(self, boot: Boot, connection: Connection) -> None:
         log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
-        connection.set_keepalive_timeout(self._plan.config.limits.host_lease_s)
         for accepted in connection.accepted:
             self.warn(boot.host, accepted)
         try:
             self._send_files(boot, connection)
             section = self._sections[boot.host]
             code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
-            agent = SshAgent(boot, section, connection, AgentContext(self._ssh, log, self.warn, code))
+            agent = SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code))
         except HostFailed as error:
             connection.close()
             self._failed(error)
@@ -234,28 +232,9 @@ class SshOrchestrator(AgentsOrchestrator):
     def shells(
         cls, config: NoKeys, run: RunConfig, hosts: Sequence[str]
     ) -> Iterator[tuple[str, Connection | HostFailed]]:
-        yield from connections(run, hosts)
+        yield from connect_all(run, hosts)
 
     @classmethod
     def bring_left(cls, config: NoKeys, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
         folder = f"{cls.section(run, host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
         bring_left(host, run, folder, checkpoints)
-
-
-def connections(run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, Connection | HostFailed]]:
-    """Connect to hosts, several at once; each as soon as it is connected, or with the reason why it is not."""
-
-    def resolved(host: str) -> Target | HostFailed:
-        try:
-            return resolve(host, run.hosts.get(host, HostSection()), run.defaults)
-        except HostFailed as error:
-            return error
-
-    targets = []
-    with ThreadPoolExecutor(RESOLVERS, thread_name_prefix="ssh -G") as pool:
-        for host, found in zip(hosts, pool.map(resolved, hosts), strict=True):
-            if isinstance(found, HostFailed):
-                yield host, found
-            else:
-                targets.append(found)
-    yield from open_all(targets, run.ssh)

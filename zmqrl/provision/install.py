@@ -25,8 +25,8 @@ from zmqrl.provision import remote_install
 from zmqrl.provision.errors import Host, explain
 from zmqrl.provision.remote_install import MARK, NEWEST, OLDEST
 from zmqrl.provision.wheel import PACKAGE, Wheel
-from zmqrl.ssh.config import Target, resolve
-from zmqrl.ssh.connection import Connection, open_all
+from zmqrl.ssh.clients import connect_all
+from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import after_mark
 
 CONSTRAINTS = PACKAGE / "constraints.txt"
@@ -170,23 +170,15 @@ class _Work:
     def connect(self, names: Sequence[str], pool: ThreadPoolExecutor) -> None:
         """In a separate thread: hosts that answer begin while others do not."""
         try:
-            targets = {target.host: target for target in self._targets(names)}
-            for name, connected in open_all(list(targets.values()), self._config.ssh):
+            for _, connected in connect_all(self._config, names):
                 if isinstance(connected, HostFailed):
                     self.results.put(connected)
                 elif self._keep(connected):
-                    pool.submit(self._one, targets[name], connected)
+                    pool.submit(self._one, connected)
                 else:
                     return
         except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
             self.results.put(error)
-
-    def _targets(self, names: Sequence[str]) -> Iterator[Target]:
-        for name in names:
-            try:
-                yield resolve(name, self._config.hosts[name], self._config.defaults)
-            except HostFailed as failed:
-                self.results.put(failed)
 
     def _keep(self, connection: Connection) -> bool:
         with self._lock:
@@ -196,7 +188,8 @@ class _Work:
             connection.close()
         return not self._ended
 
-    def _one(self, target: Target, connection: Connection) -> None:
+    def _one(self, connection: Connection) -> None:
+        target = connection.target
         section = filled(self._config.hosts[target.host], self._config.defaults)
         try:
             self.results.put(_Setup(target.host, target.login_command(), connection, section, self._bundle).run())

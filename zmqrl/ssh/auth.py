@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
+from zmqrl.ssh.refusals import by_hand, copy_id, login_refused
 
 if TYPE_CHECKING:
     import paramiko
@@ -51,14 +52,15 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
             except paramiko.AuthenticationException as error:
                 if not transport.is_active() or "timeout" in str(error).lower():
                     raise HostFailed(
-                        target.host, f"connection closed during the login of {target.user}: {error}", _by_hand(target)
+                        target.host, f"connection closed during the login of {target.user}: {error}", by_hand(target)
                     ) from error
             else:
                 if not further:
                     return
                 why = f"requires more than a key for user {target.user}: {', '.join(further)}"
                 raise HostFailed(target.host, why, "allow login by key only (AuthenticationMethods in sshd_config)")
-    raise _refused(target, candidates, allowed)
+    tried = [name for name, _ in candidates.keys[:MOST_KEYS]]
+    raise login_refused(target, tried, candidates.left_out, allowed)
 
 
 def _candidates(target: Target, held: dict[bytes, paramiko.PKey]) -> Candidates:
@@ -150,24 +152,4 @@ def _nothing_to_try(target: Target, candidates: Candidates) -> HostFailed:
         return HostFailed(target.host, why, f'eval "$(ssh-agent)" && ssh-add {candidates.locked[0]}')
     first = target.identities[0] if target.identities else "~/.ssh/id_ed25519"
     make = f"ssh-keygen -t ed25519 -f {first} && " if not Path(first).exists() else f"ls -l {first}; "
-    return HostFailed(target.host, why, f"{make}{_copy_id(target, first)}   (or set another identity)")
-
-
-def _refused(target: Target, candidates: Candidates, allowed: tuple[str, ...]) -> HostFailed:
-    tried = ", ".join(name for name, _ in candidates.keys[:MOST_KEYS])
-    why = f"login refused for user {target.user}; tried {tried}"
-    if candidates.left_out:
-        why += f"; not tried: {'; '.join(candidates.left_out)}"
-    if allowed:
-        why += f"; allowed methods: {', '.join(allowed)}"
-    files = [name for name, _ in candidates.keys if not name.startswith("agent ")]
-    return HostFailed(target.host, why, _copy_id(target, files[0]) if files else _by_hand(target))
-
-
-def _copy_id(target: Target, identity: str) -> str:
-    public = identity if identity.endswith(".pub") else f"{identity}.pub"
-    return target.login_command().replace("ssh", f"ssh-copy-id -i {public}", 1).replace(" -J ", " -o ProxyJump=", 1)
-
-
-def _by_hand(target: Target) -> str:
-    return f"see the output of: {target.login_command().replace('ssh', 'ssh -v', 1)} true"
+    return HostFailed(target.host, why, f"{make}{copy_id(target, first)}   (or set another identity)")

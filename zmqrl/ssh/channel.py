@@ -8,18 +8,50 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.shell import Finished, Pipe
-
-if TYPE_CHECKING:
-    import paramiko
 
 CHUNK = 65536
 MOST_UNSENT = 64_000_000
 """Bytes that may wait for a process that does not read its stdin; above it the process is abandoned."""
 END_S = 2.0
+
+
+class SessionFailed(OSError):
+    """The host did not start a command."""
+
+
+class SessionRefused(SessionFailed):
+    """The host's sshd has as many sessions as it allows."""
+
+
+class Session(Protocol):
+    """A command or a subsystem on another host, with three streams. What both clients give."""
+
+    @property
+    def exit_status(self) -> int:
+        """Its exit code; -1 when a signal or the connection's loss ended it, or while it runs."""
+
+    @property
+    def status_event(self) -> threading.Event:
+        """Set once the exit code is known, or the connection is lost."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """To its stdin. OSError when it has ended."""
+
+    def shutdown_write(self) -> None:
+        """The end of its stdin. OSError."""
+
+    def recv(self, nbytes: int, /) -> bytes:
+        """From its stdout; empty at its end. OSError."""
+
+    def recv_stderr(self, nbytes: int, /) -> bytes:
+        """From its stderr; empty at its end. OSError."""
+
+    def close(self) -> None:
+        """Let go; safe to call twice."""
 
 
 class Channel(Pipe):
@@ -28,7 +60,7 @@ class Channel(Pipe):
     `write` may be called from any thread; `lines` from one.
     """
 
-    def __init__(self, host: str, channel: paramiko.Channel, stderr: Path) -> None:
+    def __init__(self, host: str, channel: Session, stderr: Path) -> None:
         self._host, self._channel = host, channel
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unsent = 0
@@ -95,7 +127,7 @@ class Channel(Pipe):
                 log.write(chunk)
 
 
-def finish(host: str, channel: paramiko.Channel, timeout_s: float, data: bytes, command: str) -> Finished:
+def finish(host: str, channel: Session, timeout_s: float, data: bytes, command: str) -> Finished:
     """Feed a started command, drain both streams, and wait for its end; HostFailed when that takes too long."""
     streams: dict[bool, list[bytes]] = {False: [], True: []}
 
@@ -125,7 +157,7 @@ def finish(host: str, channel: paramiko.Channel, timeout_s: float, data: bytes, 
     return Finished(channel.exit_status, b"".join(streams[False]), b"".join(streams[True]))
 
 
-def _receive(channel: paramiko.Channel, stderr: bool = False) -> bytes:
+def _receive(channel: Session, stderr: bool = False) -> bytes:
     try:
         return channel.recv_stderr(CHUNK) if stderr else channel.recv(CHUNK)
     except (OSError, EOFError):

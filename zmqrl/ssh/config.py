@@ -70,6 +70,20 @@ _HOP = re.compile(r"^(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^]]+\]|[^:@]+)(?::
 
 
 @dataclass(frozen=True)
+class SshCall:
+    """How `ssh` is called for a login; it reads the user's configuration itself."""
+
+    name: str
+    """What the user would give to ssh."""
+    options: tuple[str, ...] = ()
+    """What hosts.yaml sets for the host."""
+    config: str = ""
+    """A configuration that includes the user's and the system's, then the `defaults` of hosts.yaml."""
+    control_path: str | None = None
+    """Where a master of the user's own would listen."""
+
+
+@dataclass(frozen=True)
 class Target:
     """One login, with everything that is needed to make it. Paths are absolute, tokens are expanded."""
 
@@ -94,6 +108,8 @@ class Target:
     """Socket of the ssh agent, `none` for no agent; None: the one that the environment names."""
     connect_timeout_s: float = 0.0
     """What ssh's configuration allows; the larger of this and hosts.yaml's holds."""
+    call: SshCall = SshCall("")
+    """The same login by the ssh client."""
 
     @property
     def address(self) -> str:
@@ -166,6 +182,7 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
     )
     return Target(
         host=wanted.host,
+        call=_call(wanted, config, one, own),
         hostname=hostname,
         port=port,
         user=user,
@@ -180,6 +197,23 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
         agent=_agent(one.get("identityagent"), tokens),
         connect_timeout_s=float(_clean(one.get("connecttimeout")) or 0),
     )
+
+
+def _call(wanted: _Wanted, config: Path | None, one: Mapping[str, str], own: str | None) -> SshCall:
+    """`one` is what ssh would use; `own` is the identity of hosts.yaml, where it counts."""
+    is_default_jump = wanted.jump is None and wanted.fallback.jump is not None
+    jump = wanted.fallback.jump if is_default_jump and one.get("proxyjump") == wanted.fallback.jump else wanted.jump
+    options = [
+        *(["-l", wanted.user] if wanted.user else []),
+        *(["-p", one["port"]] if wanted.port or wanted.fallback.port else []),
+        *(["-J", jump] if jump else []),
+        *(["-i", own, "-o", "IdentitiesOnly=yes"] if own else []),
+    ]
+    # Not the port and the jump host: a jump host reads this too, and has others.
+    defaults = {"User": wanted.fallback.user, "IdentityFile": own and f'"{own}"'}
+    rest = ["Host *", *(f"  {key} {value}" for key, value in defaults.items() if value)]
+    text = "\n".join([*_includes(config), *rest, ""])
+    return SshCall(wanted.name, tuple(options), text, _clean(one.get("controlpath")))
 
 
 def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target | None:
@@ -226,7 +260,11 @@ def _from_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[s
 
 def _layers(fallback: DefaultsSection, config: Path | None) -> str:
     """A configuration for ssh, which takes the first value it reads: the user's, the system's, then our defaults."""
-    return "\n".join([*(f'Include "{path}"' for path in _files(config)), _block(fallback), ""])
+    return "\n".join([*_includes(config), _block(fallback), ""])
+
+
+def _includes(config: Path | None) -> list[str]:
+    return [f'Include "{path}"' for path in _files(config)]
 
 
 def _without_client(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:

@@ -49,6 +49,9 @@ class HostKey:
         """As `ssh-keygen -l` prints it."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.fingerprint}"
+
 
 def known_name(target: Target) -> str:
     """How known_hosts names a host: an alias, `host` or `[host]:port`."""
@@ -86,41 +89,47 @@ def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"
     known = known_keys(target)
     same = [key for key in known if key.blob == shown.blob]
     if any(key.revoked for key in same):
-        why = f"host key {shown.fingerprint} is marked @revoked in {same[0].source}"
-        raise HostFailed(target.host, why, "contact the administrator; zmqrl does not connect")
+        raise revoked_key(target, shown.fingerprint, same[0].source)
     if same:
         return None
     trusted = [key for key in known if not key.revoked]
     if trusted:
-        raise _changed(target, shown, trusted[0])
+        raise changed_key(target, str(shown), trusted[0])
     if policy == "strict":
-        raise _unknown(target, shown)
+        raise unknown_key(target, str(shown))
     return _write_down(target, shown)
 
 
-def _changed(target: Target, shown: HostKey, known: KnownKey) -> HostFailed:
+def revoked_key(target: Target, fingerprint: str, source: str) -> HostFailed:
+    """The key that the host showed is not to be trusted."""
+    why = f"host key {fingerprint} is marked @revoked in {source}"
+    return HostFailed(target.host, why, "contact the administrator; zmqrl does not connect")
+
+
+def changed_key(target: Target, shown: str, known: KnownKey) -> HostFailed:
+    """Another key than `known`. `shown`: kind and fingerprint."""
     file = known.source.rpartition(":")[0]
     return HostFailed(
         target.host,
-        f"host key CHANGED: {target.address} shows {shown.kind} {shown.fingerprint}, "
-        f"{known.source} has another key; not connected",
+        f"host key CHANGED: {target.address} shows {shown}, {known.source} has another key; not connected",
         f"if the host was reinstalled: ssh-keygen -f {file} -R '{known_name(target)}' && {target.login_command()} true",
     )
 
 
-def _unknown(target: Target, shown: HostKey) -> HostFailed:
+def unknown_key(target: Target, shown: str) -> HostFailed:
+    """A key that no file of known hosts has. `shown`: kind and fingerprint."""
     authority = next((key for key in _lines(target) if key.marker == AUTHORITY), None)
     if authority is not None:
         return HostFailed(
             target.host,
-            f"host key {shown.kind} {shown.fingerprint} of {target.address} is known by a certificate alone "
+            f"host key {shown} of {target.address} is known by a certificate alone "
             f"({authority.source}: {AUTHORITY}), and certificates of hosts are not supported",
             f"add the key itself: {target.login_command()} cat /etc/ssh/ssh_host_ed25519_key.pub, with "
             f"'{known_name(target)}' before it, to {target.new_keys_file}   (or --set ssh.host_keys=accept-new)",
         )
     return HostFailed(
         target.host,
-        f"unknown host key: {target.address} shows {shown.kind} {shown.fingerprint}",
+        f"unknown host key: {target.address} shows {shown}",
         "compare it on that host: for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done\n"
         f"   then: {target.login_command()} true   (or --set ssh.host_keys=accept-new)",
     )
@@ -147,7 +156,12 @@ def _write_down(target: Target, shown: HostKey) -> str:
             os.close(file)
     except OSError as error:
         raise HostFailed(target.host, f"{path} cannot be written: {error.strerror}", f"ls -l {path}") from error
-    return f"{target.host}: accepted new host key {shown.kind} {shown.fingerprint} of {target.address} into {path}"
+    return accepted_key(target, str(shown), str(path))
+
+
+def accepted_key(target: Target, shown: str, path: str) -> str:
+    """What to report to the user. `shown`: kind and fingerprint."""
+    return f"{target.host}: accepted new host key {shown} of {target.address} into {path}"
 
 
 def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:

@@ -6,7 +6,7 @@ import contextlib
 import posixpath
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +20,14 @@ CHUNK = 1 << 20
 
 
 class RemoteFiles:
-    """One sftp session. Use by `with RemoteFiles(host, transport) as files`; every failure is a HostFailed."""
+    """One sftp session. Use by `with RemoteFiles(host, opening) as files`; every failure is a HostFailed."""
 
-    def __init__(self, host: str, transport: paramiko.Transport) -> None:
+    def __init__(self, host: str, opening: Callable[[], paramiko.SFTPClient]) -> None:
+        """`opening` is called at once."""
         self._host = host
         with self._named("sftp"):
-            client = transport.open_sftp_client()
-            assert client is not None
-            self._client = client
-            client.get_channel().settimeout(ANSWER_S)  # type: ignore[union-attr]
+            self._client = opening()
+            self._client.get_channel().settimeout(ANSWER_S)  # type: ignore[union-attr]
 
     def __enter__(self) -> RemoteFiles:
         return self

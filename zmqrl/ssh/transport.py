@@ -10,13 +10,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from zmqrl.errors import HostFailed
+from zmqrl.ssh import refusals
 from zmqrl.ssh.config import Target
 
 if TYPE_CHECKING:
     import paramiko
 
-SILENT_S = 20.0
-"""A peer that acknowledges nothing for so long is dead: its connection then ends here too."""
 END_S = 2.0
 
 
@@ -33,26 +32,19 @@ class SshTransport(ABC):
         """What a helper process had to say, for messages."""
         return ""
 
-    def set_keepalive_timeout(self, silence_s: float) -> None:
-        """Do not take a peer for dead that acknowledges nothing for so long."""
-        return
-
 
 class Direct(SshTransport):
     """A TCP connection of our own."""
 
     stream: socket.socket
 
-    def __init__(self, target: Target, timeout_s: float) -> None:
+    def __init__(self, target: Target, timeout_s: float, silence_s: float) -> None:
+        """`silence_s`: a peer that acknowledges nothing for so long is dead; its connection then ends here too."""
+        self._silence_s = silence_s
         try:
             addresses = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
-            raise HostFailed(
-                target.host,
-                f"unknown host name {target.hostname!r} ({error})",
-                f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh "
-                "or to an address",
-            ) from error
+            raise refusals.unknown_name(target, str(error)) from error
         self.stream = self._connect(target, addresses, timeout_s)
 
     def _connect(self, target: Target, addresses: list, timeout_s: float) -> socket.socket:  # type: ignore[type-arg]
@@ -63,16 +55,13 @@ class Direct(SshTransport):
             try:
                 connection.settimeout(timeout_s / len(addresses))
                 connection.connect(address)
-                _notice_death(connection)
+                _notice_death(connection, self._silence_s)
                 return connection
             except OSError as error:
                 connection.close()
                 first = first or error
         assert first is not None
         raise _unreachable(target, first, timeout_s) from first
-
-    def set_keepalive_timeout(self, silence_s: float) -> None:
-        _notice_death(self.stream, max(SILENT_S, silence_s))
 
     def close(self) -> None:
         self.stream.close()
@@ -91,12 +80,8 @@ class JumpTransport(SshTransport):
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
             code = error.code if isinstance(error, paramiko.ChannelException) else None
-            why = "forwarding is disabled (AllowTcpForwarding)" if code == 1 else str(error) or "connection closed"
-            raise HostFailed(
-                target.host,
-                f"jump host {target.jump.host} cannot connect to {target.address}: {why}",
-                f"try: {target.jump.login_command()} nc -vz {target.hostname} {target.port}",
-            ) from error
+            why = refusals.FORWARDING_DISABLED if code == 1 else str(error) or "connection closed"
+            raise refusals.not_forwarded(target, target.jump, why) from error
 
     def close(self) -> None:
         self.stream.close()
@@ -132,7 +117,7 @@ class Proxied(SshTransport):
         self._errors.close()
 
 
-def _notice_death(connection: socket.socket, silence_s: float = SILENT_S) -> None:
+def _notice_death(connection: socket.socket, silence_s: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -141,18 +126,7 @@ def _notice_death(connection: socket.socket, silence_s: float = SILENT_S) -> Non
 
 def _unreachable(target: Target, error: OSError, timeout_s: float) -> HostFailed:
     if isinstance(error, ConnectionRefusedError):
-        return HostFailed(
-            target.host,
-            f"{target.address} refused the connection",
-            f"check sshd on the host: systemctl status ssh; and the port here: hosts.{target.host}.port",
-        )
+        return refusals.connection_refused(target)
     if isinstance(error, TimeoutError):
-        return HostFailed(
-            target.host,
-            f"no answer from {target.address} within {timeout_s:g} s",
-            f"possible causes: host down, firewall; try: ping {target.hostname}; "
-            "for a slow host: --set ssh.connect_timeout_s=30",
-        )
-    return HostFailed(
-        target.host, f"{target.address} cannot be reached: {error.strerror}", f"try: ping {target.hostname}"
-    )
+        return refusals.no_answer(target, timeout_s)
+    return refusals.not_reachable(target, str(error.strerror))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from zmqrl.errors import HostFailed
+from zmqrl.ssh.refusals import no_tunnel
 
 if TYPE_CHECKING:
     import paramiko
@@ -42,9 +42,7 @@ class Tunnels:
             with self._asking:
                 port = self._transport.request_port_forward("127.0.0.1", 0, self._arrived)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            why = f"the host's sshd refused a reverse tunnel ({error})"
-            fix = f"set AllowTcpForwarding yes in its sshd_config, or hosts.{self._host}.tunnel: false"
-            raise HostFailed(self._host, why, fix) from error
+            raise no_tunnel(self._host, str(error)) from error
         with self._known:
             self._leads_to[port] = to
             self._known.notify_all()
