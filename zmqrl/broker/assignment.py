@@ -22,7 +22,7 @@ class Owners:
     """Which worker is to step which vector env. Pure.
 
     sync: vector envs are spread evenly over the members, and a change moves as few as it can. async: each worker has
-    its own.
+    one of its own; that of a worker that has gone is free for another, which continues it under a later incarnation.
     """
 
     def __init__(self, sync: bool, vector_envs: int, workers: Workers) -> None:
@@ -32,19 +32,38 @@ class Owners:
 
     def owner(self, vector_env: int) -> int | None:
         """Who is to step it; None: no member is there."""
-        if self._sync:
-            return self._owner.get(vector_env)
-        return vector_env if self._workers.is_member(vector_env) else None
+        return self._owner.get(vector_env)
 
     def keep(self, vector_env: int, index: int) -> None:
         """This worker steps it already: `balance` moves it only if it has to."""
         self._owner[vector_env] = index
 
-    def balance(self) -> None:
-        """sync: give every vector env an owner; afterwards no two members differ by more than one."""
+    def balance(self, taken: Collection[int] = ()) -> None:
+        """Give each vector env an owner (sync; afterwards no two members differ by more than one), or each member one.
+
+        Args:
+            taken: Vector envs that a process has or may claim: in async they are not given to a member without one.
+        """
+        if self._sync:
+            self._spread()
+        else:
+            self._give_each(taken)
+
+    def _give_each(self, taken: Collection[int]) -> None:
+        members = self._workers.members
+        self._owner = {vector_env: index for vector_env, index in self._owner.items() if index in members}
+        free = {v for v in range(self._vector_envs) if v not in self._owner and v not in taken}
+        for index in sorted(members.difference(self._owner.values())):
+            if not free:
+                return
+            vector_env = index if index in free else min(free)
+            free.remove(vector_env)
+            self._owner[vector_env] = index
+
+    def _spread(self) -> None:
         loads: dict[int, list[int]] = {index: [] for index in sorted(self._workers.members)}
         unowned: list[int] = []
-        for vector_env in range(self._vector_envs if self._sync else 0):
+        for vector_env in range(self._vector_envs):
             loads.get(self._owner.get(vector_env, -1), unowned).append(vector_env)
         if not loads:
             self._owner = {}
@@ -177,9 +196,8 @@ class Assignment:
     def await_claims(self) -> None:
         """Until `end_claims` those who step vector envs may claim them; the others stay unclaimed."""
         self._workers.await_hosts()
-        if self._sync:
-            held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NO_HOLDER)
-            self._awaited = {v: record.holder for v, record in held if record.closed_incarnation != record.incarnation}
+        held = ((v, r) for v, r in enumerate(self._ledger.records) if r.holder != NO_HOLDER)
+        self._awaited = {v: record.holder for v, record in held if record.closed_incarnation != record.incarnation}
 
     def end_claims_of_dead(self, workers: Iterable[int], alive: Mapping[int, int]) -> None:
         """An agent has reported which of its `workers` are alive; claims of other processes of it do not count."""
@@ -231,7 +249,7 @@ class Assignment:
         self._begun = self._begun or len(self._workers.processes()) >= self._min_workers
         if not self._begun:
             return []
-        self._owners.balance()
+        self._owners.balance(self.holders.keys() | self._awaited.keys())
         return [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
 
     def _place(self, vector_env: int) -> list[ev.Action]:

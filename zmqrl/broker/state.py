@@ -32,7 +32,7 @@ class BrokerState:
         self._ledger = StreamLedger(arena, env.num_envs * env.segment_steps)
         self.incarnation = arena.begin_broker()
         first = self.incarnation == 1
-        self.workers = Workers(MOST_WORKERS if sync else plan.streams)
+        self.workers = Workers(MOST_WORKERS)
         self.assignment = Assignment(plan, self._ledger, self.workers)
         self._acceptance = Acceptance(plan, arena, self._ledger, self.assignment, self.workers, first)
         self.notice: Notice | None = None
