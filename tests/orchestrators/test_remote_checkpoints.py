@@ -13,13 +13,13 @@ from typing import cast
 
 import numpy as np
 import pytest
-from zmqrl.ssh.connection import Connection
 
 from tests.waiting import until
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.remote_checkpoints import KEPT, MIRRORED, Mirror, bring, send
+from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished
 
 

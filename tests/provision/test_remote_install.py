@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from zmqrl.ssh.connection import Connection
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
 from zmqrl.config.sections import HostSection
@@ -26,6 +25,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.provision import remote_install
 from zmqrl.provision.install import InstallBundle, Installed, _script, _Setup
 from zmqrl.provision.remote_install import NEWEST, OLDEST, STAMP
+from zmqrl.ssh.connection import Connection
 
 pytestmark = pytest.mark.whole
 

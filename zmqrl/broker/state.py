@@ -28,7 +28,7 @@ class BrokerState:
 
         Until `ClaimsExpired` then, no vector env is moved that a process may claim.
         """
-        env, sync = plan.config.env, plan.config.mode.deterministic
+        env = plan.config.env
         self._ledger = StreamLedger(arena, env.num_envs * env.segment_steps)
         self.incarnation = arena.begin_broker()
         first = self.incarnation == 1
