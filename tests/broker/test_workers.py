@@ -56,6 +56,20 @@ def test_async_each_worker_has_its_own() -> None:
     assert [owned.owner(v) for v in range(6)] == [None, 1, None, None, 4, None]
 
 
+def test_async_a_vector_env_of_a_worker_that_left_goes_to_another_once_it_is_free() -> None:
+    workers = Workers(1_000)
+    owned = Owners(False, 3, workers)
+    for lost in range(0, 300, 3):
+        workers.receive("a", tuple(range(lost, lost + 3)), ())
+        if lost:
+            owned.balance(taken=(0, 1, 2))
+            assert [owned.owner(v) for v in range(3)] == [None, None, None]
+            owned.balance(taken=(1,))
+            assert [owned.owner(v) for v in range(3)] == [lost, None, lost + 1]
+        owned.balance()
+        assert {owned.owner(v) for v in range(3)} == {lost, lost + 1, lost + 2}
+
+
 def test_another_host_cannot_take_or_give_up_what_is_not_its_own() -> None:
     workers = Workers(LIMIT)
     assert workers.receive("a", (0,), ())

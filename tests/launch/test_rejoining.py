@@ -115,7 +115,7 @@ def test_these_are_left_alone(tmp_path: Path, state: str) -> None:
     assert run.attempts(60.0) == []
 
 
-def test_async_without_a_spare_vector_env_leaves_the_host_out_and_says_so_once(tmp_path: Path) -> None:
+def test_async_without_room_for_its_workers_leaves_the_host_out_and_says_so_once(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     plan = replace(plan, config=replace(plan.config, run=replace(plan.config.run, mode="async")), streams=3)
     run = Run.__new__(Run)
@@ -125,5 +125,6 @@ def test_async_without_a_spare_vector_env_leaves_the_host_out_and_says_so_once(t
     run.listen()
     run.come("key")
     run.lose()
+    assert "local: 3" in run.serve(tmp_path, '{"scale": {"local": 3}}', run.now)
     assert run.attempts(60.0) == []
     assert run.problems("cannot be connected to again") == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.requests import Scaling
@@ -36,13 +36,26 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
     ("sync", "c", 1, "c=1: c was not part of the run at its start: `zmqrl stop` the run, and resume"),
     ("single", "b", 1, "mode single has no workers to scale"),
     ("sync", "b", 3, "b=3 gives 5 workers for 4 vector envs"),
-    ("async", "b", 3, "b=3 needs 2 more vector envs, and the run has 1 unused"),
+    ("async", "b", 3, "b=3 gives 5 workers, and the run was started with room for 4: `zmqrl stop` the run"),
 ])  # fmt: skip
 def test_refusals(mode: ModeName, host: str, workers: int, why: str) -> None:
     scaling = Scaling(plan_of(mode))
     with pytest.raises(ConfigError, match="^" + why.replace("?", r"\?")):
         scaling.scale(host, workers)
     assert scaling.held("b") == (2,), "nothing was changed"
+
+
+def test_in_async_workers_that_left_make_room_for_others_until_the_indexes_are_used_up() -> None:
+    scaling = Scaling(plan_of("async"))
+    for _ in range(100):
+        scaling.forget("b")
+        assert len(scaling.scale("b", 2)) == 2
+    assert scaling.held("b") == (201, 202)
+    scaling._next = MOST_WORKERS - 1
+    scaling.forget("b")
+    with pytest.raises(ConfigError, match=f"^b=2: the run has had {MOST_WORKERS - 1} workers, the limit is"):
+        scaling.scale("b", 2)
+    assert scaling.scale("b", 1) == (MOST_WORKERS - 1,)
 
 
 def test_the_learner_s_host_takes_part_without_workers() -> None:

@@ -13,11 +13,9 @@ from zmqrl.broker.acceptance import Acceptance
 from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice
-
-MOST_WORKERS = 1 << 16
 
 
 class BrokerState:

@@ -27,6 +27,10 @@ class Lineage:
     """On that host."""
 
 
+MOST_WORKERS = 1 << 20
+"""Indexes of workers in one run. Each is used once: a late message of a lost host names none of its later workers."""
+
+
 def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
     """Host to the indexes of its workers: 0 .. k - 1, the next host from k."""
     held, first = {}, 0

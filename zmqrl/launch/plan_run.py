@@ -209,8 +209,6 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
 
 SPARE_STREAMS = 64
 """async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
-SPARE_RETURNS = 64
-"""async: and for so many returns of hosts with `only` or `yield_when`, whose workers are new each time."""
 
 
 @dataclass(frozen=True)
@@ -229,17 +227,12 @@ def _size(config: Config, algorithm: Algorithm, workers: Mapping[str, int]) -> _
         return _Size(vector_envs + leases, max(vector_envs, total), vector_envs)
     if algorithm.on_policy:
         batch = algorithm.batch_segments or vector_envs
-        return _Size(leases + 2 * batch, total + _spare_streams(config, workers), batch)
+        return _Size(leases + 2 * batch, total + SPARE_STREAMS, batch)
     _check_replay(config, max(1, total))
     kept = -(-config.replay.capacity // _rows(config))
     if not MODES[mode].deterministic:
-        return _Size(kept + 2 * leases + 2, total + _spare_streams(config, workers), 0)
+        return _Size(kept + 2 * leases + 2, total + SPARE_STREAMS, 0)
     return _Size(kept + vector_envs + leases, max(vector_envs, total), vector_envs)
-
-
-def _spare_streams(config: Config, workers: Mapping[str, int]) -> int:
-    shared = (name for name, host in config.hosts.items() if host.only is not None or host.yield_when is not None)
-    return SPARE_STREAMS + SPARE_RETURNS * sum(workers.get(name, 0) for name in shared)
 
 
 def _rows(config: Config) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from zmqrl.config.plan import RunPlan, worker_indexes
+from zmqrl.config.plan import MOST_WORKERS, RunPlan, worker_indexes
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
@@ -164,7 +164,13 @@ class Scaling:
                 f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
                 "envs: in sync each worker needs one"
             )
-        fresh = workers - len(self._held.get(host, ()))
-        if not config.mode.deterministic and self._next + fresh > self._plan.streams:
-            left = self._plan.streams - self._next
-            raise ConfigError(f"{host}={workers} needs {fresh} more vector envs, and the run has {left} unused")
+        if not config.mode.deterministic and others + workers > self._plan.streams:
+            raise ConfigError(
+                f"{host}={workers} gives {others + workers} workers, and the run was started with room for "
+                f"{self._plan.streams}: `zmqrl stop` the run, and resume it with more workers"
+            )
+        if self._next + workers - len(self._held.get(host, ())) > MOST_WORKERS:
+            raise ConfigError(
+                f"{host}={workers}: the run has had {self._next} workers, the limit is {MOST_WORKERS}: "
+                "`zmqrl stop` the run, and resume it"
+            )

@@ -1,6 +1,6 @@
 """The control socket of an ssh master: sessions and tunnels over its connection (PROTOCOL.mux of OpenSSH, version 4).
 
-A master with ControlPersist ends by itself when no control socket has been open for that long. The kernel closes
+A master with ControlPersist ends on its own when no control socket has been open for that long. The kernel closes
 those of a process that dies.
 """
 
