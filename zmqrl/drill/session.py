@@ -214,8 +214,8 @@ class Session:
     def _end_deeds(self) -> None:
         """End every fault that lasts, so that nothing stays stopped, limited or renamed."""
         for active in self._active:
-            end = DEEDS[active.fault.kind.action].end
-            if end is not None and active.end_at is not None and active.fault.kind.action in LASTING:
+            end = DEEDS[active.fault.kind.action].end if active.fault.kind.action in LASTING else None
+            if end is not None and active.end_at is not None:
                 end(active.scene)
 
     def _note(self, active: _Active, recovered_s: float | None) -> None:

@@ -57,7 +57,7 @@ class StartLog:
 
     @property
     def limit_s(self) -> float:
-        """Seconds of silence after which the login has failed; ssh counts in whole seconds, and ends by itself."""
+        """Seconds of silence after which the login has failed; ssh counts in whole seconds, and ends on its own."""
         hops, jump = 0, self.target.jump
         while jump is not None:
             hops, jump = hops + 1, jump.jump
