@@ -97,7 +97,7 @@ def test_a_script_arrives_whole_through_every_login_shell(shell: str, text: str)
         ("set -e; false; true", 1, "it printed nothing"),
         ("nothing-of-this-name", 127, "not found"),
         ("echo 'unbalanced", 2, "nterminated quoted string"),
-        ("sleep 300 & false", 1, "it printed nothing"),
+        ("sleep 300 & setsid sleep 300 & false", 1, "it printed nothing"),
     ],
 )
 def test_a_prologue_that_fails_is_quoted_and_leaves_nothing(
@@ -113,6 +113,13 @@ def test_a_prologue_that_fails_is_quoted_and_leaves_nothing(
     assert ("modules.sh" in fault.fix) == (code == 127)
     report = subprocess.run(["sh", "-c", reaper_command(section, "r-1", "h0", 0.0)], capture_output=True, timeout=60)
     assert report_in(report.stdout) is not None, "the reaper works without its prologue"
+
+
+def test_a_failed_prologue_leaves_no_copy_of_its_shell(
+    section: HostSection, start: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    section = replace(section, prologue="(while :; do :; done) & false")
+    assert "exit code 1" in written(start(agent_command(section, "r-1", "h0")))[1], "stderr ends with the last process"
 
 
 def test_a_prologue_reads_nothing_prints_to_stderr_and_sets_what_python_sees(

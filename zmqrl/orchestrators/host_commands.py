@@ -38,11 +38,15 @@ _HANDSHAKE_THERE = (
 START_VARIABLE = "ZMQRL_START"
 """Marks what a prologue has started."""
 _KILL_STARTED = (
+    'if [ "$zmqrl_group" = $$ ]; then trap "" TERM; kill -s TERM 0; fi; '
     f'grep -lzxF "{START_VARIABLE}=$$/${HOST_VARIABLE}" /proc/[0-9]*/environ 2>/dev/null '
-    "| while IFS=/ read -r root proc pid rest; do kill -9 $pid; done"
+    "| while IFS=/ read -r root proc pid rest; do kill -9 $pid; done; "
+    'if [ "$zmqrl_group" = $$ ]; then kill -9 0; fi'
 )
+"""First what is still a copy of this shell, without the mark in its environment; then what left its process group."""
 _WATCH = (
     f'{START_VARIABLE}="$$/${HOST_VARIABLE}"; export {START_VARIABLE}; exec 3<&0; '
+    'zmqrl_group=$(cut -d" " -f5 /proc/$$/stat); '
     f"( read -r line <&3; kill -9 $$; {_KILL_STARTED} ) >/dev/null 2>&1 & zmqrl_watch=$!; exec 3<&-; "
 )
 """A shell alongside that waits for the end of stdin."""
@@ -95,7 +99,7 @@ def shell_handshake_command(section: HostSection, host: str) -> str:
 def after_prologue(section: HostSection, script: str, in_any_case: bool = False, watched: bool = False) -> str:
     """`script` of sh after the host's prologue, which reads nothing and writes to stderr.
 
-    A prologue that fails, has a syntax error or exits ends the shell with 1, unless `script` runs `in_any_case`.
+    A prologue that fails, has a syntax error or exits ends the shell, unless `script` runs `in_any_case`.
 
     Args:
         section: Of the host.
