@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +22,9 @@ LOCAL = "local"
 AUTO = "auto"
 MOST_HOSTS = 1024
 _LAST_DIGITS = re.compile(r"\d+$")
-_RANGE = re.compile(r"^([^\[\]]*)\[(\d+):(\d+)\]([^\[\]]*)$")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:[:-](\d+))?")
+_BETWEEN = re.compile(r",(?![^\[]*\])")
 
 
 def expand(hosts: Node | None) -> Node | None:
@@ -41,17 +45,39 @@ def expand(hosts: Node | None) -> Node | None:
 
 
 def names_of_range(key: str) -> list[str]:
-    """The names in the range `node[01:16]`; a name without brackets is itself."""
-    if "[" not in key and "]" not in key:
-        return [key]
-    match = _RANGE.match(key)
-    if match is None:
-        raise ConfigError(f"{key}: write a range as node[01:16]")
-    before, first, last, after = match.groups()
-    count = int(last) - int(first) + 1
+    """The names in the range `node[01:16]`, in Slurm's notation `node[01-16,20]`; a name without brackets is itself.
+
+    Several brackets are all combinations: `rack[1-2]node[1-8]`. ConfigError for anything else.
+    """
+    fixed, ranges = _BRACKETS.split(key)[::2], [_numbers(key, part) for part in _BRACKETS.findall(key)]
+    if any("[" in part or "]" in part for part in fixed):
+        raise _no_range(key)
+    count = math.prod(map(len, ranges))
     if not 1 <= count <= MOST_HOSTS:
         raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
-    return [f"{before}{number:0{len(first)}d}{after}" for number in range(int(first), int(last) + 1)]
+    return [
+        "".join(itertools.chain.from_iterable(itertools.zip_longest(fixed, numbers, fillvalue="")))
+        for numbers in itertools.product(*ranges)
+    ]
+
+
+def _numbers(key: str, part: str) -> Sequence[str]:
+    """Of one pair of brackets, with the zeros of the first of each range."""
+    found: list[str] = []
+    for term in part.split(","):
+        match = _RANGE.fullmatch(term.strip())
+        if match is None:
+            raise _no_range(key)
+        first, last = match[1], match[2] or match[1]
+        count = int(last) - int(first) + 1
+        if not 1 <= count <= MOST_HOSTS:
+            raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
+        found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    return found
+
+
+def _no_range(key: str) -> ConfigError:
+    return ConfigError(f"{key}: write a range as node[01:16], or as Slurm does: node[01-16,20]")
 
 
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
@@ -107,7 +133,7 @@ def limited(config: Config, terms: Sequence[str]) -> Config:
 def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[str]:
     """The hosts that `--limit` names. ConfigError when one of its terms names none."""
     chosen: set[str] = set()
-    for term in (part.strip() for given in terms for part in given.split(",")):
+    for term in (part.strip() for given in terms for part in _BETWEEN.split(given)):
         named = _named(hosts, term)
         if not named:
             raise ConfigError(f"--limit {term}: unknown host or group; {_there_are(hosts, term)}")
@@ -116,15 +142,17 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
 
 
 def _named(hosts: Mapping[str, HostSection], term: str) -> set[str]:
+    """By a group, a range, or, where these name none, a pattern with character classes such as `node0[14]`."""
     try:
         patterns = names_of_range(term)
     except ConfigError:
-        patterns = [term]  # a character class such as node0[1-4]
-    return {
-        name
-        for name, host in hosts.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns) or term in host.groups
-    }
+        patterns = []
+    chosen = {name for name, host in hosts.items() if term in host.groups or _matches(name, patterns)}
+    return chosen or {name for name in hosts if _matches(name, [term])}
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _there_are(hosts: Mapping[str, HostSection], term: str) -> str:

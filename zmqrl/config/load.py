@@ -13,6 +13,7 @@ from typing import Any
 from zmqrl.config import hosts as hosts_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
+from zmqrl.config.inventory import hosts_of_inventory
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import CodeSection, Config
@@ -150,14 +151,24 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     nothing = Branch(Source("defaults"))
     hosts_file = read_file(request.hosts_file) if request.hosts_file is not None else nothing
     base, preset = _base(request, merge_all([hosts_file, flags]))
-    if request.stored is not None and "hosts" in hosts_file.children:
+    inventory = _inventory(merge_all([hosts_file, flags]))
+    if request.stored is not None and ("hosts" in hosts_file.children or inventory.children):
         # A resumed run takes the hosts that the file lists now, and none that it no longer lists.
         base = Branch(base.source, {key: node for key, node in base.children.items() if key != "hosts"})
     mode = _text(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
-    layers = [base, hosts_file, flags]
+    layers = [base, inventory, hosts_file, flags]
     # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
     tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
     return with_absolute_paths(tree), preset
+
+
+def _inventory(above: Branch) -> Branch:
+    """The hosts of the inventory that the hosts file or a flag names."""
+    named = above.children.get("inventory")
+    if not isinstance(named, Leaf) or not isinstance(named.value, str):
+        return Branch(Source("defaults"))  # null; or it is refused with the other keys
+    path = Path(_absolute(named.value, named.source))
+    return Branch(named.source, {"hosts": hosts_of_inventory(path, named.source)})
 
 
 def _expanded(layer: Branch) -> Branch:

@@ -412,6 +412,10 @@ class Config:
     defaults: DefaultsSection = field(default_factory=DefaultsSection)
     learner: LearnerSection = field(default_factory=LearnerSection)
     hosts: Mapping[str, HostSection] = field(default_factory=lambda: {"local": HostSection()})
+    inventory: str | None = None
+    """An Ansible inventory (file, folder or program), relative to the hosts file; needs `ansible-inventory` here. Its
+    hosts and groups are added to `hosts`, which has precedence.
+    """
     store: StoreSection = field(default_factory=StoreSection)
     memory_backend: MemoryBackendSection = field(default_factory=MemoryBackendSection)
     segment_transport: SegmentTransportSection = field(default_factory=SegmentTransportSection)
