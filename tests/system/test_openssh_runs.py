@@ -66,7 +66,7 @@ def test_doctor_and_a_run_over_the_systems_ssh(lab: Lab, tmp_path: Path) -> None
         summary = run.done()
     assert summary["weights_sha256"] == sha256_of_one_process(tmp_path / "alone", SETTINGS)
     assert summary["ledger"]["balanced"] and summary["workers"] == 4
-    assert list((run.run_dir / "checkpoints").glob("v-*")), "the learner's checkpoints are here"
+    assert list((run.run_dir / "checkpoints").glob("full-*.safetensors")), "the learner's checkpoints are here"
     assert masters() == []
     for host in lab.hosts[1:]:
         until(lambda host=host: not sessions(host) and not processes(host, summary["run_id"]))

@@ -105,6 +105,8 @@ class Channel(Pipe):
         """End the process's stdin and let go; bounded."""
         self.end_input()
         self._threads[0].join(END_S)
+        if self._channel.status_event.is_set():
+            self._threads[1].join(END_S)  # the end of its stderr is on its way into the log
         self._channel.close()
         for thread in self._threads:
             thread.join(END_S)
