@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if mount.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mount.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)  # also with a run that did not end
 
 
 def fill(disk: Path) -> Path:
@@ -110,16 +110,20 @@ def test_a_disk_that_goes_away_leaves_the_summary_on_stderr(disk: Path, begin: B
     """Read-only, as a file system becomes after an error: not even the reserved space can be written."""
     run = begin(endless_plan_on(disk))
     run.wait_for_updates(5)
-    # a file that is open for writing keeps a file system from being remounted; a bind mount has no such files
-    subprocess.run(["mount", "--bind", disk, disk], check=True)
+    # a file that is open for writing keeps a file system from being remounted; a bind mount elsewhere has no such files
+    elsewhere = disk.with_name("read-only")
+    elsewhere.mkdir()
+    subprocess.run(["mount", "--bind", disk, elsewhere], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", elsewhere], check=True)
     try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
+        subprocess.run(["mount", "--bind", elsewhere, disk], check=True)
         time.sleep(2.0)
         assert run.process.poll() is None
         run.process.send_signal(signal.SIGUSR1)
         code, out, err = run.end()
     finally:
-        subprocess.run(["umount", disk], check=True)
+        for mounted in (disk, elsewhere):
+            subprocess.run(["umount", "--lazy", mounted], check=True)
     assert code == 0, f"{out}\n{err}"
     (line,) = [line for line in err.splitlines() if line.startswith("{")]
     assert json.loads(line)["status"] == "stopped"
