@@ -46,6 +46,11 @@ class SharedView:
         streams = self._arena.streams
         return tuple(streams.read(v).stored for v in range(streams.streams))
 
+    def holders(self) -> tuple[int, ...]:
+        """The worker index to which each vector env was handed over last; -1: none."""
+        streams = self._arena.streams
+        return tuple(streams.read(v).holder[0] for v in range(streams.streams))
+
     def version(self) -> Version | None:
         """The newest version that this host's workers can act with."""
         return self._weights.version()
