@@ -228,13 +228,14 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 def _settings(arguments: argparse.Namespace, lab: Lab, names: Sequence[str]) -> dict[str, Any]:
     hosts = {name: lab.hosts[index + 1].hosts_yaml(workers=1) for index, name in enumerate(names)}
     vector_envs = max(6, len(names))
+    batch = {"batch_segments": vector_envs} if arguments.mode == "async" else {}
     return {
         "run": {
             "preset": "cartpole-ppo", "mode": arguments.mode, "total_env_steps": 1_000_000_000,
             "stop_at_return": None, "schedule_env_steps": 1_000_000_000,
         },
         "env": {"vector_envs": vector_envs, "num_envs": 2, "segment_steps": 32},
-        "algorithm": {"minibatch_size": 64 * vector_envs, "epochs": 1},
+        "algorithm": {"minibatch_size": 64 * vector_envs, "epochs": 1, **batch},
         "evaluator": {"episodes": 0},
         "hosts": {"local": {"workers": 0}, **hosts},
     }  # fmt: skip

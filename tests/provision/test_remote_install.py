@@ -145,6 +145,30 @@ def changed_later(shell: Shell, goods: InstallBundle, python: Path) -> None:
     assert not _Setup("node7", "ssh", cast(Connection, shell), HOST, other_pins)._run_step("check", 30.0)["current"]
 
 
+UV = shutil.which("uv", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(UV is None, reason="uv is not installed")
+def test_uv_does_it_where_it_is_installed_also_without_ensurepip(shell: Shell, goods: InstallBundle) -> None:
+    assert UV is not None
+    without_ensurepip(shell)
+    (shell.home / ".local" / "bin").mkdir(parents=True)
+    (shell.home / ".local" / "bin" / "uv").symlink_to(UV)
+    done = set_up(shell, goods)
+    assert (done.made_venv, done.version) == (True, goods.wheel.version)
+    assert not list((shell.home / "venvs" / "zmqrl" / "lib").glob("python*/site-packages/pip"))
+    changed_later(shell, goods, shell.home / "venvs" / "zmqrl" / "bin" / "python")
+
+
+@pytest.mark.usefixtures("with_venv")
+def test_pip_does_it_where_uv_cannot(shell: Shell, goods: InstallBundle) -> None:
+    uv = shell.home.parent / "programs" / "uv"
+    uv.write_text('#!/bin/sh\necho "$@" >>$HOME/uv.log\nexit 2\n')
+    uv.chmod(0o755)
+    assert set_up(shell, goods).version == goods.wheel.version
+    assert (shell.home / "uv.log").read_text().startswith("pip install --python")
+
+
 @pytest.fixture
 def index() -> Iterator[tuple[str, list[str]]]:
     """The address of a package index that has nothing, and what it was asked for."""
@@ -224,14 +248,18 @@ exec(compile(sys.argv.pop(1), "program", "exec"))
 """
 
 
-def test_debian_without_python3_venv(shell: Shell, goods: InstallBundle) -> None:
-    """Its Python has the module venv and no ensurepip."""
+def without_ensurepip(shell: Shell) -> None:
     (shell.home.parent / "hidden.py").write_text(HIDDEN)
     python = shell.home.parent / "programs" / "python3"
     python.unlink()
     hidden = f'exec {sys.executable} -I -c "$(cat {shell.home.parent}/hidden.py)"'
     python.write_text(f'#!/bin/sh\n[ "$1 $2" = "-I -c" ] || exit 1\nshift 2\n{hidden} "$@"\n')
     python.chmod(0o755)
+
+
+def test_debian_without_python3_venv(shell: Shell, goods: InstallBundle) -> None:
+    """Its Python has the module venv and no ensurepip."""
+    without_ensurepip(shell)
     message = refused(shell, goods)
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert f"the host's Python {minor} cannot create ~/venvs/zmqrl/bin/python: venv or ensurepip is missing" in message

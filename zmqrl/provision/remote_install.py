@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 from typing import Any, TextIO
 
 MARK = "ZMQRL-SETUP "
@@ -186,9 +187,17 @@ class _Locked:
         self._file.close()
 
 
+def _uv() -> str | None:
+    """The command uv, which needs neither ensurepip nor pip; also where its installer puts it."""
+    return shutil.which("uv") or shutil.which("uv", path=os.path.expanduser("~/.local/bin"))
+
+
 def _make_venv(venv: str, deadline: float) -> None:
     import importlib.util
 
+    uv = _uv()
+    if uv is not None and _run([uv, "venv", "--quiet", "--python", sys.executable, venv], deadline)[0] == 0:
+        return
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
     there, code = os.path.isdir(venv), -1
@@ -205,10 +214,30 @@ def _make_venv(venv: str, deadline: float) -> None:
 
 def _install_into(python: str, prefix: str, request: dict[str, Any], deadline: float) -> None:
     """The wheel and what it needs."""
-    upload = request["upload"]
     stamp = os.path.join(prefix, STAMP)
     if os.path.lexists(stamp):
         os.unlink(stamp)
+    if not _install_by_uv(python, request, deadline):
+        _install_by_pip(python, request, deadline)
+    with open(stamp, "w", encoding="utf-8") as file:
+        file.write(request["stamp"] + "\n")
+
+
+def _install_by_uv(python: str, request: dict[str, Any], deadline: float) -> bool:
+    """Whether uv is there and could install: it does not read pip.conf, which may name the only index of the host."""
+    uv, upload = _uv(), request["upload"]
+    if uv is None:
+        return False
+    where = ["--no-config", "--no-index", "--find-links", os.path.join(upload, "wheels")]
+    extras = f"[{','.join(request['extras'])}]" if request["extras"] else ""
+    wheel = f"zmqrl{extras} @ file://{urllib.parse.quote(os.path.join(upload, request['wheel']))}"
+    pins = ["--constraint", os.path.join(upload, "constraints.txt"), "--reinstall-package", "zmqrl"]
+    command = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
+    return _run([*command, *(where if request["no_index"] else []), *pins, wheel], deadline)[0] == 0
+
+
+def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> None:
+    upload = request["upload"]
     if not _probed(python)["pip"]:
         code, output = _run([python, "-I", "-m", "ensurepip", "--upgrade"], deadline)
         if code != 0:
@@ -226,8 +255,6 @@ def _install_into(python: str, prefix: str, request: dict[str, Any], deadline: f
         code, output = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
     if code != 0:
         raise Refused("pip", output[-4000:])
-    with open(stamp, "w", encoding="utf-8") as file:
-        file.write(request["stamp"] + "\n")
 
 
 def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
