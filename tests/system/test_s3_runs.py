@@ -182,6 +182,7 @@ def test_the_last_copy_is_made_when_the_server_returns(tmp_path: Path, begin: Be
     until(lambda: _is_complete(run, own, lineage), lambda: f"the copy: {err}")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("changes", "settings", "named"), [
     ({"AWS_SECRET_ACCESS_KEY": "wrong"}, [f"store.mirror={MIRROR}"], "store.mirror: .*SignatureDoesNotMatch"),
     ({"AWS_SECRET_ACCESS_KEY": "wrong"}, [*OBJECT, f"store.url={MIRROR}"], "store.url: .*SignatureDoesNotMatch"),

@@ -193,19 +193,28 @@ def _uv() -> str | None:
 
 
 def _make_venv(venv: str, deadline: float) -> None:
+    there, made = os.path.isdir(venv), False
+    try:
+        if not _make_venv_by_uv(venv, deadline):
+            _make_venv_by_venv(venv, deadline)
+        made = True
+    finally:
+        if not made and not there:
+            shutil.rmtree(venv, ignore_errors=True)
+
+
+def _make_venv_by_uv(venv: str, deadline: float) -> bool:
+    """Whether uv is there and could make it."""
+    uv = _uv()
+    return uv is not None and _run([uv, "venv", "--quiet", "--python", sys.executable, venv], deadline)[0] == 0
+
+
+def _make_venv_by_venv(venv: str, deadline: float) -> None:
     import importlib.util
 
-    uv = _uv()
-    if uv is not None and _run([uv, "venv", "--quiet", "--python", sys.executable, venv], deadline)[0] == 0:
-        return
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
-    there, code = os.path.isdir(venv), -1
-    try:
-        code, output = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
-    finally:
-        if code != 0 and not there:
-            shutil.rmtree(venv, ignore_errors=True)
+    code, output = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
     if code != 0:
         kind = "ensurepip" if "ensurepip" in output else "make"
         detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(output)
