@@ -57,7 +57,12 @@ class PipedProcess(Pipe):
             return None
 
     def terminate(self) -> None:
-        """SIGTERM: the command of an engine also ends what it has queued there."""
+        """SIGTERM and the end of its stdin.
+
+        The command of an engine ends on SIGTERM what it has queued there. One that misses the signal while it starts
+        the agent passes on the end of stdin, which ends an agent that has no boot.
+        """
+        self._unsent.put(None)
         self._process.terminate()
 
     def kill(self) -> None:
