@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ FAULTS = {
     "stranger": ("ssh", "nobody", "ssh"),
     "no-python": ("python", "python was not found", "set hosts.no-python.python, or create it: zmqrl setup"),
     "no-zmqrl": ("zmqrl", "No module named", "zmqrl setup"),
-    "other-version": ("versions", "zmqrl 9.9 there, 0.1.0 here", "--limit other-version"),
+    "other-version": ("versions", f"zmqrl 9.9 there, {metadata.version('zmqrl')} here", "--limit other-version"),
     "full": ("workdir", "/tmp/full/zmqrl cannot be written: /tmp/full: No space left on device", "df -h /tmp/full"),
     "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "--limit"),
     "no-env": ("env", "module 'odd_env' was not found", "code.sync"),

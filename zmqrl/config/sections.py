@@ -36,7 +36,7 @@ class RunSection:
     seed: Count = 1
     """Seed of everything random."""
     mode: ModeName = "sync"
-    """Who waits for whom (README, "Modes")."""
+    """Who waits for whom (docs/modes.md)."""
     total_env_steps: Positive = 100_000
     """Env steps after which the run is done."""
     schedule_env_steps: Positive | None = None
@@ -432,7 +432,7 @@ class Config:
     `zmqrl scale`.
     """
     on_end: str | None = None
-    """Shell command that the launcher executes at every end of the run (README, "After the end")."""
+    """Shell command that the launcher executes at every end of the run (docs/runs.md)."""
     webhook: str | None = None
     """URL (http or https) that receives the end of the run as JSON. `$NAME` is replaced by that environment variable
     of the launcher; a URL without one is not stored in the run directory, since it is a secret.

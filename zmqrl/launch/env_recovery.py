@@ -30,7 +30,7 @@ def check_recovery(plan: RunPlan) -> None:
         raise ConfigError(
             f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
             f"Mode {config.run.mode} repeats the actions of running episodes after a restart or a resume. "
-            f"{ways_out}. See 'Your own env' in README."
+            f"{ways_out}. See docs/resume.md, 'Running episodes'."
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:

@@ -1,0 +1,41 @@
+"""The site of docs/ builds without a broken link, shows every page, and its generated pages are up to date."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.running import ROOT
+from zmqrl.cli import reference
+
+README_LINES = 200
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    argv = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "First run" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_the_navigation_has_every_page() -> None:
+    named = set(re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text()))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert named == {page for page in pages if not page.startswith("decisions/")}
+
+
+def test_the_page_of_commands_is_that_of_the_commands() -> None:
+    written = reference.PATH.read_text()
+    assert written == reference.text(), "run `python -m zmqrl.cli.reference`"
+
+
+def test_the_readme_is_short_and_its_links_lead_to_files() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < README_LINES
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        assert link.startswith("http") or (ROOT / link).exists(), link

@@ -1,0 +1,34 @@
+"""The commands and files of docs/tutorial run as they are written, in one folder per page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, environment
+
+pytestmark = pytest.mark.whole
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND_S = 120
+PROGRAMS = {"zmqrl": [sys.executable, "-m", "zmqrl"], "python": [sys.executable]}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    for file in FILE.finditer(text):
+        (tmp_path / file["name"]).write_text(file["text"])
+    lines = [line for block in COMMANDS.finditer(text) for line in block["lines"].splitlines()]
+    assert lines, f"{page} has no command"
+    for line in lines:
+        program, *words = shlex.split(line)
+        argv = [*PROGRAMS[program], *words]
+        done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=COMMAND_S)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
