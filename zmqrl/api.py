@@ -127,6 +127,19 @@ class LoadedPolicy:
         for array in self._state.values():
             array[np.asarray(ended, dtype=bool)] = 0.0
 
+    def __getattr__(self, name: str) -> Any:
+        """Names what to write in place of a method of Stable-Baselines3's models."""
+        hint = f"; {MODEL_METHODS[name]}" if name in MODEL_METHODS else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+
+MODEL_METHODS = {
+    "learn": "zmqrl.train(PRESET) trains, and `zmqrl train --resume DIR` continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
+
 
 def load_policy(run_dir: str | Path) -> LoadedPolicy:
     """The trained policy of a run, greedy: `load_policy(run_dir)(obs) -> action`, for one observation or a batch.
