@@ -17,6 +17,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
+    from zmqrl.launch.without_preset import WithoutPreset
     from zmqrl.types import ModeName
 
 MODES = ("single", "sync", "async")
@@ -61,6 +62,9 @@ class _TrainRequest:
 
     preset: str | None
     hosts_file: Path | None
+    env: str | None
+    """In place of a preset."""
+    algo: str | None
     started_at: float
     overrides: tuple[str, ...]
     mode: ModeName | None
@@ -86,19 +90,31 @@ class _TrainRequest:
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts of HOSTS (hosts.yaml)."""
-    request = _request_of(None, hosts, started_at, options)
+    request = _request_of(None, hosts, None, None, started_at, options)
     return _submit(request, hosts) if submit else _run(request)
 
 
 @click.command("train")
 @click.argument("preset", required=False)
+@click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
+@click.option("--algo", metavar="KIND", help="Algorithm for --env; default ppo.")
 @_with_options
 @click.pass_obj
-def train_command(started_at: float, /, preset: str | None, **options: Any) -> int:
-    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
-    if preset is None and options["resume"] is None:
-        raise click.UsageError("a preset (`zmqrl presets` lists them) or --resume DIR is required")
-    return _run(_request_of(preset, None, started_at, options))
+def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
+    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine; or --env ID without a preset."""
+    _check_env(preset, env, algo, options["resume"])
+    return _run(_request_of(preset, None, env, algo, started_at, options))
+
+
+def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
+    if preset is None and env is None and resume is None:
+        also = "" if algo is None else f" with --algo {algo}"
+        raise click.UsageError(f"a preset (`zmqrl presets` lists them), --env ID or --resume DIR is required{also}")
+    for option, value, key in (("--env", env, "env.id"), ("--algo", algo, "algorithm.kind")):
+        if value is not None and (preset is not None or resume not in (None, str(AUTO))):
+            other = f"the preset {preset}" if preset is not None else "--resume"
+            fix = f"; --set {key}={value} changes that of the preset" if preset is not None else ""
+            raise click.UsageError(f"{option} cannot be combined with {other}{fix}")
 
 
 @click.command("presets")
@@ -129,13 +145,19 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
     return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
 
 
-def _request_of(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _TrainRequest:
-    resume = options.pop("resume")
+def _request_of(
+    preset: str | None,
+    hosts: Path | None,
+    env: str | None,
+    algo: str | None,
+    started_at: float,
+    options: dict[str, Any],
+) -> _TrainRequest:
+    resume, copy = options.pop("resume"), None
     if resume is not None and "://" in resume:
-        return _TrainRequest(preset, hosts, started_at, resume=None, copy=resume, **options)
-    return _TrainRequest(
-        preset, hosts, started_at, resume=None if resume is None else Path(resume), copy=None, **options
-    )
+        resume, copy = None, resume
+    resume = None if resume is None else Path(resume)
+    return _TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
 
 
 def _run(request: _TrainRequest) -> int:
@@ -255,7 +277,16 @@ def _load(request: _TrainRequest, seed: int | None) -> Any:
 
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
     where = (request.preset, request.hosts_file, request.overrides)
-    return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from)
+    base = None if request.resume is not None else _without_preset(request)
+    return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from, base)
+
+
+def _without_preset(request: _TrainRequest) -> WithoutPreset | None:
+    if request.env is None:
+        return None
+    from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+
+    return WithoutPreset(request.env, request.algo or DEFAULT_ALGORITHM)
 
 
 def _source_of_weights(named: str) -> str:

@@ -114,6 +114,10 @@ class Request:
     stored: Mapping[str, Any] | None = None
     """The configuration of the run that is resumed, as JSON data; it takes the preset's place."""
     stored_file: Path | None = None
+    sections: Mapping[str, Any] | None = None
+    """Sections in the place of a preset."""
+    sections_name: str = "--env"
+    """Where they are from, for messages."""
 
 
 def presets() -> list[str]:
@@ -225,6 +229,10 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
     if request.stored is not None:
         return from_stored(request.stored, Source(str(request.stored_file))), _stored_preset(request, above)
     preset = request.preset or _text(above, "run", "preset")
+    if request.sections is not None:
+        if preset is not None:
+            raise ConfigError(f"run.preset: {preset!r}: cannot be combined with {request.sections_name}")
+        return from_stored(request.sections, Source(request.sections_name)), None
     if preset is None:
         return Branch(Source("defaults")), None
     try:

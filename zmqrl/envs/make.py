@@ -73,6 +73,9 @@ def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
 def _near(env_id: str) -> str:
     if (game := OLD_ATARI.fullmatch(env_id)) is not None:
         return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
+    module, colon, name = env_id.partition(":")
+    if colon:  # the module was imported
+        return f"; module {module!r} has no {name!r}, and registers no env of this id"
     names = list(gym.registry)
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
