@@ -31,6 +31,8 @@ COMMANDS = {
     "bench": "results",
     "drill": "drill",
     "version": "results",
+    "config": "config",
+    "completion": "completion",
     "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
@@ -73,7 +75,7 @@ def main() -> None:
     prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, complete_var="_ZMQRL_COMPLETE")
     except ZmqrlError as error:
         _fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

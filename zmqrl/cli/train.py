@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli import completion
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ NUMBERS = (4, 5)
 """Columns of `zmqrl presets` that are aligned to the right."""
 
 OPTIONS = (
-    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=completion.keys,
+        help="Override any key (`zmqrl config keys` lists them), e.g. run.seed=3.",
+    ),
     click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's."),
     click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
@@ -95,9 +103,9 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
 
 
 @click.command("train")
-@click.argument("preset", required=False)
+@click.argument("preset", required=False, shell_complete=completion.presets)
 @click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
-@click.option("--algo", metavar="KIND", help="Algorithm for --env; default ppo.")
+@click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env; default ppo.")
 @_with_options
 @click.pass_obj
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:

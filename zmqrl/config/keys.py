@@ -18,6 +18,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 
+ALGORITHM = "algorithm"
 BOUNDS = ((Ge, "ge", ">="), (Gt, "gt", ">"), (Le, "le", "<="))
 
 
@@ -54,6 +55,10 @@ def all_keys(kinds: Mapping[str, Mapping[str, type[Any]]]) -> Iterator[KeysOf]:
             prefix = f"{field.name}.NAME." if field.name == "hosts" else f"{field.name}."
             yield KeysOf(field.name, inspect.getdoc(section) or "", tuple(_keys(section, prefix)))
     for name, by_kind in kinds.items():
+        if name == ALGORITHM:
+            meaning = f"{', '.join(by_kind)}, or a dotted path `module:Name`."
+            default = json.dumps(Config().algorithm["kind"])
+            yield KeysOf(name, "What trains.", (Key("algorithm.kind", "text", default, "", meaning, False),))
         for kind, cls in by_kind.items():
             if dataclasses.fields(cls):
                 title = f"{name}, kind: {kind}"
