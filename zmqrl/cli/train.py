@@ -55,6 +55,7 @@ OPTIONS = (
     click.option("--detach", is_flag=True, help="Return when all processes are ready; the run continues."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
     click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
+    click.option("--json", "as_data", is_flag=True, help="Print one JSON line per run on stdout, the rest on stderr."),
 )
 
 
@@ -89,6 +90,8 @@ class _TrainRequest:
     detach: bool
     dry_run: bool
     plain: bool
+    as_data: bool
+    """Print the summary of each run as JSON."""
 
 
 @click.command("launch")
@@ -99,6 +102,8 @@ class _TrainRequest:
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts of HOSTS (hosts.yaml)."""
     request = _request_of(None, hosts, None, None, started_at, options)
+    if submit and request.as_data:
+        raise click.UsageError("--submit cannot be combined with --json: the summary is written when the job has run")
     return _submit(request, hosts) if submit else _run(request)
 
 
@@ -179,6 +184,8 @@ def _run(request: _TrainRequest) -> int:
         raise click.UsageError("--init-from starts a new run and cannot be combined with --resume")
     if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
+    if request.as_data and request.dry_run:
+        raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
     if request.seeds is not None:
         return _run_seeds(request, request.seeds)
     return _run_one(request, request.run_dir, request.seed)
@@ -308,6 +315,32 @@ def _source_of_weights(named: str) -> str:
 
 
 def _run_one(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+    if not request.as_data:
+        return _run_and_show(request, run_dir, seed)
+    from zmqrl.logs.standard_output import output_as_errors
+
+    with output_as_errors(forks=request.detach) as output:
+        directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
+        code = _run_and_show(request, directory if request.resume is None else None, seed)
+        if code != ConfigError.exit_code:
+            print(_result(directory, request.detach), file=output, flush=True)
+    return code
+
+
+def _result(directory: Path, is_detached: bool) -> str:
+    """The line of `--json`: the summary of the run; of one that continues in the background, its id and process."""
+    info = json.loads((directory / "run.json").read_text())
+    place = {"run_dir": str(directory.absolute()), "run_id": info["run_id"]}
+    if is_detached:
+        return json.dumps({**place, "pid": info["pid"]})
+    try:
+        summary = json.loads((directory / "summary.json").read_text())
+    except (OSError, ValueError):  # it could not be written; its content is on stderr
+        summary = {}
+    return json.dumps({**place, **summary})
+
+
+def _run_and_show(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
     from zmqrl.launch.detach import run_detached
 
     directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
