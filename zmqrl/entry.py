@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.loading import loading, prepare, set_threads
+from zmqrl.logs.levels import VARIABLE, log_to_stderr
 from zmqrl.logs.standard_output import lossy
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
+    log_to_stderr(os.environ.get(VARIABLE))
     keys = line = None
     if role == AGENT:
         from zmqrl.supervision.own_session import lead_session

@@ -120,14 +120,15 @@ class DQN(Algorithm):
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
-        """An update per 4 env steps, the target copied every 1,000 env steps, exploration over a tenth of the run."""
+        """An update per 4 env steps, a target that follows slowly, exploration over a tenth of the run."""
         sections = off_policy_defaults(env)
         image = env.observation.is_image
         if image:
             sections["replay"]["learning_starts"] = min(20_000, sections["replay"]["capacity"])
         sections["algorithm"] = {
-            "learning_rate": 1e-4 if image else 6.3e-4,
-            "target_update_every": 250,
+            "learning_rate": 1e-4 if image else 2.5e-4,
+            "target_tau": 0.005,
+            "target_update_every": 1,
             "epsilon": {"start": 1.0, "end": 0.01 if image else 0.05, "fraction": 0.1},
         }
         return sections
