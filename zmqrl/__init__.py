@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
         from zmqrl import api
 
         return getattr(api, name)
-    classes = ("A2C", "DDPG", "DQN", "PPO", "QRDQN", "SAC", "TD3")  # of Stable-Baselines3
-    hint = "; write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy" if name in classes else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    from zmqrl.config.aliases import python_hint
+
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{python_hint(name)}")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zmqrl.acting.base import Policy
+from zmqrl.config.aliases import python_hint
 from zmqrl.envs.make import probe
 from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import TrainingFailed
@@ -129,16 +130,7 @@ class LoadedPolicy:
 
     def __getattr__(self, name: str) -> Any:
         """Names what to write in place of a method of Stable-Baselines3's models."""
-        hint = f"; {MODEL_METHODS[name]}" if name in MODEL_METHODS else ""
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-
-MODEL_METHODS = {
-    "learn": "zmqrl.train(PRESET) trains, and `zmqrl train --resume DIR` continues",
-    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
-    "predict": "call it: policy(obs)",
-    "save": "its weights are in the checkpoints of its run directory",
-}
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{python_hint(name)}")
 
 
 def load_policy(run_dir: str | Path) -> LoadedPolicy:

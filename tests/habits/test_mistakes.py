@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ import zmqrl as package
 from tests.cli.commands import Command
 from tests.cli.conftest import empty_directory as empty_directory
 from tests.cli.conftest import zmqrl as zmqrl
-from zmqrl.api import LoadedPolicy
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ def _mistakes() -> list[Mistake]:
 
 
 MISTAKES = _mistakes()
+POLICY = get_type_hints(package.load_policy)["return"]
 
 
 def _is_named(name: str, text: str) -> bool:
@@ -76,7 +76,7 @@ def _of_command(mistake: Mistake, zmqrl: Command) -> str:
 
 
 def _of_call(text: str) -> str:
-    names = {"zmqrl": package, "policy": object.__new__(LoadedPolicy), "obs": np.zeros(4, np.float32)}
+    names = {"zmqrl": package, "policy": object.__new__(POLICY), "obs": np.zeros(4, np.float32)}
     with pytest.raises(Exception) as caught:
         exec(text, names)  # noqa: S102  # of mistakes.yaml
     return str(caught.value)

@@ -115,6 +115,22 @@ Keys of single algorithms are names too: they are missed in the configuration of
 """
 
 
+_TRAIN = "write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy"
+PYTHON: Mapping[str, str] = {
+    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "PPOConfig", "QRDQN", "SAC", "TD3", "make"), _TRAIN),
+    "learn": "zmqrl.train(PRESET) trains, and `zmqrl train --resume DIR` continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
+"""Classes and methods of other libraries."""
+
+
+def python_hint(name: str) -> str:
+    """What to write in place of an attribute that does not exist, for the end of the message."""
+    return f"; {PYTHON[name]}" if name in PYTHON else ""
+
+
 def alias(name: str) -> str:
     """The name as the tables have it: of an option `--total-timesteps` too."""
     return name.lstrip("-").replace("-", "_").lower()

@@ -131,18 +131,15 @@ def _git(root: Path, *arguments: str, most: int = 4096) -> tuple[bytes, str]:
         )
     except OSError as error:
         return b"", str(error)
+    assert process.stdout is not None and process.stderr is not None
     limit = threading.Timer(GIT_S, process.kill)
     limit.start()
-    try:
-        assert process.stdout is not None and process.stderr is not None
-        output = process.stdout.read(most)
+    with process, process.stdout as stdout, process.stderr as stderr:
+        output = stdout.read(most)
         is_cut = len(output) == most
         if is_cut:
             process.kill()
-        errors = process.stderr.read(4096).decode(errors="replace")
+        errors = stderr.read(4096).decode(errors="replace")
         process.wait()
-    finally:
-        limit.cancel()
-        process.stdout.close()
-        process.stderr.close()
+    limit.cancel()
     return (output if is_cut or process.returncode == 0 else b""), errors
