@@ -54,6 +54,8 @@ def test_hints(flag: str, message: str) -> None:
         ("Acrobot-v1", "is an env: zmqrl train --env Acrobot-v1 --algo KIND"),
         ("ALE/Pong-v5", "presets with it: pong-ppo"),
         ("my_lab:Walk-v0", "is an env: zmqrl train --env my_lab:Walk-v0 --algo KIND"),
+        ("my_lab.envs:Walk", "is an env: zmqrl train --env my_lab.envs:Walk --algo KIND"),
+        ("my_walk.py", "is a Python file: zmqrl train --env my_walk:NAME"),
         ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: halfcheetah-sac, pendulum-sac"),
         ("cartpole_ppo", "unknown preset 'cartpole_ppo'; did you mean 'cartpole-ppo'? known: acrobot-dqn, "),
         ("x/y", "x/y: file not found"),

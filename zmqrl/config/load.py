@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from zmqrl.config.keys import all_keys
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.preset_hints import ENV_ID, what_it_is
 from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import UnknownKey, names_of, validated
 from zmqrl.config.webhook import check_webhook
@@ -60,8 +60,6 @@ def check_code(code: CodeSection) -> None:
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT = Source("default")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
-"""As gymnasium writes ids; presets have no version."""
 
 
 @dataclass(frozen=True)
@@ -132,25 +130,12 @@ def preset_path(preset: str, base_folder: Path | None = None) -> Path:
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
-    raise ConfigError(f"run.preset: {_unknown_preset(preset)}")
+    raise ConfigError(f"run.preset: {what_it_is(preset, _envs())}")
 
 
-def _unknown_preset(preset: str) -> str:
-    """What was written in its place: an env, an algorithm, or a name that is spelled alike."""
-    names, kinds = presets(), {name.rpartition("-")[2] for name in presets()}
-    if ENV_ID.fullmatch(preset):
-        named = [name for name in names if _text(read_file(PRESETS / f"{name}.yaml"), "env", "id") == preset]
-        found = f"; presets with it: {', '.join(named)}" if named else ""
-        return f"{preset!r} is an env: zmqrl train --env {preset} --algo KIND ({', '.join(sorted(kinds))}){found}"
-    if preset.lower() in kinds:
-        named = [name for name in names if name.endswith(f"-{preset.lower()}")]
-        return (
-            f"{preset!r} is an algorithm: zmqrl train --env ID --algo {preset.lower()}; "
-            f"presets with it: {', '.join(named)}"
-        )
-    near = difflib.get_close_matches(preset.lower(), names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown preset {shown(preset)}; {hint}known: {', '.join(names)}"
+def _envs() -> dict[str, str | None]:
+    """The env id of each preset."""
+    return {name: _text(read_file(PRESETS / f"{name}.yaml"), "env", "id") for name in presets()}
 
 
 def preset_name(preset: str, base_folder: Path | None = None) -> str:

@@ -58,23 +58,23 @@ class EnvironmentWriter:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._found: list[Snapshot] = []
-        self._thread: threading.Thread | None = threading.Thread(target=self._look, name="code", daemon=True)
+        self._is_written = False
+        self._thread = threading.Thread(target=self._look, name="code", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         self._found = snapshots(self._plan.config)
 
     @property
-    def is_ready(self) -> bool:
+    def is_due(self) -> bool:
         """Whether `write` has something to write, and does not wait."""
-        return self._thread is not None and not self._thread.is_alive()
+        return not self._is_written and not self._thread.is_alive()
 
     def write(self, run_dir: Path) -> None:
-        """Write the record and the changes of each repository; later calls do nothing. OSError: not all is written."""
-        if self._thread is None:
+        """Write the record and the changes of each repository, once. OSError: not all is written, try again."""
+        if self._is_written:
             return
-        thread, self._thread = self._thread, None
-        thread.join(WAIT_S)
+        self._thread.join(WAIT_S)
         folder, stem = run_dir / FOLDER, f"attempt-{self._plan.lineage.attempt}"
         folder.mkdir(exist_ok=True)
         numbered = [f"{stem}.diff", *(f"{stem}-{n}.diff" for n in range(2, len(self._found) + 1))]
@@ -95,6 +95,7 @@ class EnvironmentWriter:
             code=tuple(snapshot.repository for snapshot in found),
         )
         (folder / f"{stem}.json").write_text(json.dumps(to_json(record), indent=2) + "\n")
+        self._is_written = True
 
 
 def _distribution() -> str:

@@ -216,13 +216,13 @@ class Launcher:
                 return
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
-            if self._state.has_begun and self._environment is not None and self._environment.is_ready:
-                self._record_environment(directory)
             if now >= self._deadlines.status_at:
                 self._deadlines.status_at = now + STATUS_EVERY_S
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
+                if self._state.has_begun and self._environment is not None and self._environment.is_due:
+                    self._record_environment(directory)
             now_unix = time.time()
             view.update(partial(status_of, self._state, now_unix), now_unix)
         lost = lost_agent(self._state)
