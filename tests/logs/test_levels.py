@@ -17,7 +17,7 @@ for level in ("debug", "info", "warning"):
     getattr(logging.getLogger("zmqrl.agent.host_agent"), level)("it is %s", level)
 logging.getLogger("other").warning("of another package")
 """
-LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (\w+) zmqrl\.agent\.host_agent: it is (\w+)")
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (\w+) zmqrl\.agent\.host_agent: it is (\w+)")
 
 
 @pytest.mark.parametrize(
