@@ -28,11 +28,15 @@ class KnownKeys:
         if name not in KEYS:
             return None
         candidates, note = KEYS[name]
-        found = next((key for key in candidates if key in self.keys or key.startswith(LOCAL)), None)
+        found = self._counterpart(name)
         if found is None:
             owner = f"algorithm {self.kind} does" if self.kind else "this algorithm does"
             return f"in zmqrl it is {' or '.join(candidates)}, which {owner} not have"
         return f"in zmqrl it is {found}{f' ({note})' if note else ''}"
+
+    def _counterpart(self, name: str) -> str | None:
+        candidates = KEYS.get(alias(name), ((), ""))[0]
+        return next((key for key in candidates if key in self.keys or key.startswith(LOCAL)), None)
 
     def elsewhere(self, name: str) -> str | None:
         """Keys of other sections whose last part is `name`."""
@@ -55,11 +59,14 @@ class KnownKeys:
         name = path[-1]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         nested = next((f"{part}: {found}" for part in inner if (found := self.of_another_library(part))), None)
+        translated = self.of_another_library(name)
+        has_key = translated is not None and (alias(name) in NO_KEYS or self._counterpart(name) is not None)
         return (
-            self.of_another_library(name)
+            (translated if has_key else None)
             or nested
             or self.elsewhere(name)
             or (f"did you mean {near[0]!r}?" if near else None)
+            or translated  # a key that another algorithm has
             or self.similar(name)
             or f"known keys of {'.'.join(path[:-1]) or 'the configuration'}: {', '.join(known)}"
         )
