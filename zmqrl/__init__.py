@@ -16,4 +16,6 @@ def __getattr__(name: str) -> Any:
         from zmqrl import api
 
         return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from zmqrl.config.aliases import python_hint
+
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{python_hint(name)}")

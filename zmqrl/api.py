@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zmqrl.acting.base import Policy
+from zmqrl.config.aliases import python_hint
 from zmqrl.envs.make import probe
 from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import TrainingFailed
@@ -126,6 +127,10 @@ class LoadedPolicy:
             return
         for array in self._state.values():
             array[np.asarray(ended, dtype=bool)] = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        """Names what to write in place of a method of Stable-Baselines3's models."""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{python_hint(name)}")
 
 
 def load_policy(run_dir: str | Path) -> LoadedPolicy:

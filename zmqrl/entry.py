@@ -30,7 +30,7 @@ MODULES: Mapping[str, str] = {
     "zmqrl.worker": "zmqrl.rollout.worker",
     "zmqrl.evaluator": "zmqrl.evaluator.process",
 }
-AGENT = "zmqrl.agent"
+AGENT, WORKER = "zmqrl.agent", "zmqrl.worker"
 EXAMINER = "zmqrl.doctor.examiner"
 """What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
@@ -131,6 +131,10 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
+    if role != WORKER:  # there can be many; it writes no lines of its own
+        from zmqrl.logs.levels import VARIABLE, log_to_stderr
+
+        log_to_stderr(os.environ.get(VARIABLE))
     keys = line = None
     if role == AGENT:
         from zmqrl.supervision.own_session import lead_session

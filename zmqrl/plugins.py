@@ -29,14 +29,18 @@ def load(kind: str, package: str, base: type[T]) -> Any:
         return _by_path(kind, base)
     names = modules(package, base)
     if kind not in names:
-        near = difflib.get_close_matches(kind, names, n=1)
+        near = difflib.get_close_matches(kind.lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(names)
-        raise ConfigError(f"unknown {base.__name__} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")
+        raise ConfigError(f"unknown {_words(base)} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")
     found = list(concrete(f"{package}.{kind}", base))
     if len(found) != 1:
         raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
     return found[0]
+
+
+def _words(base: type[Any]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", base.__name__).lower()
 
 
 def modules(package: str, base: type[T]) -> tuple[str, ...]:
@@ -66,7 +70,8 @@ def concrete(module: str, base: type[T]) -> Iterator[type[T]]:
 
 def _by_path(path: str, base: type[T]) -> Any:
     module_name, _, attribute = path.partition(":")
-    refused = f"{path!r} cannot be loaded as a {base.__name__}"
+    article = "an" if base.__name__[0] in "AEIO" else "a"
+    refused = f"{path!r} cannot be loaded as {article} {base.__name__}"
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:

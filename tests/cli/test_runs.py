@@ -54,14 +54,18 @@ def test_a_live_run_is_found_shown_and_stopped(
         assert (data["run_id"], data["run_dir"], data["live"]) == (info.run_id, str(run_dir), True)
         assert data["summary"] is None and (data["status"] is None or data["status"]["run_id"] == info.run_id)
     assert "local/worker-0" not in zmqrl("logs", info.run_id, "learner").out
+    lines = [json.loads(line) for line in zmqrl("logs", info.run_id, "agent", "--json").out.splitlines()]
+    assert all(line["process"] == "local/agent-0" for line in lines)
+    assert any("INFO zmqrl.agent.process_events: worker-0 started (pid " in line["line"] for line in lines)
     ended = zmqrl("clean")
     assert ended.code == 0
     assert private_folder(info.run_id).is_dir()
-    stopped = zmqrl("stop")
+    stopped = zmqrl("stop", "--wait", "--json")
     assert stopped.code == 0
-    assert info.run_id in stopped.out
     assert not await_gone([ProcessId(info.pid, info.start_time)], END_S)
     summary = json.loads((run_dir / "summary.json").read_text())
+    place = {"run_dir": str(run_dir), "run_id": info.run_id}
+    assert json.loads(stopped.out) == {**place, "ended": True, "summary": summary}
     assert (summary["status"], summary["exit_code"]) == ("stopped", 0)
     assert zmqrl("status", run_dir).out.startswith(f"{info.run_id}: stopped with exit code 0")
 

@@ -43,8 +43,9 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     more = zmqrl("scale", directory, "local=3")
     assert (more.code, more.out, more.err) == (0, "local: 3 workers\n", "")
     await_workers(info.run_id, {"worker-0", "worker-1", "worker-2"})
-    fewer = zmqrl("scale", directory, "local=1")
-    assert (fewer.code, fewer.out) == (0, "local: 1 workers\n")
+    fewer = zmqrl("scale", directory, "local=1", "--json")
+    place = {"run_dir": str(directory), "run_id": info.run_id}
+    assert (fewer.code, json.loads(fewer.out)) == (0, {**place, "workers": {"local": 1}, "done": "local: 1 workers"})
     await_workers(info.run_id, {"worker-0"})
     refusals = {
         ("scale", "l0cal=2"): "unknown host 'l0cal'; hosts of this run: local",

@@ -39,7 +39,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("env: 3", "hosts.yaml:1: env: 3: must be a section of keys (id, num_envs, vector_envs, segment_steps, kwargs, wrappers, frame_stack, max_episode_steps, recovery)"),
         ("run: {seed: {a: 1}}", "hosts.yaml:1: run.seed: must be a valid integer, not a section"),
         ("algorithm: {learning_rate: .inf}", "hosts.yaml:1: algorithm.learning_rate: inf: a number must be finite"),
-        ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: unknown Algorithm 'ppoo'"),
+        ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: unknown algorithm 'ppoo'"),
         ("run: {preset: cartpol-ppo}", "hosts.yaml:1: run.preset: unknown preset 'cartpol-ppo'; did you mean 'cartpole-ppo'?"),
         ("modes: {asnc: {}}", "hosts.yaml:1: modes.asnc: unknown key; did you mean 'async'?"),
         ("run: {name: a/b}", "hosts.yaml:1: run.name: 'a/b': letters, digits"),
@@ -83,3 +83,9 @@ def test_of_too_many_aliases(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     assert "more than 20000 values" in refused(tmp_path, "\n".join(lines))
+
+
+def test_of_a_tab(tmp_path: Path) -> None:
+    assert refused(tmp_path, "run:\n\tseed: 1").endswith(
+        "hosts.yaml:2: invalid YAML: the line is indented with a tab; use spaces"
+    )

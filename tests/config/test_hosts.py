@@ -162,7 +162,7 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("security: {curve: off}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host a would connect to the learner's host local over the network in plain text"),
         ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect"),
         ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would connect to the learner's host a"),
-        ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a valid array"),
+        ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a list, such as [cpu]"),
         ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': no such file or folder"),
         ("code: {sync: [a/m.py, m.py]}", "hosts.yaml:1: code.sync: 'm.py' and 'a/m.py': both would be imported as 'm.py'"),
         ("code: {max_mb: 0}", "hosts.yaml:1: code.max_mb: 0: must be greater than 0"),

@@ -55,6 +55,9 @@ SUMMARY_KEYS = [
     "resumed_from",
     "last_seen",
     "slowest",
+    "schema",
+    "versions",
+    "attempts",
 ]
 
 

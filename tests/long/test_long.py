@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_a_preset_reaches_its_score(tmp_path: Path, preset: str) -> None:
         limit_s=2 * HOUR_S,
     )
     assert ": met |" in out and "MISSED" not in out, out
+
+
+@pytest.mark.parametrize(
+    ("env", "algorithm", "total", "least"),
+    [("CartPole-v1", "ppo", 150_000, 475), ("CartPole-v1", "dqn", 300_000, 400), ("Pendulum-v1", "sac", 20_000, -250)],
+)
+def test_the_settings_without_a_preset_learn(
+    tmp_path: Path, env: str, algorithm: str, total: int, least: float
+) -> None:
+    """The best version of one seed, played greedily."""
+    run = ("train", "--env", env, "--algo", algorithm, "--run-dir", tmp_path / "r", "--plain")
+    python("-m", "zmqrl", *run, "--set", f"run.total_env_steps={total}", limit_s=HOUR_S)
+    score = json.loads(python("-m", "zmqrl", "eval", tmp_path / "r", "--json", limit_s=HOUR_S))
+    assert score["return_mean"] >= least
 
 
 def test_no_role_grows_in_fifteen_minutes() -> None:

@@ -82,7 +82,8 @@ def test_a_disk_that_is_full_for_a_while(disk: Path, begin: Begin) -> None:
     filler.unlink()
     code, out, err = run.end()
     assert code == 0, f"{out}\n{err}"
-    full = rf"run directory {run.run_dir}: (status\.json|metrics|a log) cannot be written: No space left on device"
+    what = r"(status\.json|metrics|environment|a log)"
+    full = rf"run directory {run.run_dir}: {what} cannot be written: No space left on device"
     assert re.search(full, err), err
     assert "writes succeed again" in err
     assert "Traceback" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 
 from zmqrl.agent.child_process import ChildProcess
@@ -13,6 +14,7 @@ from zmqrl.supervision.process_table import cpu_seconds, pss_mb
 from zmqrl.supervision.restarts import Action, FailRun, ProcessSlot, RestartAfter, StopRestarting
 from zmqrl.types import ArenaUsage, Ledger
 
+LOG = logging.getLogger(__name__)
 SAMPLE_EVERY_S = 5.0
 
 
@@ -47,6 +49,7 @@ class ProcessEvents:
     def started(self, child: ChildProcess) -> None:
         """It was started; from now on its log is followed."""
         self._log_names.add(child.log.stem)
+        LOG.info("%s started (pid %d)", child.place, child.identity.pid)
         self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
     def forward(self, child: ChildProcess, report: agent.Report) -> None:
@@ -61,6 +64,7 @@ class ProcessEvents:
         """It was reaped; what it still wrote to its log goes first."""
         self.send_logs()
         code, fault = child.process.returncode, child.last_fault
+        LOG.log(logging.INFO if expected else logging.WARNING, "%s ended: %s", child.place, child.cause_of_end())
         exited = agent.Exited(
             pid=child.identity.pid,
             code=code if code >= 0 else None,

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.defaults import Sections, off_policy_defaults, on_policy_defaults
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
@@ -72,21 +73,34 @@ class Algorithm(ABC):
         self._check_spaces()
 
     def _check_spaces(self) -> None:
-        action, id = self.env.action, self.env.id
-        if action.kind not in self.actions or (self.needs_bounds and not action.low):
-            needed = " or ".join(ACTIONS[kind] for kind in sorted(self.actions, reverse=True))
-            bounds = " within bounds" if self.needs_bounds else ""
-            found = ACTIONS[action.kind] if action.kind not in self.actions else "unbounded"
-            raise ConfigError(f"algorithm.kind: {self._name} needs {needed} actions{bounds}, {id} has {found} actions")
-        if self.env.observation.action_mask is not None and not self.masks:
-            raise ConfigError(f"algorithm.kind: {self._name} does not train with masks, and {id} has an action_mask")
+        misfit = self.misfit(self.env)
+        if misfit is not None:
+            raise ConfigError(f"algorithm.kind: {misfit}")
 
-    @property
-    def _name(self) -> str:
+    @classmethod
+    def misfit(cls, env: EnvSpec) -> str | None:
+        """Why the algorithm cannot train with the spaces of `env`; None: it can."""
+        action = env.action
+        if action.kind not in cls.actions or (cls.needs_bounds and not action.low):
+            needed = " or ".join(ACTIONS[kind] for kind in sorted(cls.actions, reverse=True))
+            bounds = " within bounds" if cls.needs_bounds else ""
+            found = ACTIONS[action.kind] if action.kind not in cls.actions else "unbounded"
+            return f"{cls._name()} needs {needed} actions{bounds}, {env.id} has {found} actions"
+        if env.observation.action_mask is not None and not cls.masks:
+            return f"{cls._name()} does not train with masks, and {env.id} has an action_mask"
+        return None
+
+    @classmethod
+    def _name(cls) -> str:
         """What `algorithm.kind` calls it."""
-        package, _, module = type(self).__module__.rpartition(".")
+        package, _, module = cls.__module__.rpartition(".")
         built_in = package == __name__.rpartition(".")[0]
-        return module if built_in else f"{type(self).__module__}:{type(self).__qualname__}"
+        return module if built_in else f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def defaults(cls, env: EnvSpec) -> Sections:
+        """Sections as a preset has them, for an env without a preset: `zmqrl train --env ID --algo KIND`."""
+        return on_policy_defaults(env) if cls.on_policy else off_policy_defaults(env)
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` naming key and value when the rest of the run does not fit. The launcher calls it."""

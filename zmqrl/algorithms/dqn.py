@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
+from zmqrl.algorithms.defaults import Sections, off_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
@@ -25,7 +26,7 @@ from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.spaces import SpaceKind
-from zmqrl.types import MODES, ModeName
+from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
     import torch
@@ -116,6 +117,21 @@ class DQN(Algorithm):
     on_policy: ClassVar[bool] = False
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
     config: DQNConfig
+
+    @classmethod
+    def defaults(cls, env: EnvSpec) -> Sections:
+        """An update per 4 env steps, a target that follows slowly, exploration over a tenth of the run."""
+        sections = off_policy_defaults(env)
+        image = env.observation.is_image
+        if image:
+            sections["replay"]["learning_starts"] = min(20_000, sections["replay"]["capacity"])
+        sections["algorithm"] = {
+            "learning_rate": 1e-4 if image else 2.5e-4,
+            "target_tau": 0.005,
+            "target_update_every": 1,
+            "epsilon": {"start": 1.0, "end": 0.01 if image else 0.05, "fraction": 0.1},
+        }
+        return sections
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a batch exceeds replay, or n-step targets do not fit a segment."""

@@ -10,16 +10,33 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
-from zmqrl.plugins import load
+from zmqrl.plugins import load, modules
 from zmqrl.types import EnvSpec
+
+PACKAGE = "zmqrl.algorithms"
 
 
 def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     """The algorithm of `config.algorithm["kind"]`; `ConfigError` when its settings do not go together."""
     kind, own = _kind_and_config(config.algorithm)
-    section = config.env
+    misfit, section = kind.misfit(env), config.env
+    if misfit is not None:
+        others = fitting(env)
+        fix = f"; these do: {', '.join(others)}" if others else ""
+        raise ConfigError(f"algorithm.kind: {misfit}{fix}")
     algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
     return algorithm
+
+
+def kind_of(name: str) -> type[Algorithm]:
+    """The algorithm that `algorithm.kind` names. ConfigError: it is unknown."""
+    found: type[Algorithm] = load(name, PACKAGE, Algorithm)
+    return found
+
+
+def fitting(env: EnvSpec) -> list[str]:
+    """The algorithms of the package that can train with the spaces of `env`."""
+    return [name for name in modules(PACKAGE, Algorithm) if kind_of(name).misfit(env) is None]
 
 
 def completed(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +50,7 @@ def completed(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
     name = section["kind"]
-    kind = load(name, "zmqrl.algorithms", Algorithm)
+    kind = kind_of(name)
     options = {key: value for key, value in section.items() if key != "kind"}
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
@@ -19,13 +20,14 @@ from zmqrl.learning import Batch, BatchLearner, Group, Part
 from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import runtime_of, without_backward
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.spaces import view
-from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights
+from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, Weights
 
 if TYPE_CHECKING:
     import torch
@@ -100,6 +102,23 @@ class PPO(Algorithm):
     on_policy: ClassVar[bool] = True
     masks: ClassVar[bool] = True
     config: PPOConfig
+
+    @classmethod
+    def defaults(cls, env: EnvSpec) -> Sections:
+        """Those of Stable-Baselines3, with normalised observations and rewards; of CleanRL for images."""
+        continuous, image = env.action.kind == "box", env.observation.is_image
+        sections = on_policy_defaults(env, segment_steps=256 if continuous else 128)
+        sections["run"]["total_env_steps"] = total_of(env, 1_000_000 if continuous else 500_000)
+        sections["algorithm"] = {
+            "learning_rate": 2.5e-4 if image else 3e-4,
+            "clip": 0.1 if image else 0.2,
+            "epochs": 4 if image else 10,
+            "minibatch_size": 256 if image else 64,
+            "ent_coef": 0.0 if continuous else 0.01,
+            "normalise_obs": network_input(env.observation).statistics_size > 0,
+            "normalise_reward": True,
+        }
+        return sections
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when no observation can be normalised, or a minibatch is larger than the batch."""

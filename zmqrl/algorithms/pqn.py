@@ -14,6 +14,7 @@ from annotated_types import Gt
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
+from zmqrl.algorithms.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
@@ -67,6 +68,15 @@ class PQN(Algorithm):
     on_policy: ClassVar[bool] = True
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
     config: PQNConfig
+
+    @classmethod
+    def defaults(cls, env: EnvSpec) -> Sections:
+        """Those of CleanRL."""
+        sections = on_policy_defaults(env, activation="relu")
+        sections["env"]["num_envs"] = envs_of(env, 1)
+        sections["network"] = network_of(env, (120, 84), "relu")
+        sections["algorithm"] = {"minibatch_size": 128 * env.slots_per_env}
+        return sections
 
     def __init__(
         self, config: PQNConfig, network: NetworkSection, env: EnvSpec, segment_steps: int, num_envs: int

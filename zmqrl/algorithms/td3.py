@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.heads import UNIFORM
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
+from zmqrl.algorithms.defaults import Sections, capacity_of, network_of, off_policy_defaults, total_of
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
@@ -23,7 +24,7 @@ from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.spaces import SpaceKind
-from zmqrl.types import MODES, ModeName
+from zmqrl.types import MODES, EnvSpec, ModeName
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,15 @@ class TD3(Algorithm):
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box"})
     needs_bounds: ClassVar[bool] = True
     config: TD3Config
+
+    @classmethod
+    def defaults(cls, env: EnvSpec) -> Sections:
+        """Those of Stable-Baselines3: an update per env step, 256 x 256 units."""
+        sections = off_policy_defaults(env, segment_steps=4)
+        sections["run"]["total_env_steps"] = total_of(env, 200_000)
+        sections["network"] = network_of(env, (256, 256), "relu")
+        sections["replay"] = {"capacity": capacity_of(env, 200_000), "learning_starts": 1_000, "ratio": 1.0}
+        return sections
 
     def network(self) -> NetworkSpec:
         """`actor`, which ends in tanh; `q1` and `q2`, which only the learner has."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.wire.active_clock import POLL_S, ActiveClock
 from zmqrl.wire.sockets import drain_frames
+
+LOG = logging.getLogger(__name__)
 
 POLL_MS = int(POLL_S * 1000)
 DRAIN_S = 3.0
@@ -120,7 +122,7 @@ class Broker:
         self._outbound.drops.close()
         refused = self._refusals()
         if refused:
-            print(f"messages rejected: {dict(refused)}", file=sys.stderr, flush=True)
+            LOG.warning("messages rejected: %s", dict(refused))
         self._sockets.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)

@@ -33,7 +33,9 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
     with ThreadPoolExecutor(TOGETHER) as pool:
         for line in pool.map(lambda name: _host_line(name, config, sources), others):
             click.echo(line)
-    click.echo(f"arena: {plan.slots} slots, {layout_of(plan).nbytes / 1e6:.1f} MB")
+    nbytes = layout_of(plan).nbytes
+    size = f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
+    click.echo(f"arena: {plan.slots} slots, {size}")
     click.echo(f"run directory: {plan.run_dir}\ncheckpoints: {plan.store_path}\n")
     click.echo(
         yaml.safe_dump(flat(to_json(without_secrets(config))), sort_keys=False, default_flow_style=None).rstrip()

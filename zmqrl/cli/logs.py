@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import dataclass, field
@@ -25,7 +26,10 @@ LINES = 20
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")
 @click.option("-n", "lines", type=click.IntRange(1), help=f"Last lines of each log.  [{LINES}; with --grep: all]")
 @click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
-def logs_command(run: str | None, who: str | None, follow: bool, lines: int | None, grep: str | None) -> None:
+@click.option("--json", "as_data", is_flag=True, help="Print each line as a JSON object.")
+def logs_command(
+    run: str | None, who: str | None, follow: bool, lines: int | None, grep: str | None, as_data: bool
+) -> None:
     """Show the logs of RUN; WHO narrows them: HOST, HOST/INDEX (a worker), HOST/ROLE-INDEX, worker-0, learner ..."""
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)
@@ -37,12 +41,12 @@ def logs_command(run: str | None, who: str | None, follow: bool, lines: int | No
 
     first = -lines if lines else (0 if grep else -LINES)
     for log in _oldest_first(logs):
-        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][first:])
+        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][first:], as_data)
     while follow:
         follow = is_live(directory, info)  # before we look: what it wrote last is still shown
         logs = {**_logs(directory, who), **logs}
         for log in _oldest_first(logs):
-            _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)])
+            _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)], as_data)
         time.sleep(POLL_EVERY_S if follow else 0.0)  # a log is a file: there is nothing to wait on
 
 
@@ -140,6 +144,6 @@ def _pattern(grep: str | None) -> re.Pattern[str]:
         raise ConfigError(f"--grep {grep!r} is not a valid regular expression: {error}") from error
 
 
-def _show(log: Log, lines: list[str]) -> None:
+def _show(log: Log, lines: list[str], as_data: bool) -> None:
     for line in lines:
-        click.echo(f"{log.name}: {line}")
+        click.echo(json.dumps({"process": log.name, "line": line}) if as_data else f"{log.name}: {line}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import signal
 import sys
@@ -32,6 +31,8 @@ COMMANDS = {
     "bench": "results",
     "drill": "drill",
     "version": "results",
+    "config": "config",
+    "completion": "completion",
     "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
@@ -52,9 +53,11 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if args[0] not in COMMANDS and near:
-            raise click.UsageError(f"unknown command {args[0]!r}; did you mean {near[0]!r}?")
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from zmqrl.cli.habits import unknown_command
+
+            if (message := unknown_command(args[0], list(COMMANDS))) is not None:
+                raise click.UsageError(message)
         return super().resolve_command(context, args)
 
 
@@ -72,12 +75,16 @@ def main() -> None:
     prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False, complete_var="_ZMQRL_COMPLETE")
     except ZmqrlError as error:
         _fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
+    except click.NoSuchOption as error:
+        from zmqrl.cli.habits import unknown_option
+
+        _fail(unknown_option(error), 2)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):

@@ -87,8 +87,14 @@ def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> Non
 
 
 @click.command("version")
-def version_command() -> None:
+@click.option("--json", "as_data", is_flag=True, help="Print the versions that a run records as JSON.")
+def version_command(as_data: bool) -> None:
     """Show the version, as --version does."""
     from importlib.metadata import version
 
+    if as_data:
+        from zmqrl.launch.environment_record import versions
+
+        click.echo(json.dumps(versions()))
+        return
     click.echo(f"zmqrl, version {version('zmqrl')}")

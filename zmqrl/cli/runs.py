@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
+
+if TYPE_CHECKING:
+    from zmqrl.launch.run_directory import RunInfo
+
+WAIT_S = 600.0
+"""Longer than a clean end takes, in which the last checkpoint is written."""
+POLL_EVERY_S = 0.1
+JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON object.")
+
+
+class _Limit(click.ParamType[float]):
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of seconds; write the run first: zmqrl stop {value} --wait")
 
 
 @click.command("stop")
 @click.argument("run", required=False)
-def stop_command(run: str | None) -> None:
+@click.option(
+    "--wait",
+    "wait_s",
+    type=_Limit(),
+    is_flag=False,
+    flag_value=WAIT_S,
+    metavar="[SECONDS]",
+    help=f"Wait until the run has ended, at most so long ({WAIT_S:g}); the exit code is that of the run.",
+)
+@JSON
+def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
     from zmqrl.cli.find_run import find_run
 
@@ -25,11 +56,48 @@ def stop_command(run: str | None) -> None:
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
     os.kill(info.pid, signal.SIGUSR1)
-    click.echo(f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json")
+    if wait_s is None:
+        text = f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json"
+        click.echo(json.dumps({**_place(directory, info), "ended": False, "summary": None}) if as_data else text)
+        return 0
+    _await_end(directory, info, wait_s)
+    summary = _summary(directory, info)
+    if summary is None:
+        raise TrainingFailed(f"run {info.run_id} in {directory} ended without a summary; see zmqrl logs {directory}")
+    text = f"{info.run_id}: {summary['status']}, {summary['env_steps']} env steps; see {directory}/summary.json"
+    click.echo(json.dumps({**_place(directory, info), "ended": True, "summary": summary}) if as_data else text)
+    return int(summary["exit_code"])
+
+
+def _place(directory: Path, info: RunInfo) -> dict[str, str]:
+    return {"run_dir": str(directory.absolute()), "run_id": info.run_id}
+
+
+def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
+    from zmqrl.launch.run_directory import is_live
+
+    until = time.monotonic() + wait_s
+    while is_live(directory, info):
+        if time.monotonic() > until:
+            raise DeadlineExceeded(
+                f"run {info.run_id} in {directory} has not ended within {wait_s:g} s; it continues to stop, and "
+                f"`zmqrl down {directory}` ends it at once"
+            )
+        time.sleep(POLL_EVERY_S)  # a file is all that two processes of any two times share
+
+
+def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
+    """Of this attempt."""
+    try:
+        summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return summary if summary.get("run_id") == info.run_id else None
 
 
 @click.command("clean")
-def clean_command() -> None:
+@JSON
+def clean_command(as_data: bool) -> None:
     """Remove socket folders of this user's dead runs; results are kept."""
     from zmqrl.cli.find_run import agents
     from zmqrl.wire.runtime_folder import run_folder_root
@@ -38,13 +106,15 @@ def clean_command() -> None:
     # The folders first: a run that begins while we look has its agent before it has its folder.
     folders = sorted(root.iterdir()) if root.is_dir() else []
     live = {run_id for _, run_id in agents()}
-    removed = 0
+    removed = []
     for folder in folders:
         if folder.name not in live and not _in_use(folder):
             shutil.rmtree(folder)
-            click.echo(f"removed {folder}")
-            removed += 1
-    click.echo(f"{removed} folders of dead runs removed")
+            removed.append(str(folder))
+            if not as_data:
+                click.echo(f"removed {folder}")
+    count = "1 folder" if len(removed) == 1 else f"{len(removed)} folders"
+    click.echo(json.dumps({"removed": removed}) if as_data else f"{count} of dead runs removed")
 
 
 def _in_use(folder: Path) -> bool:
@@ -60,7 +130,8 @@ ANSWER_S = 10.0
 
 @click.command("scale")
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
-def scale_command(arguments: tuple[str, ...]) -> None:
+@JSON
+def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
 
     HOST must have had workers at the start of the run, or be the learner's host.
@@ -75,22 +146,23 @@ def scale_command(arguments: tuple[str, ...]) -> None:
         workers[host] = int(count)
     if not workers:
         raise ConfigError("write HOST=N: the host and its number of workers")
-    _send(run, workers)
+    _send(run, workers, as_data)
 
 
 @click.command("drain")
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
-def drain_command(arguments: tuple[str, ...]) -> None:
+@JSON
+def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Remove HOST's workers from the run after their current segments; no rows are lost.
 
     A host that joined by a connection file is removed at once: the rows that it has not delivered are dropped.
     """
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")
-    _send(arguments[0] if len(arguments) == 2 else None, {arguments[-1]: 0})
+    _send(arguments[0] if len(arguments) == 2 else None, {arguments[-1]: 0}, as_data)
 
 
-def _send(run: str | None, workers: dict[str, int]) -> None:
+def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.requests import send_request
     from zmqrl.messages.files import ScaleRequest
@@ -98,4 +170,5 @@ def _send(run: str | None, workers: dict[str, int]) -> None:
     directory, info = find_run(run)
     if info.host == socket.gethostname() and not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
-    click.echo(send_request(directory, ScaleRequest(workers), ANSWER_S))
+    done = send_request(directory, ScaleRequest(workers), ANSWER_S)
+    click.echo(json.dumps({**_place(directory, info), "workers": workers, "done": done}) if as_data else done)

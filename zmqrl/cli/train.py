@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli import completion
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
+    from zmqrl.launch.without_preset import WithoutPreset
     from zmqrl.types import ModeName
 
 MODES = ("single", "sync", "async")
@@ -27,7 +29,14 @@ NUMBERS = (4, 5)
 """Columns of `zmqrl presets` that are aligned to the right."""
 
 OPTIONS = (
-    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3."),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=completion.keys,
+        help="Override any key (`zmqrl config keys` lists them), e.g. run.seed=3.",
+    ),
     click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's."),
     click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
@@ -46,6 +55,7 @@ OPTIONS = (
     click.option("--detach", is_flag=True, help="Return when all processes are ready; the run continues."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
     click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
+    click.option("--json", "as_data", is_flag=True, help="Print one JSON line per run on stdout, the rest on stderr."),
 )
 
 
@@ -61,6 +71,9 @@ class _TrainRequest:
 
     preset: str | None
     hosts_file: Path | None
+    env: str | None
+    """In place of a preset."""
+    algo: str | None
     started_at: float
     overrides: tuple[str, ...]
     mode: ModeName | None
@@ -77,6 +90,8 @@ class _TrainRequest:
     detach: bool
     dry_run: bool
     plain: bool
+    as_data: bool
+    """Print the summary of each run as JSON."""
 
 
 @click.command("launch")
@@ -86,19 +101,33 @@ class _TrainRequest:
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts of HOSTS (hosts.yaml)."""
-    request = _request_of(None, hosts, started_at, options)
+    request = _request_of(None, hosts, None, None, started_at, options)
+    if submit and request.as_data:
+        raise click.UsageError("--submit cannot be combined with --json: the summary is written when the job has run")
     return _submit(request, hosts) if submit else _run(request)
 
 
 @click.command("train")
-@click.argument("preset", required=False)
+@click.argument("preset", required=False, shell_complete=completion.presets)
+@click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
+@click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env; default ppo.")
 @_with_options
 @click.pass_obj
-def train_command(started_at: float, /, preset: str | None, **options: Any) -> int:
-    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine."""
-    if preset is None and options["resume"] is None:
-        raise click.UsageError("a preset (`zmqrl presets` lists them) or --resume DIR is required")
-    return _run(_request_of(preset, None, started_at, options))
+def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
+    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine; or --env ID without a preset."""
+    _check_env(preset, env, algo, options["resume"])
+    return _run(_request_of(preset, None, env, algo, started_at, options))
+
+
+def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
+    if preset is None and env is None and resume is None:
+        also = "" if algo is None else f" with --algo {algo}"
+        raise click.UsageError(f"a preset (`zmqrl presets` lists them), --env ID or --resume DIR is required{also}")
+    for option, value, key in (("--env", env, "env.id"), ("--algo", algo, "algorithm.kind")):
+        if value is not None and (preset is not None or resume not in (None, str(AUTO))):
+            other = f"the preset {preset}" if preset is not None else "--resume"
+            fix = f"; --set {key}={value} changes that of the preset" if preset is not None else ""
+            raise click.UsageError(f"{option} cannot be combined with {other}{fix}")
 
 
 @click.command("presets")
@@ -129,13 +158,19 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
     return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
 
 
-def _request_of(preset: str | None, hosts: Path | None, started_at: float, options: dict[str, Any]) -> _TrainRequest:
-    resume = options.pop("resume")
+def _request_of(
+    preset: str | None,
+    hosts: Path | None,
+    env: str | None,
+    algo: str | None,
+    started_at: float,
+    options: dict[str, Any],
+) -> _TrainRequest:
+    resume, copy = options.pop("resume"), None
     if resume is not None and "://" in resume:
-        return _TrainRequest(preset, hosts, started_at, resume=None, copy=resume, **options)
-    return _TrainRequest(
-        preset, hosts, started_at, resume=None if resume is None else Path(resume), copy=None, **options
-    )
+        resume, copy = None, resume
+    resume = None if resume is None else Path(resume)
+    return _TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
 
 
 def _run(request: _TrainRequest) -> int:
@@ -149,6 +184,8 @@ def _run(request: _TrainRequest) -> int:
         raise click.UsageError("--init-from starts a new run and cannot be combined with --resume")
     if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
+    if request.as_data and request.dry_run:
+        raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
     if request.seeds is not None:
         return _run_seeds(request, request.seeds)
     return _run_one(request, request.run_dir, request.seed)
@@ -255,7 +292,16 @@ def _load(request: _TrainRequest, seed: int | None) -> Any:
 
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
     where = (request.preset, request.hosts_file, request.overrides)
-    return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from)
+    base = None if request.resume is not None else _without_preset(request)
+    return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from, base)
+
+
+def _without_preset(request: _TrainRequest) -> WithoutPreset | None:
+    if request.env is None:
+        return None
+    from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+
+    return WithoutPreset(request.env, request.algo or DEFAULT_ALGORITHM)
 
 
 def _source_of_weights(named: str) -> str:
@@ -269,6 +315,32 @@ def _source_of_weights(named: str) -> str:
 
 
 def _run_one(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+    if not request.as_data:
+        return _run_and_show(request, run_dir, seed)
+    from zmqrl.logs.standard_output import output_as_errors
+
+    with output_as_errors(forks=request.detach) as output:
+        directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
+        code = _run_and_show(request, directory if request.resume is None else None, seed)
+        if code != ConfigError.exit_code:
+            print(_result(directory, request.detach), file=output, flush=True)
+    return code
+
+
+def _result(directory: Path, is_detached: bool) -> str:
+    """The line of `--json`: the summary of the run; of one that continues in the background, its id and process."""
+    info = json.loads((directory / "run.json").read_text())
+    place = {"run_dir": str(directory.absolute()), "run_id": info["run_id"]}
+    if is_detached:
+        return json.dumps({**place, "pid": info["pid"]})
+    try:
+        summary = json.loads((directory / "summary.json").read_text())
+    except (OSError, ValueError):  # it could not be written; its content is on stderr
+        summary = {}
+    return json.dumps({**place, **summary})
+
+
+def _run_and_show(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
     from zmqrl.launch.detach import run_detached
 
     directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)

@@ -45,7 +45,8 @@ def worker_command(file: Path) -> int:
                     code = event.event.code or 0
     finally:
         teardown = orchestrator.undeploy(GRACE_S)
-        click.echo(f"{boot.host}: {teardown.ended} processes ended, {len(teardown.left)} left")
+        ended = "1 process" if teardown.ended == 1 else f"{teardown.ended} processes"
+        click.echo(f"{boot.host}: {ended} ended, {len(teardown.left)} left")
     return code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,13 @@ from zmqrl.config import hosts as hosts_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
+from zmqrl.config.keys import all_keys
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
+from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.preset_hints import ENV_ID, what_it_is
 from zmqrl.config.sections import CodeSection, Config
-from zmqrl.config.validate import names_of, unknown_key, validated
+from zmqrl.config.validate import UnknownKey, names_of, validated
 from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import ConfigError
@@ -109,6 +112,10 @@ class Request:
     stored: Mapping[str, Any] | None = None
     """The configuration of the run that is resumed, as JSON data; it takes the preset's place."""
     stored_file: Path | None = None
+    sections: Mapping[str, Any] | None = None
+    """Sections in the place of a preset."""
+    sections_name: str = "--env"
+    """Where they are from, for messages."""
 
 
 def presets() -> list[str]:
@@ -118,14 +125,17 @@ def presets() -> list[str]:
 
 def preset_path(preset: str, base_folder: Path | None = None) -> Path:
     """The file of a preset: a name, or a path (relative to `base_folder`, the hosts file that names it)."""
-    if "/" in preset or preset.endswith((".yaml", ".yml")):
+    if preset.endswith((".yaml", ".yml")) or ("/" in preset and not ENV_ID.fullmatch(preset)):
         path = Path(preset).expanduser()
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
-    near = difflib.get_close_matches(preset, presets(), n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(presets())}"
-    raise ConfigError(f"run.preset: unknown preset {shown(preset)}; {hint}")
+    raise ConfigError(f"run.preset: {what_it_is(preset, _envs())}")
+
+
+def _envs() -> dict[str, str | None]:
+    """The env id of each preset."""
+    return {name: _text(read_file(PRESETS / f"{name}.yaml"), "env", "id") for name in presets()}
 
 
 def preset_name(preset: str, base_folder: Path | None = None) -> str:
@@ -149,7 +159,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     """All layers in one tree, and the preset's name or absolute path."""
     flags = _flags(request)
     nothing = Branch(Source("defaults"))
-    hosts_file = read_file(request.hosts_file) if request.hosts_file is not None else nothing
+    hosts_file = _hosts_file(request.hosts_file) if request.hosts_file is not None else nothing
     base, preset = _base(request, merge_all([hosts_file, flags]))
     inventory = _inventory(merge_all([hosts_file, flags]))
     if request.stored is not None and ("hosts" in hosts_file.children or inventory.children):
@@ -160,6 +170,12 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
     tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
     return with_absolute_paths(tree), preset
+
+
+def _hosts_file(path: Path) -> Branch:
+    if str(path) in presets() and not path.exists():
+        raise ConfigError(f"{path} is a preset, and a hosts file is needed; on this machine: zmqrl train {path}")
+    return read_file(path)
 
 
 def _inventory(above: Branch) -> Branch:
@@ -198,6 +214,10 @@ def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
     if request.stored is not None:
         return from_stored(request.stored, Source(str(request.stored_file))), _stored_preset(request, above)
     preset = request.preset or _text(above, "run", "preset")
+    if request.sections is not None:
+        if preset is not None:
+            raise ConfigError(f"run.preset: {preset!r}: cannot be combined with {request.sections_name}")
+        return from_stored(request.sections, Source(request.sections_name)), None
     if preset is None:
         return Branch(Source("defaults")), None
     try:
@@ -238,7 +258,7 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
     found = [plain]
     for key, node in modes.children.items():
         if key not in MODES:
-            raise unknown_key(node, ("modes", key), list(MODES))
+            raise UnknownKey(node, ("modes", key), list(MODES))
         if key == mode and isinstance(node, Branch):
             found.append(node)
     return found
@@ -250,6 +270,25 @@ def _text(tree: Branch, *path: str) -> str | None:
 
 
 def _validate(tree: Branch, config_of: KindConfig) -> Config:
+    try:
+        return _valid(tree, config_of)
+    except UnknownKey as error:
+        raise ConfigError(error.message(_known_keys(tree, config_of))) from error
+
+
+def _known_keys(tree: Branch, config_of: KindConfig) -> KnownKeys:
+    """All keys that a configuration of the kinds in `tree` may have."""
+    named = {"algorithm": Config().algorithm["kind"], **{section: cls().kind for section, cls in SECTIONS.items()}}
+    kinds = {}
+    for section, default in named.items():
+        kind = _text(tree, section, "kind") or default
+        with contextlib.suppress(ConfigError):  # an unknown kind is not what is wrong here
+            kinds[section] = {kind: config_of(section, kind)}
+    algorithm = next(iter(kinds.get("algorithm", ())), None)
+    return KnownKeys(tuple(key.name for part in all_keys(kinds) for key in part.keys), algorithm)
+
+
+def _valid(tree: Branch, config_of: KindConfig) -> Config:
     children, own = dict(tree.children), {}
     for section, cls in SECTIONS.items():
         node = children.get(section, Branch(tree.source))
@@ -260,7 +299,9 @@ def _validate(tree: Branch, config_of: KindConfig) -> Config:
     algorithm = children.pop("algorithm", Branch(tree.source))
     config = validated(Config, Branch(tree.source, children))
     if isinstance(algorithm, Leaf):
-        raise ConfigError(f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a section with a kind")
+        raise ConfigError(
+            f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a section; did you mean algorithm.kind?"
+        )
     kind, options = _kind_options(algorithm, "algorithm", config.algorithm["kind"], config_of)
     sections = {section: replace(getattr(config, section), options=found) for section, found in own.items()}
     return replace(config, algorithm={"kind": kind, **options}, **sections)

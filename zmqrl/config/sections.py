@@ -351,6 +351,8 @@ class CodeSection:
     """Name patterns of excluded files."""
     max_mb: Annotated[float, Gt(0)] = 50.0
     """Maximum size of the code to send, in 10^6 bytes."""
+    record_diff: bool = True
+    """Keep the uncommitted changes of your git repositories in the run directory (`environment/attempt-N.diff`)."""
 
 
 @dataclass(frozen=True)

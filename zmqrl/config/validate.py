@@ -15,16 +15,18 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from zmqrl.config.kinds import OPTIONS
+from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
-from zmqrl.config.sections import Config
 from zmqrl.config.webhook import without_paths
 from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
 SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
+LISTS, NUMBERS = frozenset({"tuple_type", "list_type"}), frozenset({"int_type", "float_type"})
 """Types of errors of pydantic."""
+ABBREVIATED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?) ?([kKmM]?)")
+MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
@@ -55,19 +57,24 @@ def names_of(cls: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def unknown_key(node: Node, path: tuple[str, ...], known: list[str], elsewhere: str | None = None) -> ConfigError:
-    """The error for a key that does not exist."""
-    if path[-1].lower() in PASSWORDS:  # whatever its value is, it is not repeated
-        return ConfigError(
-            f"{node.source}: {'.'.join(path)}: passwords are not supported; use SSH keys: "
-            "`ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
-        )
-    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else f"did you mean {elsewhere}?" if elsewhere else None
-    where = ".".join(path[:-1]) or "the configuration"
-    hint = hint or f"known keys of {where}: {', '.join(known)}"
-    value = f" (value {_shown(path, node.value)})" if isinstance(node, Leaf) else ""
-    return ConfigError(f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}")
+class UnknownKey(ConfigError):
+    """A key that does not exist."""
+
+    def __init__(self, node: Node, path: tuple[str, ...], known: list[str]) -> None:
+        self._node, self._path, self._known = node, path, known
+        super().__init__(self.message(KnownKeys(())))
+
+    def message(self, keys: KnownKeys) -> str:
+        """The message with the key of the whole configuration that was meant."""
+        node, path = self._node, self._path
+        if path[-1].lower() in PASSWORDS:  # whatever its value is, it is not repeated
+            return (
+                f"{node.source}: {'.'.join(path)}: passwords are not supported; use SSH keys: "
+                "`ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
+            )
+        value = f" (value {_shown(path, node.value)})" if isinstance(node, Leaf) else ""
+        inner = node.children if isinstance(node, Branch) else ()
+        return f"{node.source}: {'.'.join(path)}: unknown key{value}; {keys.hint(path, inner, self._known)}"
 
 
 def _shown(path: tuple[str, ...], value: Any) -> str:
@@ -81,7 +88,7 @@ def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] =
         data, section = {}, _section(hint)
         for key, child in node.children.items():
             if dataclasses.is_dataclass(section) and key not in names_of(section):
-                raise unknown_key(child, (*path, key), [*others, *names_of(section)], _elsewhere(key))
+                raise UnknownKey(child, (*path, key), [*others, *names_of(section)])
             inner = _field_type(hint, key)
             if isinstance(child, Leaf) and child.value is RESET and not _takes_none(inner):
                 continue
@@ -152,16 +159,10 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
     what, near = _message(constant) if constant else "must be", _nearest(node.value, constant)
     if len(constant) < len(same):
-        what += f"{', or' if constant else ''} a section of keys ({', '.join(_keys_at(cls, path))})"
+        keys = _keys_at(cls, path)
+        what += f"{', or' if constant else ''} a section of keys ({', '.join(keys)})"
+        near = next((f"; did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), near)
     raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {what}{near}")
-
-
-def _elsewhere(key: str) -> str | None:
-    """A section that has this key."""
-    for section, hint in typing.get_type_hints(Config).items():
-        if dataclasses.is_dataclass(hint) and key in names_of(hint) and key != OPTIONS:
-            return f"{section}.{key}"
-    return None
 
 
 def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], Node, tuple[int | str, ...]]:
@@ -182,18 +183,33 @@ def _message(errors: list[ErrorDetails]) -> str:
     raised = [str(error["ctx"]["error"]) for error in errors if error["type"] == "value_error"]
     if raised:  # by a `__post_init__`
         return raised[0]
-    texts = []
+    texts: list[str] = []
     for error in errors:
         text = error["msg"].removeprefix("Input ").removeprefix("should ")
+        if error["type"] in LISTS:
+            text = f"be a list, such as {_as_list(error['input'])}"
         texts.append(text if text not in texts else "")
     return "must " + " or ".join(text for text in texts if text)
 
 
+def _as_list(value: Any) -> str:
+    parts = str(value).strip("() ").split(",")
+    return f"[{', '.join(part.strip() for part in parts if part.strip())}]"
+
+
 def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
+    if any(error["type"] in NUMBERS for error in errors) and (number := _number(value)) is not None:
+        return f"; write {number}"
     expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
     names = re.findall(r"'([^']*)'", " ".join(expected))
     near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _number(value: Any) -> int | None:
+    """The number that `1M`, `64k` or `100,000` is meant to be."""
+    match = ABBREVIATED.fullmatch(value) if isinstance(value, str) else None
+    return None if match is None else round(float(match[1].replace(",", "")) * MULTIPLES[match[2].lower()])
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:

@@ -123,6 +123,8 @@ def shown(value: Any) -> str:
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
+    if error.problem is not None and "'\\t'" in error.problem:
+        return "the line is indented with a tab; use spaces"
     return ", ".join(part for part in (error.context, error.problem) if part)
 
 

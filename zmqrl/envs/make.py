@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import io
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -35,6 +36,10 @@ EXTRAS = {
     "mpe2": "pettingzoo",
 }
 """Extras of zmqrl by what an error text or an id mentions."""
+
+
+OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d")
+"""Ids of Atari games before gymnasium 1.0."""
 
 
 def explain(section: EnvSection, error: Exception) -> ConfigError:
@@ -66,10 +71,17 @@ def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
 
 
 def _near(env_id: str) -> str:
+    if (game := OLD_ATARI.fullmatch(env_id)) is not None:
+        return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
+    module, colon, name = env_id.partition(":")
+    if colon:  # the module was imported
+        return f"; module {module!r} has no {name!r}, and registers no env of this id"
     names = list(gym.registry)
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
-    return f"; did you mean {by_lower[found[0]]!r}?" if found else "; write `module:Class` for your own env"
+    if found:
+        return f"; did you mean {by_lower[found[0]]!r}?"
+    return f"; write `package:{env_id}` for an env that a package registers, `module:Class` for your own"
 
 
 def _install(section: EnvSection, error: Exception) -> str:

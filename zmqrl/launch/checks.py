@@ -87,13 +87,13 @@ def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
         run_dir: Where the run will write.
         is_here: The host `local` will be this machine.
     """
+    files.check_writable("run directory", run_dir)
     here = config.learner.host == LOCAL and is_here
     _check_device(config.learner.device, here)
     store, options = kind_of(config.store)
     if here:
         store.check(options, run_dir)
     check_mirror(options)
-    files.check_writable("run directory", run_dir)
 
 
 def check_frames(plan: RunPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from zmqrl.config.load import Loaded, Request, resolve
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
 from zmqrl.launch.run_directory import read_config
+from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
@@ -62,6 +64,7 @@ def load(
     stored: Path | None = None,
     limit: Sequence[str] = (),
     init_from: str | None = None,
+    without_preset: WithoutPreset | None = None,
 ) -> Loaded:
     """Like `load_config`, with the source of each key, which `plan_run` takes to name file and line.
 
@@ -75,10 +78,14 @@ def load(
         stored: Run directory to resume; its configuration takes the place of the preset.
         limit: Hosts as `--limit` takes them; none: all.
         init_from: Over `run.init_from`.
+        without_preset: An env and an algorithm in the place of a preset.
     """
     data = flat(to_json(read_config(stored))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
+    if without_preset is not None:
+        sections = without_preset.sections(lambda named: resolve(replace(request, sections=named), config_of))
+        request = replace(request, sections=sections)
     return resolve(request, config_of)
 
 

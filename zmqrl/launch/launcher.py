@@ -19,6 +19,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
 from zmqrl.errors import ConfigError
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
+from zmqrl.launch.environment_record import EnvironmentWriter
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lineage import last_seen
@@ -109,6 +110,7 @@ class Launcher:
         self._signals = StopSignals()
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
+        self._environment: EnvironmentWriter | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
         self._problems_reported = 0
@@ -144,6 +146,7 @@ class Launcher:
             print(problem, file=sys.stderr, flush=True)
 
     def _run_in(self, directory: RunDirectory) -> int:
+        self._environment = EnvironmentWriter(self._plan)
         try:
             self._links.deploy()
         except ConfigError:
@@ -218,6 +221,8 @@ class Launcher:
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
+                if self._state.has_begun and self._environment is not None and self._environment.is_due:
+                    self._record_environment(directory)
             now_unix = time.time()
             view.update(partial(status_of, self._state, now_unix), now_unix)
         lost = lost_agent(self._state)
@@ -236,6 +241,11 @@ class Launcher:
             )
             self._orchestrator.command(None, agent.Kill())
         return self._taken_over
+
+    def _record_environment(self, directory: RunDirectory) -> None:
+        """Once no host can refuse the attempt, or at its end."""
+        if self._environment is not None:
+            self._files.attempt("environment", self._environment.write, directory.path)
 
     def _write_status(self, directory: RunDirectory) -> None:
         status = status_of(self._state, time.time())
@@ -360,6 +370,8 @@ class Launcher:
             directory.discard()
             print(error, file=sys.stderr)
             return exit_code
+        if not self._taken_over:
+            self._record_environment(directory)
         self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
         self._write_summary(directory, to_json(self._summary))
         if not self._taken_over:
@@ -419,7 +431,7 @@ class Launcher:
 
 
 def _teardown_line(teardown: Teardown) -> str:
-    parts = [f"{teardown.ended} processes ended"]
+    parts = [f"{teardown.ended} process{'' if teardown.ended == 1 else 'es'} ended"]
     if teardown.killed:
         parts.append(f"killed {', '.join(sorted(teardown.killed))}")
     parts.append(f"LEFT {', '.join(sorted(teardown.left))}" if teardown.left else "0 left")

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -65,3 +65,30 @@ def lossy_output() -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def output_as_errors(*, forks: bool = False) -> Iterator[TextIO]:
+    """Inside, whatever is written to standard output goes to standard error, by native libraries and children too.
+
+    Args:
+        forks: A process that is forked inside outlives it, and must not hold standard output open: only what Python
+            writes is redirected.
+
+    Yields:
+        What standard output was.
+    """
+    output = sys.stdout
+    output.flush()
+    if forks:
+        with redirect_stdout(sys.stderr):
+            yield output
+        return
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with open(kept, "w", encoding="utf-8", closefd=False) as kept_output, redirect_stdout(sys.stderr):
+            yield kept_output
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

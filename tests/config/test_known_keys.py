@@ -1,0 +1,67 @@
+"""The key that an unknown one is likely to mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from zmqrl.config.aliases import KEYS, NO_KEYS, NOTES
+from zmqrl.config.keys import all_keys
+from zmqrl.errors import ConfigError
+from zmqrl.launch.configure import kinds, load
+
+EXISTING = {key.name.replace("hosts.NAME", "hosts.local") for part in all_keys(kinds()) for key in part.keys}
+
+
+def test_every_key_that_is_named_exists() -> None:
+    named = {key for keys, _ in KEYS.values() for key in keys}
+    assert sorted(named - EXISTING) == []
+    assert {note for _, note in KEYS.values() if note} == set(NOTES.values())
+    assert not NO_KEYS.keys() & KEYS.keys()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("batch_size=64", "in zmqrl it is algorithm.batch_size"),
+        ("algorithm.train-batch-size=64", "in zmqrl it is algorithm.batch_size"),
+        ("algorithm.clip_range=0.1", "in zmqrl it is algorithm.clip, which algorithm dqn does not have"),
+        ("algorithm.gae_lambda=0.9", "in zmqrl it is algorithm.gae_lambda, which algorithm dqn does not have"),
+        ("model.fcnet_hiddens=[8]", "fcnet_hiddens: in zmqrl it is network.hidden"),
+        ("env.n_envs=4", "in zmqrl it is env.num_envs (the run has env.num_envs x env.vector_envs envs)"),
+        ("run.fraction=0.1", "did you mean algorithm.learning_rate.fraction or algorithm.epsilon.fraction?"),
+        ("port=7000", "did you mean defaults.port, learner.port or hosts.NAME.port?"),
+        ("run.learning_starst=5", "did you mean replay.learning_starts?"),
+        ("run.total_env_step=5", "did you mean 'total_env_steps'?"),
+        ("track=1", "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory"),
+        ("quux=1", "known keys of the configuration: run, env, "),
+        ("algorithm=dqn", "must be a section; did you mean algorithm.kind?"),
+        ("env=CartPole-v1", "; did you mean env.id?"),
+        ("network.channels=(1, 2)", "must be a list, such as [1, 2]"),
+        ("run.total_env_steps=100k", "must be a valid integer; write 100000"),
+        ("run.total_env_steps=1,000,000", "must be a valid integer; write 1000000"),
+        ("algorithm.kind=DQN", "; did you mean 'dqn'?"),
+    ],
+)
+def test_hints(flag: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("cartpole-dqn", overrides=[flag])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        ("Acrobot-v1", "is an env: zmqrl train --env Acrobot-v1 --algo KIND"),
+        ("ALE/Pong-v5", "presets with it: pong-ppo"),
+        ("my_lab:Walk-v0", "is an env: zmqrl train --env my_lab:Walk-v0 --algo KIND"),
+        ("my_lab.envs:Walk", "is an env: zmqrl train --env my_lab.envs:Walk --algo KIND"),
+        ("my_walk.py", "is a Python file: zmqrl train --env my_walk:NAME"),
+        ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: halfcheetah-sac, pendulum-sac"),
+        ("cartpole_ppo", "unknown preset 'cartpole_ppo'; did you mean 'cartpole-ppo'? known: acrobot-dqn, "),
+        ("x/y", "x/y: file not found"),
+    ],
+)
+def test_of_presets(preset: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(preset)
+    assert message in str(caught.value)

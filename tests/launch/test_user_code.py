@@ -1,0 +1,121 @@
+"""What is recorded of the user's repositories: commit, changes and untracked files, of real git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.sections import CodeSection, Config, EnvSection
+from zmqrl.launch import user_code
+from zmqrl.launch.user_code import Snapshot, snapshots
+
+WHO = ("-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *WHO, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With one commit of `my_walk/envs.py`; it is the working directory and importable."""
+    folder = tmp_path / "project"
+    (folder / "my_walk").mkdir(parents=True)
+    (folder / "my_walk" / "envs.py").write_text("STEP = 1\n")
+    (folder / ".gitignore").write_text("*.bin\n")
+    git(folder, "init", "-q", "-b", "trunk")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def only(config: Config | None = None) -> Snapshot:
+    (snapshot,) = snapshots(config or Config())
+    return snapshot
+
+
+def test_of_a_clean_repository(repository: Path) -> None:
+    snapshot = only()
+    found = snapshot.repository
+    assert (found.root, found.commit, found.branch) == (str(repository), git(repository, "rev-parse", "HEAD"), "trunk")
+    assert (snapshot.changes, found.untracked, found.is_diff_cut) == (b"", (), False)
+    assert snapshot.named("x.diff").repository.diff is None
+
+
+def test_changes_can_be_applied_to_the_commit(repository: Path, tmp_path: Path) -> None:
+    (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
+    (repository / "staged.py").write_text("x = 1\n")
+    git(repository, "add", "staged.py")
+    snapshot = only()
+    (tmp_path / "x.diff").write_bytes(snapshot.changes)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    git(clone, "checkout", "-q", str(snapshot.repository.commit))
+    git(clone, "apply", str(tmp_path / "x.diff"))
+    assert (clone / "my_walk" / "envs.py").read_text() == "STEP = 2\n"
+    assert (clone / "staged.py").read_text() == "x = 1\n"
+
+
+def test_untracked_files_are_listed_and_ignored_ones_are_not(repository: Path) -> None:
+    (repository / "notes.txt").write_text("secret")
+    (repository / "big.bin").write_text("x")
+    (repository / "runs" / "a").mkdir(parents=True)
+    (repository / "runs" / "a" / "metrics.jsonl").write_text("")
+    snapshot = only()
+    assert snapshot.repository.untracked == ("notes.txt", "runs/")
+    assert b"secret" not in snapshot.changes
+
+
+def test_large_changes_and_long_lists_are_cut(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code, "MOST_DIFF_BYTES", 1000)
+    monkeypatch.setattr(user_code, "MOST_LISTED", 3)
+    (repository / "my_walk" / "envs.py").write_text("x = 1\n" * 100_000)
+    for name in "abcde":
+        (repository / name).write_text("")
+    snapshot = only()
+    assert (len(snapshot.changes), snapshot.repository.is_diff_cut) == (1000, True)
+    assert (snapshot.repository.untracked, snapshot.repository.untracked_left_out) == (("a", "b", "c"), 2)
+
+
+def test_the_repository_of_the_modules_goes_before_the_working_directory(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert snapshots(Config()) == []
+    assert only(Config(env=EnvSection(id="my_walk.envs:Walk"))).repository.root == str(repository)
+    wrapped = EnvSection(wrappers=({"my_walk.envs:Slow": {"by": 2}},))
+    assert only(Config(env=wrapped)).repository.root == str(repository)
+    assert only(Config(code=CodeSection(sync=(str(repository / "my_walk"),)))).repository.root == str(repository)
+    assert snapshots(Config(env=EnvSection(id="no_such_package:X"))) == []
+
+
+def test_changes_are_left_out_if_the_configuration_forbids_them(repository: Path) -> None:
+    (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
+    snapshot = only(Config(code=CodeSection(record_diff=False)))
+    assert (snapshot.changes, snapshot.repository.commit) == (b"", git(repository, "rev-parse", "HEAD"))
+
+
+def test_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = only().repository
+    assert (found.commit, found.untracked) == (None, ("a.py",))
+
+
+def test_a_git_that_hangs_or_is_missing_leaves_its_part_out(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "git"
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=None)
+    assert only().repository.commit is None
+    fake.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(user_code, "GIT_S", 0.2)
+    assert only().repository.commit is None

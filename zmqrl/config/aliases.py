@@ -1,0 +1,136 @@
+"""Names of Stable-Baselines3, CleanRL and RLlib, and what zmqrl has in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_KEYS = """
+algorithm.adam_epsilon: adam_eps
+algorithm.batch_size or algorithm.minibatch_size: batch_size mini_batch_size minibatch_size sgd_minibatch_size
+algorithm.batch_size or env.segment_steps: train_batch_size train_batch_size_per_learner
+algorithm.clip: clip_coef clip_epsilon clip_param clip_range clip_ratio
+algorithm.double: double_q
+algorithm.ent_coef or algorithm.temperature: ent_coef entropy_coef entropy_coeff
+algorithm.epochs or replay.ratio: gradient_steps utd_ratio
+algorithm.epochs: n_epochs num_epochs num_sgd_iter update_epochs ppo_epochs
+algorithm.epsilon.end: end_e exploration_final_eps final_epsilon
+algorithm.epsilon.fraction: exploration_fraction
+algorithm.epsilon.start: exploration_initial_eps initial_epsilon start_e
+algorithm.exploration_noise: action_noise
+algorithm.gae_lambda or algorithm.q_lambda: lambda lambda_ lam gae use_gae
+algorithm.kind: algo algorithm_class
+algorithm.learning_rate: anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
+algorithm.max_grad_norm: grad_clip max_gradient_norm
+algorithm.minibatch_size: num_minibatches n_minibatches
+algorithm.n_step: n_step_return n_steps_return
+algorithm.normalise_advantage: norm_adv normalize_advantage
+algorithm.normalise_obs: norm_obs normalize_obs observation_filter
+algorithm.normalise_reward: norm_reward normalize_reward
+algorithm.optimiser: optimizer optimizer_class
+algorithm.policy_delay: policy_frequency
+algorithm.prioritised: prioritized prioritized_replay
+algorithm.quantiles: n_atoms n_quantiles num_atoms num_quantiles
+algorithm.reward_clip: clip_reward
+algorithm.shared: share_features_extractor vf_share_layers
+algorithm.target_kl: kl_target
+algorithm.target_noise: policy_noise target_policy_noise
+algorithm.target_tau: tau polyak
+algorithm.target_update_every: target_network_frequency target_network_update_freq target_update_interval
+algorithm.temperature: alpha initial_alpha
+algorithm.value_clip: clip_range_vf clip_vloss vf_clip_param
+algorithm.vf_coef: value_coef vf_loss_coeff
+env.frame_stack: framestack n_stack
+env.id: env env_id env_name environment gym_id
+env.kwargs: env_config env_kwargs
+env.num_envs: n_envs num_envs_per_env_runner num_envs_per_worker
+env.segment_steps: n_steps num_steps rollout_fragment_length rollout_length rollout_steps steps_per_epoch
+env.wrappers: env_wrapper wrapper_class
+evaluator.episodes: eval_episodes eval_freq evaluation_duration evaluation_interval n_eval_episodes
+hosts.local.workers: num_cpus num_env_runners num_rollout_workers num_workers n_jobs
+learner.device: cuda gpu num_gpus num_gpus_per_learner
+network.activation: activation activation_fn fcnet_activation nonlinearity
+network.hidden: fcnet_hiddens head_fcnet_hiddens hidden_size hidden_sizes hiddens layers net_arch network_arch
+network.kind: features_extractor_class policy policy_class
+replay.capacity: buffer_size memory_size replay_buffer_config replay_size
+replay.learning_starts: num_steps_sampled_before_learning_starts start_steps
+replay.ratio: train_freq train_frequency training_intensity
+run.max_wall_s: time_budget_s time_total_s
+run.mode: torch_deterministic deterministic
+run.name: exp_name experiment_name run_name
+run.stop_at_return: episode_return_mean episode_reward_mean reward_threshold stop_reward target_reward
+run.total_env_steps: max_steps max_timesteps num_env_steps num_timesteps timesteps timesteps_total total_steps
+run.total_env_steps: total_timesteps
+store.keep: checkpoint_freq checkpoint_frequency save_freq save_frequency
+"""
+NOTES: Mapping[str, str] = {
+    "algorithm.batch_size or env.segment_steps": (
+        "PPO trains on env.segment_steps x env.num_envs x env.vector_envs rows at a time"
+    ),
+    "algorithm.minibatch_size": "rows of a minibatch, not their number",
+    "env.num_envs": "the run has env.num_envs x env.vector_envs envs",
+    "evaluator.episodes": "the evaluator plays so many with one published version after another",
+    "learner.device": "cuda, or cpu",
+    "replay.ratio": "updates per env step",
+    "run.mode": "single and sync give the same weights for the same seed",
+    "store.keep": "run.checkpoint_every_s is the interval of full checkpoints",
+}
+"""What has to be known of the keys, where more than the name differs."""
+
+NO_KEYS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("log_dir", "tensorboard", "tensorboard_log", "track", "wandb", "wandb_entity", "wandb_project_name"),
+        "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory, --run-dir DIR or "
+        "run_dir=DIR",
+    ),
+    **dict.fromkeys(
+        ("local_dir", "log_path", "logdir", "output_dir", "save_path", "storage_path"),
+        "all files of a run are in its run directory, --run-dir DIR or run_dir=DIR",
+    ),
+    **dict.fromkeys(
+        ("log_interval", "log_level", "progress_bar", "verbose"),
+        "the live view is always shown on a terminal; --plain prints lines instead",
+    ),
+    **dict.fromkeys(("load", "load_path", "reset_num_timesteps", "restore"), "--resume DIR continues a run"),
+}
+"""Names without a key in zmqrl, and how it is done."""
+
+
+def _by_name() -> dict[str, tuple[tuple[str, ...], str]]:
+    found = {}
+    for line in _KEYS.strip().splitlines():
+        keys, _, names = line.partition(": ")
+        for name in names.split():
+            found[name] = (tuple(keys.split(" or ")), NOTES.get(keys, ""))
+        for key in keys.split(" or "):
+            section, _, name = key.partition(".")
+            if section == "algorithm" and name != "kind":
+                found.setdefault(name, ((key,), ""))
+    return found
+
+
+KEYS: Mapping[str, tuple[tuple[str, ...], str]] = _by_name()
+"""Name of another library to the keys of zmqrl, of which an algorithm has one, and a note.
+
+Keys of single algorithms are names too: they are missed in the configuration of another algorithm.
+"""
+
+
+_TRAIN = "write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy"
+PYTHON: Mapping[str, str] = {
+    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "PPOConfig", "QRDQN", "SAC", "TD3", "make"), _TRAIN),
+    "learn": "zmqrl.train(PRESET) trains, and `zmqrl train --resume DIR` continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
+"""Classes and methods of other libraries."""
+
+
+def python_hint(name: str) -> str:
+    """What to write in place of an attribute that does not exist, for the end of the message."""
+    return f"; {PYTHON[name]}" if name in PYTHON else ""
+
+
+def alias(name: str) -> str:
+    """The name as the tables have it: of an option `--total-timesteps` too."""
+    return name.lstrip("-").replace("-", "_").lower()

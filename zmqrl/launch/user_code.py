@@ -1,0 +1,145 @@
+"""The user's code as a run used it: commit, uncommitted changes and untracked files of its git repositories."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.sections import Config
+
+OWN = "zmqrl"
+MOST_DIFF_BYTES = 1_000_000
+MOST_LISTED_BYTES = 200_000
+MOST_LISTED = 200
+MOST_REPOSITORIES = 4
+GIT_S = 5.0
+"""Time limit of each git command; one that takes longer leaves its part out."""
+ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository at the start of an attempt."""
+
+    root: str
+    commit: str | None
+    """None: it has none yet, or git refuses to read it (`error`)."""
+    branch: str | None = None
+    error: str | None = None
+    diff: str | None = None
+    """File with the changes since the commit, next to this record; None: nothing changed, or they are not recorded."""
+    is_diff_cut: bool = False
+    """The changes exceed `MOST_DIFF_BYTES`: the file has their beginning."""
+    untracked: tuple[str, ...] = ()
+    """Files and folders that git does not know: the first `MOST_LISTED`. Their content is not recorded."""
+    untracked_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A repository, and its changes."""
+
+    repository: Repository
+    changes: bytes = b""
+
+    def named(self, diff: str) -> Snapshot:
+        """With the name of the file that `changes` are written to."""
+        return replace(self, repository=replace(self.repository, diff=diff)) if self.changes else self
+
+
+def snapshots(config: Config) -> list[Snapshot]:
+    """Of the repositories that hold the user's own modules; without any, that of the working directory."""
+    roots = _roots(_folders(config)) or _roots((Path.cwd(),))
+    return [_snapshot(root, config.code.record_diff) for root in roots[:MOST_REPOSITORIES]]
+
+
+def _roots(folders: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(root for folder in folders if (root := _root(folder)) is not None))
+
+
+def _folders(config: Config) -> Iterator[Path]:
+    """Folders of `code.sync`, and of the modules that the configuration names. Nothing is imported."""
+    for path in config.code.sync:
+        yield Path(path) if Path(path).is_dir() else Path(path).parent
+    for name in dict.fromkeys(module.partition(".")[0] for module in _modules(to_json(config))):
+        with contextlib.suppress(ImportError, ValueError):  # `__main__` has no specification
+            spec = importlib.util.find_spec(name)
+            if spec is not None and name != OWN:
+                package = list(spec.submodule_search_locations or ())
+                yield Path(package[0]) if package else Path(str(spec.origin)).parent
+
+
+def _modules(value: Any) -> Iterator[str]:
+    """The modules of all dotted paths `a.b:Name` in a configuration."""
+    if isinstance(value, str):
+        module, colon, name = value.partition(":")
+        if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+            yield module
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (*_modules(key), *_modules(inner))
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _modules(inner)
+
+
+def _root(folder: Path) -> Path | None:
+    """The top folder of its repository; also of one that git refuses to read."""
+    folder = folder.absolute()
+    return next((path for path in (folder, *folder.parents) if (path / ".git").exists()), None)
+
+
+def _snapshot(root: Path, with_diff: bool) -> Snapshot:
+    head, error = _git(root, "rev-parse", "--verify", "HEAD")
+    commit = head.decode().strip() or None
+    if commit is None and "dubious ownership" in error:
+        return Snapshot(Repository(str(root), None, error=error.splitlines()[0]))
+    branch = _git(root, "symbolic-ref", "--short", "-q", "HEAD")[0].decode(errors="replace").strip() or None
+    listed, _ = _git(root, "ls-files", "--others", "--exclude-standard", "--directory", "-z", most=MOST_LISTED_BYTES)
+    untracked = [name.decode(errors="replace") for name in listed.split(b"\0") if name]
+    diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
+    changes = _git(root, *diff, most=MOST_DIFF_BYTES + 1)[0] if with_diff and commit is not None else b""
+    repository = Repository(
+        str(root),
+        commit,
+        branch,
+        is_diff_cut=len(changes) > MOST_DIFF_BYTES,
+        untracked=tuple(untracked[:MOST_LISTED]),
+        untracked_left_out=max(0, len(untracked) - MOST_LISTED),
+    )
+    return Snapshot(repository, changes[:MOST_DIFF_BYTES])
+
+
+def _git(root: Path, *arguments: str, most: int = 4096) -> tuple[bytes, str]:
+    """The first `most` bytes of the output of a git command, and its errors; nothing if it fails or takes too long."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    except OSError as error:
+        return b"", str(error)
+    assert process.stdout is not None and process.stderr is not None
+    limit = threading.Timer(GIT_S, process.kill)
+    limit.start()
+    with process, process.stdout as stdout, process.stderr as stderr:
+        output = stdout.read(most)
+        is_cut = len(output) == most
+        if is_cut:
+            process.kill()
+        errors = stderr.read(4096).decode(errors="replace")
+        process.wait()
+    limit.cancel()
+    return (output if is_cut or process.returncode == 0 else b""), errors
