@@ -1,11 +1,8 @@
-"""Commands on results: `eval`, `plot`, `bench`, and `version`."""
+"""Commands on results: `plot`, `bench`, and `version`."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import shlex
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +11,6 @@ import click
 from zmqrl.errors import ConfigError
 
 BENCHES = ("bus", "sync", "e2e")
-
-
-@click.command("eval")
-@click.argument("run")
-@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
-@click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
-def eval_command(run: str, episodes: int, seed: int | None, as_data: bool) -> None:
-    """Play greedy episodes with the best checkpoint of RUN, a run directory or the URL of its copy."""
-    if "://" not in run:
-        _evaluate(Path(run), run, episodes, seed, as_data)
-        return
-    from zmqrl.launch.url_mirror import fetch
-
-    with tempfile.TemporaryDirectory(prefix="zmqrl-eval-") as folder:
-        fetch(run, Path(folder), to_resume=False)
-        _evaluate(Path(folder), run, episodes, seed, as_data)
-
-
-def _evaluate(run_dir: Path, named: str, episodes: int, seed: int | None, as_data: bool) -> None:
-    from zmqrl.envs.make import probe
-    from zmqrl.evaluator.evaluation import evaluate
-    from zmqrl.launch.policies import stored_policy
-    from zmqrl.launch.run_directory import read_config
-
-    config = read_config(run_dir, lambda run: f"zmqrl eval {shlex.quote(run)}")
-    spec = probe(config.env)
-    version, policy = stored_policy(run_dir, config, spec)
-    seed = config.run.seed if seed is None else seed
-    score = evaluate(policy, config.env, spec, episodes, seed)
-    if as_data:
-        data = {
-            "run_dir": named if "://" in named else str(run_dir.absolute()),
-            "version": str(version),
-            "episodes": episodes,
-            "seed": seed,
-        }
-        click.echo(json.dumps({**data, "return_mean": score.mean, "return_std": score.std, "returns": score.returns}))
-        return
-    click.echo(f"version {version}: return {score.mean:.2f} +- {score.std:.2f} over {episodes} greedy episodes")
 
 
 @click.command("plot")
