@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,22 @@ def test_plot_draws_seeds_as_one_band(zmqrl: Command, finished: Path, suffix: st
     assert ended.code == 0, ended.err
     content = Path(f"curve.{suffix}").read_bytes()
     assert (b"PNG" in content[:8]) if suffix == "png" else (b"<svg" in content[:1000])
+
+
+def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, finished: Path) -> None:
+    runs, options = (f"{finished}/seed=both", f"{finished}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
+    ended = zmqrl("plot", *runs, "--metric", "version", *options)
+    assert ended.code == 0, ended.err
+    assert ended.out.split() == ["returns.png", "c.csv"]
+    with Path("c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["label"], row["metric"], row["runs"]) for row in rows} == {
+        ("both", "version", "2"),
+        ("one", "version", "1"),
+    }
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+    ended = zmqrl("plot", finished, "--metric", "versoin")
+    assert ended.code == 2 and "did you mean 'version'?" in ended.err
 
 
 @pytest.mark.parametrize("out", ["curve.bmp", "nowhere/curve.png"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -19,7 +20,11 @@ COMMANDS = [
 
 @pytest.fixture
 def runs(tmp_path: Path) -> None:
-    store_run("cartpole-ppo", tmp_path / "runs" / "cartpole", 4)
+    for name in ("cartpole", "lr-1e-3", "lr-3e-4"):
+        folder = tmp_path / "runs" / name
+        store_run("cartpole-ppo", folder, 4)
+        rows = [{"wall_s": n, "env_steps": n, "train_return_mean_100": 2 * n, "entropy": 1 / n} for n in (1, 2, 3)]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 @pytest.mark.usefixtures("runs")

@@ -14,19 +14,34 @@ BENCHES = ("bus", "sync", "e2e")
 
 
 @click.command("plot")
-@click.argument("run_dirs", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN[=LABEL]...")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("returns.png"), show_default=True)
-def plot_command(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Draw returns against env steps and wall clock; the seeds below a directory become a band."""
-    from zmqrl.metrics.plot import plot_returns
+@click.option("--metric", metavar="NAME", help="A metric of metrics.jsonl. Default: training and evaluated return.")
+@click.option("--smooth", type=click.IntRange(1), default=1, show_default=True, help="Rows of a running mean.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the drawn points to this file.")
+def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
+    """Draw returns against env steps and wall clock.
+
+    RUN is a run directory, a folder of seeds, or the beginning of the names of such directories. Several runs are one
+    line: their interquartile mean with a 95 % bootstrap interval.
+    """
+    from zmqrl.metrics.curves import RETURN
+    from zmqrl.metrics.groups import group_of
+    from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
-    try:
-        plot_returns(run_dirs, out)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
-    click.echo(str(out))
+    plot = make_plot([group_of(run) for run in runs], metric or RETURN, smooth)
+    for text in plot.left_out:
+        click.echo(f"not drawn: {text}", err=True)
+    for key, path, write in (("--out", out, draw), ("--csv", csv_file, write_csv)):
+        if path is None:
+            continue
+        try:
+            write(plot, path)
+        except OSError as error:
+            raise ConfigError(f"{key} {path}: cannot be written: {error.strerror}") from error
+        click.echo(str(path))
 
 
 @click.command("bench")
