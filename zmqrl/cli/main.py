@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": "play",
     "watch": "play",
     "plot": "results",
+    "export": "results",
     "bench": "results",
     "drill": "drill",
     "version": "results",

@@ -1,14 +1,18 @@
-"""Commands on results: `plot`, `bench`, and `version`."""
+"""Commands on results: `plot`, `export`, `bench`, and `version`."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.play import CHECKPOINT
 from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.export.card import Form
 
 BENCHES = ("bus", "sync", "e2e")
 
@@ -41,6 +45,23 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
             write(plot, path)
         except OSError as error:
             raise ConfigError(f"{key} {path}: cannot be written: {error.strerror}") from error
+        click.echo(str(path))
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Form of the policy.")
+@CHECKPOINT
+def export_command(run: Path, folder: Path, form: Form, checkpoint: str) -> None:
+    """Write the greedy policy of RUN, a run directory, to DIR, with a model card.
+
+    onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
+    """
+    from zmqrl.export.write import export
+    from zmqrl.launch.exports import exported_of
+
+    for path in export(folder, form, *exported_of(run, checkpoint)):
         click.echo(str(path))
 
 

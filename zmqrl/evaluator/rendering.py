@@ -43,7 +43,7 @@ class RenderedEpisode:
     def __init__(self, section: EnvSection, spec: EnvSpec, seed: int, mode: str) -> None:
         """ConfigError when the env cannot be made with this `render_mode`."""
         self._section, self._mode = replace(section, kwargs={**section.kwargs, "render_mode": mode}), mode
-        self._env: Any = None
+        self._env: Any
         try:
             with quiet():
                 self._evaluation = Evaluation(self._section, spec, 1, seed, self._make)

@@ -95,8 +95,10 @@ def curve_of(series: Sequence[Series], axis: XAxis) -> Curve:
     low, high = max(x.min() for x in xs), min(x.max() for x in xs)
     grid = np.linspace(low, high, POINTS) if high > low else np.array([max(low, high)])
     values = np.stack([_at(grid, x, s.values) for x, s in zip(xs, series, strict=True)])[:, None]
-    bounds = iqm.interval(values, iqm.resamples(len(series), 1)) if len(series) > 1 else (values[0, 0], values[0, 0])
-    return Curve(grid, iqm.iqm(values), *bounds, len(series))
+    lower = upper = values[0, 0]
+    if len(series) > 1:
+        lower, upper = iqm.interval(values, iqm.resamples(len(series), 1))
+    return Curve(grid, iqm.iqm(values), lower, upper, len(series))
 
 
 def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:

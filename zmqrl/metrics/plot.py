@@ -45,7 +45,8 @@ def make_plot(groups: Sequence[Group], metric: str = RETURN, window: int = 1) ->
     Raises:
         ConfigError: No run has a row with the metric.
     """
-    lines, left_out = [], []
+    lines: list[Line] = []
+    left_out: list[str] = []
     for group in groups:
         for name in (metric, EVALUATED) if metric == RETURN else (metric,):
             drawn = series_of(group, name, window if name == metric else 1)
