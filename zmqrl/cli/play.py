@@ -53,7 +53,7 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
 
     if video is not None:
         check_video(video)
-    with _directory(run) as run_dir:
+    with run_directory(run) as run_dir:
         played = _load(run_dir, "eval", checkpoint, seed)
     config, spec = played.config, played.spec
     recorded = None if video is None else record(played.policy, config.env, spec, played.seed, video)
@@ -89,7 +89,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
     if not any(os.environ.get(name) for name in DISPLAYS):
         video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
         raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
-    with _directory(run) as run_dir:
+    with run_directory(run) as run_dir:
         played = _load(run_dir, "watch", checkpoint, seed)
     for number in range(episodes):
         episode = RenderedEpisode(played.config.env, played.spec, played.seed + number, WINDOW)
@@ -101,7 +101,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
 
 
 @contextmanager
-def _directory(run: str) -> Iterator[Path]:
+def run_directory(run: str) -> Iterator[Path]:
     """The run directory; of a URL a temporary copy."""
     if "://" not in run:
         yield Path(run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.play import CHECKPOINT
+from zmqrl.cli.play import CHECKPOINT, run_directory
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,20 +49,21 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Form of the policy.")
 @CHECKPOINT
-def export_command(run: Path, folder: Path, form: Form, checkpoint: str) -> None:
-    """Write the greedy policy of RUN, a run directory, to DIR, with a model card.
+def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
+    """Write the greedy policy of RUN, a run directory or the URL of its copy, to DIR, with a model card.
 
     onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
     """
     from zmqrl.export.write import export
     from zmqrl.launch.exports import exported_of
 
-    for path in export(folder, form, *exported_of(run, checkpoint)):
-        click.echo(str(path))
+    with run_directory(run) as run_dir:
+        for path in export(folder, form, *exported_of(run_dir, checkpoint)):
+            click.echo(str(path))
 
 
 @click.command("bench")

@@ -35,7 +35,7 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> 
         names = list(checkpoint_names(here, kind))
         kept = names if most is None else names[-most:]
         copied = [name for name in reversed(kept) if name in there or _copy(checkpoints / name, objects)]
-        if copied and most is not None:
+        if copied:
             objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])
 
 
