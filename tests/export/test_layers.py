@@ -122,6 +122,16 @@ def test_a_module_is_exported_to_onnx_alone(parts: bool, tmp_path: Path) -> None
     _check(tmp_path / "onnx", "onnx", *case)
 
 
+def test_an_activation_of_the_users_is_exported_to_onnx_alone(tmp_path: Path) -> None:
+    section = NetworkSection(hidden=(8, 6), activation="tests.export.modules:Cube")
+    observation = observation_spec("e", FLAT)
+    layers = tower("p", section, observation, 5, output_gain=1.0)
+    case = _acting(observation, action_spec("e", FIVE), layers, section, "categorical", {})
+    with pytest.raises(ConfigError, match=r"layer kind 'tests.*use --to onnx"):
+        export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
+    _check(tmp_path / "onnx", "onnx", *case)
+
+
 def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, weights, _ = _policy("bounded")
     with pytest.raises(ConfigError, match=r"head 'my_lab:Head' cannot be exported"):

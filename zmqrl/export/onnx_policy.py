@@ -9,6 +9,7 @@ import onnx
 
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.spec import HIGH, LOW, GreedyPolicy, Layer, Part
+from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
 
@@ -34,9 +35,9 @@ def onnx_model(
     """
     graph = Graph()
     x = _input(graph, policy, arrays)
-    for layer, spec in zip(policy.layers, layers, strict=True):
+    for number, (layer, spec) in enumerate(zip(policy.layers, layers, strict=True)):
         make = LAYERS.get(layer.kind)
-        x = _traced(graph, spec, arrays, x) if make is None else make(graph, layer, arrays, x)
+        x = _traced(graph, spec, arrays, x, number) if make is None else make(graph, layer, arrays, x)
     _output(graph, policy, arrays, graph.op("Flatten", x, axis=1))
     return graph.model(version, description)
 
@@ -175,11 +176,12 @@ def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
     return graph.op("Mul", graph.op("Mul", x, half), graph.op("Add", tanh, one))
 
 
-def _traced(graph: Graph, spec: LayerSpec, arrays: Weights, x: str) -> str:
-    """A layer of the user's: a torch module, or a kind of its own."""
+def _traced(graph: Graph, spec: LayerSpec, arrays: Weights, x: str, number: int) -> str:
+    """A layer of the user's: a torch module, or a kind of its own. It receives flat rows, and an activation too."""
     from zmqrl.export.torch_layer import traced
 
-    return graph.inline(traced(spec, arrays), x)
+    inlined = graph.inline(traced(spec, arrays, f"layer{number}/"), graph.op("Flatten", x, axis=1))
+    return graph.op("Reshape", inlined, graph.op("Shape", x)) if layer_kind(spec.kind).is_activation else inlined
 
 
 def _scale(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:

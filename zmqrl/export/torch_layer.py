@@ -22,8 +22,8 @@ from zmqrl.networks.kinds.module import loaded_module
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Weights
 
-ROWS = 2
-"""Of the batch that is traced: with one row the batch would be taken for a constant."""
+ROWS, FEATURES = 2, 3
+"""Of the batch that is traced: with one row the batch would be taken for a constant. An activation has any width."""
 
 
 class _Kind(nn.Module):
@@ -38,8 +38,8 @@ class _Kind(nn.Module):
         return self._kind.torch(self._spec, self._tensors, x)
 
 
-def traced(spec: LayerSpec, arrays: Weights) -> onnx.GraphProto:
-    """The graph of a layer; its names begin with the name of the layer.
+def traced(spec: LayerSpec, arrays: Weights, prefix: str) -> onnx.GraphProto:
+    """The graph of a layer for rows `[B, features]`; its names begin with `prefix`.
 
     Raises:
         ConfigError: The layer has state, or `torch.onnx.export` does not export it.
@@ -50,13 +50,13 @@ def traced(spec: LayerSpec, arrays: Weights) -> onnx.GraphProto:
         raise ConfigError(f"{what}: a layer of your own with recurrent state cannot be exported to onnx")
     tensors = {name: torch.from_numpy(np.array(arrays[name], np.float32)) for name in kind.shapes(spec)}
     layer = _Kind(kind, spec, tensors) if spec.module is None else loaded_module(spec, tensors)
-    x = torch.zeros(ROWS, spec.inputs)
+    x, axes = torch.zeros(ROWS, spec.inputs or FEATURES), {0: torch.export.Dim(BATCH)}
+    if not spec.inputs:
+        axes[1] = torch.export.Dim("features")
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                layer.eval(), (x,), dynamo=True, opset_version=OPSET, dynamic_shapes=({0: torch.export.Dim(BATCH)},)
-            )
+            program = torch.onnx.export(layer.eval(), (x,), dynamo=True, opset_version=OPSET, dynamic_shapes=(axes,))
     except Exception as error:  # the user's module may do anything
         cause = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(
@@ -64,7 +64,7 @@ def traced(spec: LayerSpec, arrays: Weights) -> onnx.GraphProto:
         ) from error
     assert program is not None, "dynamo=True returns a program"
     model = onnx.inliner.inline_local_functions(program.model_proto)
-    renamed: onnx.GraphProto = compose.add_prefix(model, f"{spec.name or spec.kind}/").graph
+    renamed: onnx.GraphProto = compose.add_prefix(model, prefix).graph
     return renamed
 
 
