@@ -72,8 +72,10 @@ class OnnxPolicy:
         self._sizes = {e.name: e.shape[1] for e in self.session.get_inputs() if e.name.startswith("state.")}
         self._state: dict[str, Any] = {}
 
-    def reset(self) -> None:
-        self._state = {}
+    def reset(self, ended: Any = None) -> None:
+        self._state = {} if ended is None else self._state
+        for array in self._state.values():
+            array[ended] = 0.0
 
     def __call__(self, obs: Any) -> Any:
         feeds = dict(_leaves(obs)) if isinstance(obs, dict) else {"obs": obs}

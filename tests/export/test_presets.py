@@ -34,9 +34,11 @@ def test_preset(preset: str, tmp_path: Path) -> None:
     exported = {"onnx": OnnxPolicy(tmp_path / "onnx"), "numpy": numpy_policy(tmp_path / "numpy")}
     generator = np.random.default_rng(2)
     for step in range(STEPS):
-        if step == STEPS - 1:
-            for policy in (expected, *exported.values()):
+        for policy in (expected, *exported.values()):
+            if step == STEPS - 1:
                 policy.reset()
+            elif step == STEPS - 2:
+                policy.reset(np.arange(ROWS) < 2)
         obs = observations(env.observation, ROWS, generator)
         actions = expected(obs)
         for form, policy in exported.items():
