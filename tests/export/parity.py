@@ -77,6 +77,10 @@ class OnnxPolicy:
         for array in self._state.values():
             array[ended] = 0.0
 
+    @property
+    def state(self) -> dict[str, Any]:
+        return {name.removeprefix("state."): array for name, array in self._state.items()}
+
     def __call__(self, obs: Any) -> Any:
         feeds = dict(_leaves(obs)) if isinstance(obs, dict) else {"obs": obs}
         rows = len(next(iter(feeds.values())))

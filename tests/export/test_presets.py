@@ -45,6 +45,9 @@ def test_preset(preset: str, tmp_path: Path) -> None:
             found = policy(obs)
             assert (found.shape, found.dtype) == (actions.shape, actions.dtype), form
             np.testing.assert_allclose(found, actions, rtol=1e-4, atol=1e-5, err_msg=form)
+            assert policy.state.keys() == expected._state.keys()
+            for name, state in expected._state.items():
+                np.testing.assert_allclose(policy.state[name], state, rtol=1e-4, atol=1e-5, err_msg=form)
     for policy in (expected, exported["numpy"]):
         policy.reset()
     one = row_of(obs, 0)
