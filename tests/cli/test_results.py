@@ -1,10 +1,8 @@
-"""`eval`, `plot`, `bench`: what is made of finished runs."""
+"""`plot`, `bench`: what is made of finished runs."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
+import csv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,47 +11,28 @@ import pytest
 from tests.cli.commands import Command
 
 
-@pytest.mark.whole
-def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finished: Path) -> None:
-    first = zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
-    assert first.code == 0
-    assert re.fullmatch(r"version \d+-\d+: return [\d.]+ \+- [\d.]+ over 3 greedy episodes\n", first.out)
-    assert zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4").out == first.out
-
-
-@pytest.mark.whole
-def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
-    arguments = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
-    score, line = json.loads(zmqrl(*arguments, "--json").out), zmqrl(*arguments).out
-    assert line == (
-        f"version {score['version']}: return {score['return_mean']:.2f} +- {score['return_std']:.2f} "
-        "over 3 greedy episodes\n"
-    )
-    assert score["run_dir"] == str(finished / "seed-1") and (score["episodes"], score["seed"]) == (3, 4)
-    assert sum(score["returns"]) / 3 == pytest.approx(score["return_mean"])
-
-
-def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
-    ended = zmqrl("eval", finished, "--episodes", "1")
-    assert ended.code == 2
-    assert "seed-1, seed-2" in ended.err
-    assert f"zmqrl eval {finished}/seed-1" in ended.err
-    assert zmqrl("eval", finished / "seed-1", "--episodes", "1").code == 0
-
-
-def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
-    shutil.copy(finished / "seed-1" / "config.json", tmp_path)
-    ended = zmqrl("eval", tmp_path)
-    assert ended.code == 1
-    assert "no version" in ended.err
-
-
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_plot_draws_seeds_as_one_band(zmqrl: Command, finished: Path, suffix: str) -> None:
     ended = zmqrl("plot", finished, finished / "seed-1", "--out", f"curve.{suffix}")
     assert ended.code == 0, ended.err
     content = Path(f"curve.{suffix}").read_bytes()
     assert (b"PNG" in content[:8]) if suffix == "png" else (b"<svg" in content[:1000])
+
+
+def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, finished: Path) -> None:
+    runs, options = (f"{finished}/seed=both", f"{finished}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
+    ended = zmqrl("plot", *runs, "--metric", "version", *options)
+    assert ended.code == 0, ended.err
+    assert ended.out.split() == ["returns.png", "c.csv"]
+    with Path("c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["label"], row["metric"], row["runs"]) for row in rows} == {
+        ("both", "version", "2"),
+        ("one", "version", "1"),
+    }
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+    ended = zmqrl("plot", finished, "--metric", "versoin")
+    assert ended.code == 2 and "did you mean 'version'?" in ended.err
 
 
 @pytest.mark.parametrize("out", ["curve.bmp", "nowhere/curve.png"])

@@ -267,7 +267,7 @@ def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, R
             pass  # EIO: the other end is closed
         assert status.wait(END_S) == 0
     os.close(ours)
-    assert f"zmqrl cartpole-ppo [sync] {info.run_id}".encode() in seen
+    assert info.run_id.encode() in seen and b" sync " in seen
     assert b"ended without a summary" in seen
 
 

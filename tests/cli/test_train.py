@@ -244,6 +244,7 @@ def test_a_copy_is_continued_in_a_new_directory(zmqrl: Command, copied: str) -> 
     assert summary["env_steps"] >= 4096 and summary["resumed_from"]["env_steps"] >= 2048
     shown = zmqrl("eval", copied, "--episodes", 1, "--json")
     assert json.loads(shown.out)["run_dir"] == copied
+    assert zmqrl("export", copied, "exported", "--to", "numpy").code == 0 and Path("exported/policy.py").exists()
 
 
 def test_a_copy_that_is_not_continued_leaves_no_directory(zmqrl: Command, copied: str) -> None:

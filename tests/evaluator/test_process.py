@@ -13,6 +13,7 @@ from unittest.mock import call, create_autospec
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json
@@ -54,8 +55,8 @@ def test_scores_of_a_good_and_a_bad_policy_on_the_same_seeds() -> None:
 class Process:
     """The real evaluator process behind `zmqrl.entry`."""
 
-    def __init__(self, path: Path, episodes: int = 3) -> None:
-        config = Config(evaluator=EvaluatorSection(episodes=episodes))
+    def __init__(self, path: Path, episodes: int = 3, video_every: int | None = None) -> None:
+        config = Config(evaluator=EvaluatorSection(episodes=episodes, video_every=video_every))
         plan = RunPlan("r", str(path), 0.0, config, ENV, to_json(SPEC), (), True, 4, 4, {}, 0, str(path / "store"))
         read, write = os.pipe()
         boot = Boot("evaluator", 0, 0, "local", plan, fds={"events": write})
@@ -111,6 +112,14 @@ def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> Non
     best = store.best()
     assert best is not None
     assert (best[0], best[2]) == ((0, 1), 500.0)
+
+
+def test_a_video_follows_the_score(store: DirectoryStore, tmp_path: Path) -> None:
+    process = Process(tmp_path, video_every=1000)
+    process.send(task(publish(store, 1, -1.0)))
+    assert [process.event()["event"] for _ in range(2)] == ["ready", "score"]
+    until(lambda: (tmp_path / "videos" / "000000010-v0-1.mp4").exists(), "the video")
+    assert process.end() == (0, [])
 
 
 def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp_path: Path) -> None:

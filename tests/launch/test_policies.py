@@ -7,31 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zmqrl.algorithms.make import make_algorithm
-from zmqrl.config.sections import Config
+from tests.stored_runs import store_run
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
-from zmqrl.errors import StoreError
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.policies import stored_policy
-from zmqrl.networks.initial import initial_weights
-from zmqrl.types import EnvSpec, Version
+from zmqrl.launch.policies import named_checkpoint, stored_policy
+from zmqrl.types import Version
 
 ROWS = 3
 
 
-def run_with_a_version(preset: str, run_dir: Path) -> tuple[Config, EnvSpec]:
-    config = load_config(preset)
-    env = probe(config.env)
-    algorithm = make_algorithm(config, env)
-    weights = {**initial_weights(algorithm.network(), config.run.seed), **algorithm.statistics()}
-    DirectoryStore(str(run_dir / "checkpoints"), 8).save(Version(0, 4), weights, {})
-    return config, env
-
-
 @pytest.mark.parametrize("preset", ["cartpole-ppo", "acrobot-ppo", "pendulum-ppo", "cartpole-dqn"])
 def test_the_stored_policy_acts_on_one_row_and_on_many(tmp_path: Path, preset: str) -> None:
-    config, env = run_with_a_version(preset, tmp_path)
+    config, env, _ = store_run(preset, tmp_path)
     version, policy = stored_policy(tmp_path, config, env)
     assert version == Version(0, 4)
     obs = np.ones((ROWS, *env.observation.shape), dtype=env.observation.dtype)
@@ -44,3 +33,22 @@ def test_a_run_without_a_version_is_named(tmp_path: Path) -> None:
     config = load_config("cartpole-dqn")
     with pytest.raises(StoreError, match=r"checkpoints has no version"):
         stored_policy(tmp_path, config, probe(config.env))
+
+
+def test_checkpoints_by_name(tmp_path: Path) -> None:
+    _, _, weights = store_run("cartpole-dqn", tmp_path, 3, 5)
+    store = DirectoryStore(str(tmp_path / "checkpoints"), 8)
+    store.keep(Version(0, 1), weights, {"env_steps": "100"})
+    store.save(Version(1, 5), weights, {})
+    newest = store.newest()
+    assert newest is not None
+    store.save_best(Version(0, 2), newest[1], 7.0)
+    named = {"best": (0, 2), "last": (1, 5), "0-3": (0, 3), "v0-1": (0, 1), "5": (1, 5), "0-5": (0, 5), "2": (0, 2)}
+    for name, version in named.items():
+        assert named_checkpoint(store, "place", name)[0] == version
+    for wrong in ("4", "1-1", "final", "0-3-1"):
+        with pytest.raises(ConfigError) as raised:
+            named_checkpoint(store, "place", wrong)
+        assert str(raised.value) == (
+            f"--checkpoint {wrong}: not found in place; it has best (0-2), last (1-5), 0-1, 0-2, 0-3, 0-5, 1-5"
+        )

@@ -17,8 +17,9 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Summary, summarise
+from zmqrl.views.header import duration
 from zmqrl.views.plain import line_of
-from zmqrl.views.tables import duration, render, sparkline
+from zmqrl.views.tables import render, sparkline
 
 SUMMARY_KEYS = [
     "status",
@@ -140,6 +141,8 @@ def test_sparkline_and_duration() -> None:
     assert sparkline([2, 2]) == "▁▁"
     assert sparkline([]) == ""
     assert duration(3725) == "1:02:05"
+    assert duration(86_399) == "23:59:59"
+    assert duration(2 * 86_400 + 3 * 3600 + 59) == "2 d 3 h"
 
 
 def test_signals_within_a_second_are_one_press() -> None:

@@ -78,6 +78,23 @@ def test_the_newest_of_each_kind_are_copied_and_older_ones_deleted_there(plan: R
     assert _there(plan) == [f"{n}.safetensors" for n in ("best-0-10", "full-0-10", "full-0-3", "v0-10")]
 
 
+def test_all_kept_versions_are_copied_and_fetched(plan: RunPlan, tmp_path: Path) -> None:
+    store = _write(plan, Version(0, 4))
+    for version in (Version(0, 1), Version(0, 2), Version(0, 3)):
+        store.keep(version, WEIGHTS, {"env_steps": "7"})
+    assert _copied(plan) == []
+    kept = [f"kept-0-{n}.safetensors" for n in (1, 2, 3)]
+    assert [name for name in _there(plan) if name.startswith("kept-")] == kept
+    url = f"{plan.config.store.options['mirror']}/{plan.lineage.id}"
+    fetch(url, tmp_path / "fetched", to_resume=True)
+    fetched = DirectoryStore(str(tmp_path / "fetched" / "checkpoints"), 8)
+    assert [version.n for version in fetched.versions()] == [1, 2, 3, 4]
+    store.put_aside("before")
+    store.keep(Version(1, 1), WEIGHTS, {"env_steps": "7"})
+    assert _copied(plan) == []
+    assert [name for name in _there(plan) if name.startswith("kept-")] == ["kept-1-1.safetensors"]
+
+
 def test_a_run_that_starts_from_scratch_replaces_the_later_versions_there(plan: RunPlan) -> None:
     store = _write(plan, Version(3, 9))
     assert _copied(plan) == []

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 
+from zmqrl.algorithms.base import Progress
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.plan import Boot
-from zmqrl.config.sections import Config, RunSection
+from zmqrl.config.sections import Config, RunSection, StoreSection
 from zmqrl.data_stores.base import Full, Saved
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.process import _publish_first
+from zmqrl.learner.publishing import Publisher
 from zmqrl.learner.restore import load_start_state
+from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
@@ -64,6 +70,25 @@ def test_a_first_full(tmp_path: Path, mode: ModeName) -> None:
     done: list[str] = []
     _start(tmp_path, mode, done, _Store(done), resume=False)
     assert done == ["save 0-0", "full 0-0 durable", "announce 0-0"]
+
+
+def test_a_learner_keeps_the_first_version_after_each_multiple(tmp_path: Path) -> None:
+    """Also one that takes over: the multiples before the newest kept version are not kept again."""
+    config = Config(algorithm={"kind": "ppo"}, store=StoreSection(keep_every=1000))
+    plan = plan_run(config, tmp_path / "run", time.time(), False)
+    algorithm, store = make_algorithm(config, plan.env), MemoryStore("", 3)
+    writer = create_autospec(RetryingWriter, instance=True)
+    writer.retry_until.side_effect = lambda what, action, effect: action()
+    for versions in ((0, 600, 1100, 1900, 2000, 4500), (2000, 4900, 5100)):
+        progress = SimpleNamespace()
+        channel, events = create_autospec(LearnerChannel, instance=True), create_autospec(EventPipe, instance=True)
+        publisher = Publisher(plan, algorithm, store, channel, writer, events, cast(RunProgress, progress))
+        for env_steps in versions:
+            progress.version, progress.snapshot = Version(0, env_steps), Progress(1, env_steps, 0, 10_000)
+            publisher.save({"w": np.zeros(1, np.float32)})
+            store.retire()
+    kept = [v.n for v in store.versions() if store.weights_of(v) is not None and v in store._kept]
+    assert kept == [1100, 2000, 4500, 5100]
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])

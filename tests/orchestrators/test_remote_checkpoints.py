@@ -155,6 +155,14 @@ def test_a_resume_takes_what_is_whole_there_and_damaged_here(shell: Shell, far: 
     assert (here / "full-0-5.safetensors").read_bytes() == (far / "full-0-5.safetensors").read_bytes()
 
 
+def test_all_kept_versions_are_copied_also_those_older_than_one_here(shell: Shell, far: Path, here: Path) -> None:
+    write(far, "kept-0-1", "kept-0-2", "kept-0-3", "best-0-2")
+    write(here, "kept-0-2")
+    assert take(shell, far, here) and names(here) == ["best-0-2", "kept-0-1", "kept-0-2", "kept-0-3"]
+    assert len(shell.gets) == 3
+    assert take(shell, far, here) and len(shell.gets) == 3
+
+
 def test_a_folder_that_is_not_there_yet_is_empty(shell: Shell, far: Path, here: Path) -> None:
     assert take(shell, far / "later", here)
     assert names(here) == []

@@ -106,6 +106,7 @@ STORES: list[tuple[Callable[..., None], Callable[[], Any]]] = [
         store(save_best=lambda self, *a: MemoryStore.save_best(self, *(self.best() or a))),
     ),
     (data_store.retention_keeps_the_newest, store(retire=lambda self: None)),
+    (data_store.kept_versions_stay, store(finish=lambda self: self._kept.clear())),
     (data_store.finish_leaves_what_a_resume_needs, store(finish=lambda self: self._fulls.clear())),
     (data_store.a_reader_never_sees_a_part, torn_store()),
     (data_store.a_token_is_seen_until_it_is_removed, store(leave_token=lambda *a: "token", sees_token=lambda *a: True)),

@@ -1,75 +1,69 @@
-"""Commands on results: `eval`, `plot`, `bench`, and `version`."""
+"""Commands on results: `plot`, `export`, `bench`, and `version`."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import shlex
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.play import CHECKPOINT, run_directory
 from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.export.card import Form
 
 BENCHES = ("bus", "sync", "e2e")
 
 
-@click.command("eval")
-@click.argument("run")
-@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
-@click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
-def eval_command(run: str, episodes: int, seed: int | None, as_data: bool) -> None:
-    """Play greedy episodes with the best checkpoint of RUN, a run directory or the URL of its copy."""
-    if "://" not in run:
-        _evaluate(Path(run), run, episodes, seed, as_data)
-        return
-    from zmqrl.launch.url_mirror import fetch
-
-    with tempfile.TemporaryDirectory(prefix="zmqrl-eval-") as folder:
-        fetch(run, Path(folder), to_resume=False)
-        _evaluate(Path(folder), run, episodes, seed, as_data)
-
-
-def _evaluate(run_dir: Path, named: str, episodes: int, seed: int | None, as_data: bool) -> None:
-    from zmqrl.envs.make import probe
-    from zmqrl.evaluator.evaluation import evaluate
-    from zmqrl.launch.policies import stored_policy
-    from zmqrl.launch.run_directory import read_config
-
-    config = read_config(run_dir, lambda run: f"zmqrl eval {shlex.quote(run)}")
-    spec = probe(config.env)
-    version, policy = stored_policy(run_dir, config, spec)
-    seed = config.run.seed if seed is None else seed
-    score = evaluate(policy, config.env, spec, episodes, seed)
-    if as_data:
-        data = {
-            "run_dir": named if "://" in named else str(run_dir.absolute()),
-            "version": str(version),
-            "episodes": episodes,
-            "seed": seed,
-        }
-        click.echo(json.dumps({**data, "return_mean": score.mean, "return_std": score.std, "returns": score.returns}))
-        return
-    click.echo(f"version {version}: return {score.mean:.2f} +- {score.std:.2f} over {episodes} greedy episodes")
-
-
 @click.command("plot")
-@click.argument("run_dirs", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN[=LABEL]...")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("returns.png"), show_default=True)
-def plot_command(run_dirs: tuple[Path, ...], out: Path) -> None:
-    """Draw returns against env steps and wall clock; the seeds below a directory become a band."""
-    from zmqrl.metrics.plot import plot_returns
+@click.option("--metric", metavar="NAME", help="A metric of metrics.jsonl. Default: training and evaluated return.")
+@click.option("--smooth", type=click.IntRange(1), default=1, show_default=True, help="Rows of a running mean.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the drawn points to this file.")
+def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
+    """Draw returns against env steps and wall clock.
+
+    RUN is a run directory, a folder of seeds, or the beginning of the names of such directories. Several runs are one
+    line: their interquartile mean with a 95 % bootstrap interval.
+    """
+    from zmqrl.metrics.curves import RETURN
+    from zmqrl.metrics.groups import group_of
+    from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
-    try:
-        plot_returns(run_dirs, out)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from error
-    click.echo(str(out))
+    plot = make_plot([group_of(run) for run in runs], metric or RETURN, smooth)
+    for text in plot.left_out:
+        click.echo(f"not drawn: {text}", err=True)
+    for key, path, write in (("--out", out, draw), ("--csv", csv_file, write_csv)):
+        if path is None:
+            continue
+        try:
+            write(plot, path)
+        except OSError as error:
+            raise ConfigError(f"{key} {path}: cannot be written: {error.strerror}") from error
+        click.echo(str(path))
+
+
+@click.command("export")
+@click.argument("run")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Form of the policy.")
+@CHECKPOINT
+def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
+    """Write the greedy policy of RUN, a run directory or the URL of its copy, to DIR, with a model card.
+
+    onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
+    """
+    from zmqrl.export.write import export
+    from zmqrl.launch.exports import exported_of
+
+    with run_directory(run) as run_dir:
+        for path in export(folder, form, *exported_of(run_dir, checkpoint)):
+            click.echo(str(path))
 
 
 @click.command("bench")

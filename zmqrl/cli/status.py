@@ -76,7 +76,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
         while is_live(directory, info):
             status = _status(directory, info)
             if status is not None:
-                notes = [Text(note, style="red") for note in [*_silence(status), *status["problems"]]]
+                notes = [Text(note, style="red") for note in _silence(status)]
                 view.update(Group(render(status), *notes), refresh=True)
             time.sleep(FOLLOW_S)  # the pace of status.json
 

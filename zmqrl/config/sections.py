@@ -145,6 +145,9 @@ class EvaluatorSection:
     """Niceness of the evaluator."""
     final_limit_s: Annotated[float, Ge(0)] = 5.0
     """Time limit for the score of the final version at the end of a run."""
+    video_every: Positive | None = None
+    """Env steps between two videos of the first scored episode, in `<run-dir>/videos`; null: none. Needs the extra
+    `video` and a learner on this machine."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +270,9 @@ class StoreSection:
     """Data store: `directory`, `object`, or a dotted path. The keys of each kind are listed below."""
     keep: Positive = 8
     """Published versions that are kept."""
+    keep_every: Positive | None = None
+    """Env steps: the first version at or after each multiple of it is never deleted (`kept-*.safetensors`). null: none.
+    `zmqrl eval RUN --checkpoint VERSION` plays one of them."""
     sync_full_max_mb: Annotated[float, Ge(0)] = 8.0
     """sync: a full checkpoint is written every round while its size is at most this."""
     async_replay: bool = False

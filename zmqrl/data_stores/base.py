@@ -167,6 +167,31 @@ class DataStore(ABC):
     def newest(self) -> tuple[Version, bytes] | None:
         """The newest version's weights, verified; None when there is none."""
 
+    def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
+        """Write the weights of `version` for good, durable: `retire` and `finish` leave them (`store.keep_every`).
+
+        Called by the learner after `save` of the same version. StoreError when it cannot be written. A kind without
+        this method cannot be used with `store.keep_every`.
+        """
+        del weights, meta
+        raise StoreError(
+            f"a store of the kind {type(self).__name__} cannot keep version {version}; see store.keep_every"
+        )
+
+    def newest_kept(self) -> bytes | None:
+        """The newest weights of `keep` that verify; None when there are none."""
+        return None
+
+    def versions(self) -> Sequence[Version]:
+        """Versions whose weights can be read with `weights_of`, oldest first. For `--checkpoint`."""
+        found = [entry[0] for entry in (self.best(), self.newest()) if entry is not None]
+        return sorted(set(found))
+
+    def weights_of(self, version: Version) -> bytes | None:
+        """The verified weights of `version`, whether published, kept or best; None when they are not there."""
+        found = (entry for entry in (self.newest(), self.best()) if entry is not None)
+        return next((entry[1] for entry in found if entry[0] == version), None)
+
     def owner(self) -> Lineage | None:
         """The lineage and attempt that wrote here last; None where nothing is recorded.
 
@@ -202,8 +227,8 @@ class DataStore(ABC):
     def retire(self) -> None:
         """Delete what retention no longer keeps. Late, cheap.
 
-        Retained: the newest `keep` versions, best, the last two FULL, and the last two durable FULL. A superseded
-        version stays for about 2 s, since hosts may be reading it; where it is gone, they read the next one.
+        Retained: the newest `keep` versions, those of `keep()`, best, the last two FULL, and the last two durable FULL.
+        A superseded version stays for about 2 s, since hosts may be reading it; then they read the next one.
         """
 
     def finish(self) -> None:

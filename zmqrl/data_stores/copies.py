@@ -13,8 +13,8 @@ from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import ConfigError, StoreError
 
-COPIED: Mapping[str, int] = {"v": 1, "full-": 2, "best-": 1}
-"""Kinds of checkpoints that are copied, and how many of each are kept there."""
+COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
+"""Kinds of checkpoints that are copied, and how many of each are kept there; None: all of them."""
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
 LISTINGS = 5
@@ -32,7 +32,8 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> 
     except OSError as error:
         raise StoreError(f"{checkpoints} is not visible on this machine: {error.strerror}") from error
     for kind, most in COPIED.items():
-        kept = list(checkpoint_names(here, kind))[-most:]
+        names = list(checkpoint_names(here, kind))
+        kept = names if most is None else names[-most:]
         copied = [name for name in reversed(kept) if name in there or _copy(checkpoints / name, objects)]
         if copied:
             objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])

@@ -1,8 +1,8 @@
 """Checkpoints as files in one directory, on local disk and on NFS alike.
 
-Names: `v<incarnation>-<n>.safetensors`, `full-...`, `best-...`. On NFS a name may be cached as absent for tens of
-seconds and a file may go stale while it is open, so a reader opens once, reads to the end, verifies, and on any
-failure lists the directory (which refreshes the client's cache) and tries again until its deadline.
+Names: `v<incarnation>-<n>.safetensors`, `kept-...`, `full-...`, `best-...`. On NFS a name may be cached as absent for
+tens of seconds and a file may go stale while it is open, so a reader opens once, reads to the end, verifies, and on
+any failure lists the directory (which refreshes the client's cache) and tries again until its deadline.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ STALE_TEMPORARY_S = 60.0
 TRANSIENT_S = 5.0
 """How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
-KINDS = ("best-", "v", "full-")
+KINDS = ("best-", "kept-", "v", "full-")
 """Of checkpoints: how their names begin."""
-_NAME = re.compile(r"(v|full-|best-)(\d+)-(\d+)\.safetensors")
-_LEARNERS = re.compile(r"\.(v|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
+WEIGHTS = ("v", "kept-", "best-")
+"""Kinds with the weights of a version."""
+_NAME = re.compile(r"(v|kept-|full-|best-)(\d+)-(\d+)\.safetensors")
+_LEARNERS = re.compile(r"\.(v|kept-|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
 """Hidden files of a learner, and which process wrote them."""
 
 _log = logging.getLogger(__name__)
@@ -191,6 +193,19 @@ class DirectoryStore(DataStore):
     def newest(self) -> tuple[Version, bytes] | None:
         return next(self._verified("v"), None)
 
+    def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
+        self._write(f"kept-{version}", [(0, tensors.dump(weights, meta))], durable=True)
+
+    def newest_kept(self) -> bytes | None:
+        return next((content for _, content in self._verified("kept-")), None)
+
+    def versions(self) -> list[Version]:
+        return sorted({version for _, kind, version in self._list() if kind in WEIGHTS})
+
+    def weights_of(self, version: Version) -> bytes | None:
+        found = (content for kind in WEIGHTS for _, content in self._verified(kind, version))
+        return next(found, None)
+
     def owner(self) -> Lineage | None:
         return read_owner(self.path)
 
@@ -309,10 +324,10 @@ class DirectoryStore(DataStore):
             time.sleep(pause_s)
             pause_s = min(0.5, pause_s * 2)
 
-    def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
+    def _verified(self, kind: str, only: Version | None = None) -> Iterator[tuple[Version, bytes]]:
         """Contents of that kind that verify, newest first; the first of the others are named in one line of the log."""
         new: list[str] = []
-        entries = sorted(((v, n) for n, k, v in self._list() if k == kind), reverse=True)
+        entries = sorted(((v, n) for n, k, v in self._list() if k == kind and only in (None, v)), reverse=True)
         for version, name in entries:
             try:
                 content = self._read_whole(name)
@@ -356,7 +371,7 @@ class DirectoryStore(DataStore):
         entries = sorted((v, kind, name) for name, kind, v in self._list())
         temporary = [name for name in os.listdir(self.path) if name.startswith(".") and name.endswith(".tmp")]
         self._is_cleaned = True
-        for name in [name for _, kind, name in entries if name in self._bad and kind != "best-"]:
+        for name in [name for _, kind, name in entries if name in self._bad and kind in ("v", "full-")]:
             self._delete(name)  # else it would take the place of one that can be loaded
         left = [(v, kind) for v, kind, name in entries if name not in self._bad]
         older = [(v, now, False) for v, kind in left if kind == "v" and v not in own]
@@ -395,7 +410,7 @@ def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> 
 
 
 def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:
-    """Of `names` those of checkpoints of `kind` (`v`, `full-`, `best-`) with their versions, oldest first."""
+    """Of `names` those of checkpoints of `kind` (`v`, `kept-`, `full-`, `best-`) with their versions, oldest first."""
     matches = (m for m in map(_NAME.fullmatch, names) if m is not None and m[1] == kind)
     found = {m[0]: Version(int(m[2]), int(m[3])) for m in matches}
     return dict(sorted(found.items(), key=lambda item: item[1]))

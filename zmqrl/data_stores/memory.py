@@ -24,6 +24,7 @@ class MemoryStore(DataStore):
         self._versions: dict[Version, bytes] = {}
         self._fulls: dict[Version, bytes] = {}
         self._best: tuple[Version, bytes, float] | None = None
+        self._kept: dict[Version, bytes] = {}
 
     @classmethod
     def place(cls, config: NoKeys, run_dir: Path, lineage: str | None) -> str:
@@ -71,6 +72,18 @@ class MemoryStore(DataStore):
             return None
         version = max(self._versions)
         return version, self._versions[version]
+
+    def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
+        self._kept[version] = tensors.dump(weights, meta)
+
+    def newest_kept(self) -> bytes | None:
+        return self._kept[max(self._kept)] if self._kept else None
+
+    def versions(self) -> list[Version]:
+        return sorted({*self._versions, *self._kept, *([self._best[0]] if self._best else [])})
+
+    def weights_of(self, version: Version) -> bytes | None:
+        return self._versions.get(version) or self._kept.get(version) or super().weights_of(version)
 
     def retire(self) -> None:
         for version in sorted(self._versions)[: -self._keep]:

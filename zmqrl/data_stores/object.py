@@ -17,7 +17,7 @@ from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
-from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.directory import WEIGHTS, checkpoint_names
 from zmqrl.data_stores.objects import CHECK_S, Objects, check_url, check_writable
 from zmqrl.data_stores.owner import OWNER
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
@@ -169,6 +169,20 @@ class ObjectStore(DataStore):
     def newest(self) -> tuple[Version, bytes] | None:
         return next(self._verified("v"), None)
 
+    def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
+        self._objects.put(_name("kept-", version), tensors.dump(weights, {**meta}))
+
+    def newest_kept(self) -> bytes | None:
+        return next((content for _, content in self._verified("kept-")), None)
+
+    def versions(self) -> list[Version]:
+        names = self._objects.names()
+        return sorted({version for kind in WEIGHTS for version in checkpoint_names(names, kind).values()})
+
+    def weights_of(self, version: Version) -> bytes | None:
+        found = (content for kind in WEIGHTS for _, content in self._verified(kind, version))
+        return next(found, None)
+
     def owner(self) -> Lineage | None:
         content = self._objects.get(OWNER)
         try:
@@ -230,9 +244,11 @@ class ObjectStore(DataStore):
             self._objects.delete([name])
             del self._written[name]
 
-    def _verified(self, kind: str) -> Iterator[tuple[Version, bytes]]:
+    def _verified(self, kind: str, only: Version | None = None) -> Iterator[tuple[Version, bytes]]:
         """Those that verify, newest first; the others are recorded."""
         for name, version in reversed(checkpoint_names(self._objects.names(), kind).items()):
+            if only not in (None, version):
+                continue
             content = self._objects.get(name)
             if content is None:
                 continue  # retired between the listing and the reading

@@ -1,4 +1,4 @@
-"""Which FULLs stay. Pure: names and what is known of them in, what may go out."""
+"""Which FULLs and versions stay. Pure: names and what is known of them in, what may go out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from collections.abc import Iterable
 from zmqrl.types import Version
 
 KEPT = 2
+
+
+class Milestones:
+    """Which versions stay for good: the first one at or after each multiple of `every` env steps."""
+
+    def __init__(self, every: int, kept_at: int) -> None:
+        """`kept_at`: env steps of the newest version that was kept before; 0 where there is none."""
+        self._every = every
+        self._passed = kept_at // every
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether a version of `env_steps` is to be kept."""
+        return env_steps // self._every > self._passed
+
+    def kept(self, env_steps: int) -> None:
+        """A version of `env_steps` is kept."""
+        self._passed = env_steps // self._every
 
 
 class FullRetention:

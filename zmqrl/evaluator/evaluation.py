@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +41,17 @@ class Score:
 class Evaluation:
     """All episodes side by side in one vector env, made once; every version plays the same seeds."""
 
-    def __init__(self, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> None:
-        make = partial(make_for_scores, replace(section, num_envs=episodes))
+    def __init__(
+        self,
+        section: EnvSection,
+        spec: EnvSpec,
+        episodes: int,
+        seed: int,
+        make: Callable[[EnvSection], Any] = make_for_scores,
+    ) -> None:
         self._slots_per_env = spec.slots_per_env
-        self._env = make_seeded(spec, make, episodes * spec.slots_per_env, seed, EVALUATION)
+        make_one = partial(make, replace(section, num_envs=episodes))
+        self._env = make_seeded(spec, make_one, episodes * spec.slots_per_env, seed, EVALUATION)
         low, high = bounds(spec.action)
         self._bounds = (
             None
@@ -55,7 +63,10 @@ class Evaluation:
         )
 
     def play(self, policy: Policy, abandoned: Callable[[], bool] = lambda: False) -> Score | None:
-        """Each env's first episode to its end; None as soon as `abandoned` between two steps. EnvFault as any env."""
+        """Each env's first episode to its end; None as soon as `abandoned`. EnvFault as any env.
+
+        `abandoned` is called after the resets and after each step.
+        """
         for score in self._steps(policy):
             if score is not None:
                 return score
@@ -72,6 +83,7 @@ class Evaluation:
         returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
         playing = np.ones(slots, bool)
         obs, state = self._env.start(), policy.zero_state(slots)
+        yield None
         while playing.any():
             actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
             result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))

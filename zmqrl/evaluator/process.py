@@ -16,6 +16,7 @@ from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError, WireError
 from zmqrl.evaluator.evaluation import Evaluation, Score
+from zmqrl.evaluator.videos import Videos
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages import agent
 from zmqrl.messages.lines import evaluate
@@ -85,6 +86,8 @@ class Evaluator:
         plan = boot.plan
         self._inbox, self._store, self._events = inbox, store, events
         self._policy = make_policy(from_json(ActingSpec, plan.acting))
+        every = plan.config.evaluator.video_every
+        self._videos = None if every is None else Videos(plan, every, events)
         self._evaluation = Evaluation(plan.config.env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed)
         best = store.best()
         self._best = best[2] if best is not None else -float("inf")
@@ -123,8 +126,11 @@ class Evaluator:
             return  # else retention was faster: a newer version has long been announced
         self._policy.load(tensors.parse(content)[0], notice.schedule)
         score = self._evaluation.play(self._policy, lambda: self._abandons(task))
-        if score is not None:
-            self._report(task, content, score)
+        if score is None:
+            return
+        self._report(task, content, score)
+        if self._videos is not None and not task.final:
+            self._videos.add(self._policy, notice, lambda: self._abandons(task))
 
     def _abandons(self, task: agent.Evaluate) -> bool:
         """Whether something more pressing has come: the end, or the final version."""

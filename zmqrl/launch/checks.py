@@ -19,8 +19,11 @@ from zmqrl.config.load import preset_name
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection, StoreSection
 from zmqrl.data_stores import files
+from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
+from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
+from zmqrl.evaluator.videos import video_suffix
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.networks.build import check_section
@@ -29,6 +32,7 @@ from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.run_owner import FOLDER
+from zmqrl.types import EnvSpec
 
 NVIDIA = Path("/dev/nvidia0")
 TORCH_S = 10.0
@@ -53,6 +57,11 @@ def check_parts(config: Config) -> None:
     """Raise `ConfigError` when a kind that is named is unknown, or cannot serve several processes."""
     store, options = kind_of(config.store)
     store.check_mode(options, config.run.mode)
+    if config.store.keep_every is not None and store.keep is DataStore.keep:
+        raise ConfigError(
+            f"store.keep_every: {config.store.keep_every}: store.kind {config.store.kind!r} has no method `keep` "
+            "(docs/extending.md); remove the key"
+        )
     if config.memory_backend.kind == "inproc":
         raise ConfigError("memory_backend.kind: 'inproc' is used by mode single automatically; write zmq")
     check_section(config.network)
@@ -94,6 +103,27 @@ def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
     if here:
         store.check(options, run_dir)
     check_mirror(options)
+
+
+def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
+    """Raise `ConfigError` when the evaluator cannot write the videos of `evaluator.video_every`."""
+    every = config.evaluator.video_every
+    if every is None:
+        return
+    key = f"evaluator.video_every: {every}"
+    if config.learner.host != LOCAL:
+        raise ConfigError(
+            f"{key}: videos are written on the learner's host, which is {config.learner.host!r}; "
+            "remove the key and use `zmqrl eval RUN --video out.mp4`"
+        )
+    if config.evaluator.episodes == 0:
+        raise ConfigError(f"{key}: the evaluator writes the videos, and evaluator.episodes is 0; set at least 1")
+    if is_here:
+        try:
+            video_suffix()
+            RenderedEpisode(config.env, env, config.run.seed, IMAGES).close()
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
 
 
 def check_frames(plan: RunPlan) -> None:

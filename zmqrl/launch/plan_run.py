@@ -30,6 +30,7 @@ from zmqrl.launch.checks import (
     check_parts,
     check_processor,
     check_transport,
+    check_videos,
     zero_learning_rate,
 )
 from zmqrl.launch.env_recovery import check_recovery
@@ -84,6 +85,7 @@ def plan_run(
         run_dir = run_dir.expanduser().absolute()
         lineage = lineage_of(config, run_dir, resume)
         check_machine(config, run_dir, is_here)
+        check_videos(config, env, is_here)
         plan = RunPlan(
             run_id=f"{config.run.name}-{secrets.token_hex(3)}",
             run_dir=str(run_dir),

@@ -1,7 +1,9 @@
-"""Trained policies out of a run directory: for `zmqrl eval` and `zmqrl.load_policy`."""
+"""Trained policies out of a run directory: for `zmqrl eval`, `watch`, `export` and `zmqrl.load_policy`."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from zmqrl.acting.base import Policy
@@ -12,14 +14,19 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import open_store
-from zmqrl.errors import DamagedCheckpoints, StoreError
+from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.launch.run_directory import stored_place
 from zmqrl.types import EnvSpec, Version
 
+BEST, LAST = "best", "last"
+"""Names of checkpoints besides versions."""
+_VERSION = re.compile(r"v?(?:(\d+)-)?(\d+)")
+MOST_LISTED = 12
 
-def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version, Policy]:
-    """The best version of a run, else its newest, ready to act. StoreError when there is none."""
-    version, content = newest_or_best(*stored_checkpoints(run_dir, config))
+
+def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:
+    """A version of a run, ready to act; `checkpoint` as of `named_checkpoint`, and its errors."""
+    version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
     algorithm = make_algorithm(config, env)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
@@ -52,3 +59,41 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
             raise DamagedCheckpoints(message, tuple(damaged))
         raise StoreError(f"{place} has no version of the policy")
     return found
+
+
+def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, bytes]:
+    """The verified content of a checkpoint.
+
+    Args:
+        store: Of the run.
+        place: Where it is, for messages.
+        name: `best` (the newest where none was scored), `last`, or a version such as `0-120`; `120` is that of the
+            last learner that published it.
+
+    Raises:
+        ConfigError: The name is unknown; the checkpoints that are there are listed.
+        StoreError: As of `newest_or_best`.
+    """
+    if name == BEST:
+        return newest_or_best(store, place)
+    if name == LAST:
+        newest = store.newest()
+        return newest if newest is not None else newest_or_best(store, place)
+    stated = _VERSION.fullmatch(name)
+    versions = store.versions()
+    if stated is not None:
+        incarnation = None if stated[1] is None else int(stated[1])
+        fitting = [v for v in versions if v.n == int(stated[2]) and incarnation in (None, v.incarnation)]
+        content = store.weights_of(fitting[-1]) if fitting else None
+        if content is not None:
+            return fitting[-1], content
+    raise ConfigError(f"--checkpoint {name}: not found in {place}; it has {_listed(store, versions)}")
+
+
+def _listed(store: DataStore, versions: Sequence[Version]) -> str:
+    best = store.best()
+    names = [] if best is None else [f"{BEST} ({best[0]})"]
+    names += [f"{LAST} ({versions[-1]})"] if versions else []
+    shown = versions[-MOST_LISTED:]
+    more = f" and {len(versions) - len(shown)} older ones" if len(versions) > len(shown) else ""
+    return ", ".join([*names, *map(str, shown)]) + more if names else "no version"

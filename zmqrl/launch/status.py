@@ -18,6 +18,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
     run = state.plan.config.run
     return {
         "run_id": state.plan.run_id,
+        "run_dir": state.plan.run_dir,
         "name": run.name,
         "mode": run.mode,
         "written_at": now,
@@ -27,6 +28,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "eta_s": None if eta_s is None else round(eta_s, 1),
         "env_steps": state.env_steps,
         "total_env_steps": run.total_env_steps,
+        "stop_at_return": run.stop_at_return,
         "metrics": state.metrics,
         "returns": list(state.returns)[-RETURNS_SHOWN:],
         "score": {} if state.score is None else to_json(state.score),

@@ -6,7 +6,9 @@ import time
 
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
+from zmqrl.data_stores.retention import Milestones
 from zmqrl.errors import StoreError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.retrying_writer import RetryingWriter
@@ -31,6 +33,8 @@ class Publisher:
     ) -> None:
         self._mode, self._algorithm, self._progress = plan.config.mode, algorithm, progress
         self._store, self._channel, self._writer, self._events = store, channel, writer, events
+        self._keep_every = plan.config.store.keep_every
+        self._milestones: Milestones | None = None
         self.notice: Notice | None = None
         """Of the version that was saved last."""
         self.spent_s = 0.0
@@ -49,13 +53,22 @@ class Publisher:
 
     def save(self, weights: Weights) -> Notice:
         """Have `weights` in the store as the current version, however long the store fails (`store.wait_s`)."""
-        progress = self._progress
         self.notice = self._writer.retry_until(
             "the current version",
-            lambda: save_version(self._store, progress.version, weights, progress.snapshot, self._algorithm),
+            lambda: self._save(weights),
             "the run waits because workers receive no weights, retrying",
         )
         return self.notice
+
+    def _save(self, weights: Weights) -> Notice:
+        version, progress = self._progress.version, self._progress.snapshot
+        notice = save_version(self._store, version, weights, progress, self._algorithm)
+        if self._keep_every is not None:
+            self._milestones = self._milestones or Milestones(self._keep_every, _kept_at(self._store))
+            if self._milestones.is_due(progress.env_steps):
+                self._store.keep(version, weights, _metadata(progress))
+                self._milestones.kept(progress.env_steps)
+        return notice
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
@@ -90,5 +103,15 @@ def save_version(
 ) -> Notice:
     """Save `weights` as `version`; the notice that names them."""
     schedule = schedule_of(algorithm, progress)
-    saved = store.save(version, weights, {"env_steps": str(progress.env_steps), "updates": str(progress.updates)})
+    saved = store.save(version, weights, _metadata(progress))
     return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)
+
+
+def _metadata(progress: Progress) -> dict[str, str]:
+    return {"env_steps": str(progress.env_steps), "updates": str(progress.updates)}
+
+
+def _kept_at(store: DataStore) -> int:
+    """Env steps of the newest version that an earlier learner kept."""
+    content = store.newest_kept()
+    return 0 if content is None else int(tensors.parse(content)[1]["env_steps"])

@@ -1,61 +1,128 @@
-"""Learning curves: returns against env steps and wall clock, seeds as bands. The only place that imports matplotlib."""
+"""Learning curves against env steps and wall clock. The only place that imports matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, Curve, XAxis, curve_of, series_of, unknown_metric
+from zmqrl.metrics.groups import Group, env_ids
 
-from zmqrl.errors import ConfigError
-from zmqrl.metrics.jsonl import read_metrics
-from zmqrl.types import Array
+Y_LABELS = {RETURN: "return", EVALUATED: "return of the evaluator's episodes"}
+TRAINING, GREEDY = "training, last 100 episodes", "evaluated, greedy"
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+"""Of wall clock: the first in which the longest run has less than `MOST_UNITS`."""
+MOST_UNITS = 300.0
+COLUMNS = ("label", "metric", "axis", "x", "value", "low", "high", "runs")
 
-RETURN = "train_return_mean_100"
-POINTS = 200
+
+@dataclass(frozen=True)
+class Line:
+    """A curve of the plot."""
+
+    label: str
+    metric: str
+    axis: XAxis
+    curve: Curve
 
 
-def plot_returns(run_dirs: Sequence[Path], out: Path) -> None:
-    """One line per directory; the runs below it (`seed-*`) give the band from the lowest to the highest."""
+@dataclass(frozen=True)
+class Plot:
+    """All lines, and what has none."""
+
+    title: str
+    metric: str
+    lines: tuple[Line, ...]
+    left_out: tuple[str, ...]
+
+
+def make_plot(groups: Sequence[Group], metric: str = RETURN, window: int = 1) -> Plot:
+    """The lines of `metric`; with the training return also the evaluated one.
+
+    Raises:
+        ConfigError: No run has a row with the metric.
+    """
+    lines: list[Line] = []
+    left_out: list[str] = []
+    for group in groups:
+        for name in (metric, EVALUATED) if metric == RETURN else (metric,):
+            drawn = series_of(group, name, window if name == metric else 1)
+            left_out += drawn.left_out if name == metric else ()
+            if drawn.series:
+                lines += [Line(group.label, name, axis, curve_of(drawn.series, axis)) for axis in X_AXES]
+    if not any(line.metric == metric for line in lines):
+        raise unknown_metric(groups, metric)
+    title = ", ".join(env_ids(run for group in groups for run in group.runs))
+    return Plot(title, metric, tuple(lines), tuple(left_out))
+
+
+def draw(plot: Plot, out: Path) -> None:
+    """Write the picture. OSError when it cannot be written."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
-    for run_dir in run_dirs:
-        curves = [_curve(path) for path in _metrics_files(run_dir)]
-        for axis, column, label in zip(axes, (0, 1), ("env steps", "wall clock, s"), strict=True):
-            x, values = _on_one_grid([curve[:, column] for curve in curves], [curve[:, 2] for curve in curves])
-            (line,) = axis.plot(x, values.mean(axis=0), label=f"{run_dir.name} ({len(curves)} runs)")
-            if len(curves) > 1:
-                axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2)
-            axis.set_xlabel(label)
-            axis.grid(alpha=0.3)
-    axes[0].set_ylabel("mean return of the last 100 training episodes")
-    axes[0].legend()
-    figure.savefig(out, dpi=150)
-    pyplot.close(figure)
-
-
-def _metrics_files(run_dir: Path) -> list[Path]:
-    here = run_dir / "metrics.jsonl"
-    files = [here] if here.exists() else sorted(run_dir.glob("seed-*/metrics.jsonl"))
-    if not files:
-        raise ConfigError(f"{run_dir} is not a run directory: metrics.jsonl and seed-*/metrics.jsonl are missing")
-    return files
-
-
-def _curve(path: Path) -> Array:
-    """`[rows, 3]`: env steps, wall clock, return."""
-    rows = [(row["env_steps"], row["wall_s"], row[RETURN]) for row in read_metrics(path) if RETURN in row]
-    if not rows:
-        raise ConfigError(f"{path} has no {RETURN}: no finished episode, or the run was too short for metrics")
-    return np.array(rows, dtype=np.float64)
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.5), sharey=True, layout="constrained")
+    colours = {label: f"C{k % 10}" for k, label in enumerate(dict.fromkeys(line.label for line in plot.lines))}
+    unit = _unit(max(line.curve.x[-1] for line in plot.lines if line.axis == "wall_s"))
+    for panel, axis in zip(panels, X_AXES, strict=True):
+        scale = UNITS[unit] if axis == "wall_s" else 1.0
+        for line in plot.lines:
+            if line.axis == axis:
+                _draw_line(panel, line, scale, colours[line.label], plot.metric)
+        panel.grid(alpha=0.3)
+    panels[0].set_xlabel("env steps")
+    panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))
+    panels[1].set_xlabel(f"wall clock, {unit}")
+    panels[0].set_ylabel(Y_LABELS.get(plot.metric, plot.metric))
+    handles, labels = panels[0].get_legend_handles_labels()
+    if plot.metric == RETURN:
+        handles += [Line2D([], [], color="grey", linestyle=style) for style in ("-", "--")]
+        labels += [TRAINING, GREEDY]
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.suptitle(plot.title)
+    try:
+        figure.savefig(out, dpi=150)
+    finally:
+        pyplot.close(figure)
 
 
-def _on_one_grid(xs: Sequence[Array], ys: Sequence[Array]) -> tuple[Array, Array]:
-    """Curves over the range that all of them have."""
-    low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
-    grid = np.linspace(low, max(high, low), POINTS)
-    return grid, np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
+def write_csv(plot: Plot, path: Path) -> None:
+    """Every point of every line. OSError when it cannot be written."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for line in plot.lines:
+            writer.writerows(_points(line))
+
+
+def _points(line: Line) -> Iterator[tuple[Any, ...]]:
+    curve = line.curve
+    for numbers in zip(curve.x.tolist(), curve.value.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True):
+        yield line.label, line.metric, line.axis, *numbers, curve.runs
+
+
+def _unit(longest_s: float) -> str:
+    return next((unit for unit, seconds in UNITS.items() if longest_s < MOST_UNITS * seconds), "h")
+
+
+def _draw_line(panel: Any, line: Line, scale: float, colour: str, metric: str) -> None:
+    curve, is_main = line.curve, line.metric == metric
+    runs = f"{curve.runs} run{'s' if curve.runs != 1 else ''}"
+    panel.plot(
+        curve.x / scale,
+        curve.value,
+        color=colour,
+        linestyle="-" if is_main else "--",
+        linewidth=1.6 if is_main else 1.2,
+        marker="o" if len(curve.x) == 1 else None,
+        label=f"{line.label} ({runs})" if is_main else None,
+    )
+    if curve.runs > 1 and is_main:
+        panel.fill_between(curve.x / scale, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)

@@ -22,9 +22,9 @@ from zmqrl.ssh.clients import connect
 from zmqrl.ssh.connection import Connection
 
 LIST_S = 15.0
-MIRRORED: Mapping[str, int] = {"full-": 2, "best-": 1}
-"""Kinds that are copied while the run is running, and how many of each are kept here."""
-KEPT: Mapping[str, int] = {"v": 1, **MIRRORED}
+MIRRORED: Mapping[str, int | None] = {"full-": 2, "best-": 1, "kept-": None}
+"""Kinds that are copied while the run is running, and how many of each are kept here; None: all of them."""
+KEPT: Mapping[str, int | None] = {"v": 1, **MIRRORED}
 """As `MIRRORED`, at the end of the run."""
 CLOSE_S = 3.0
 
@@ -32,7 +32,7 @@ CLOSE_S = 3.0
 def send(connection: Connection, checkpoints: Path, folder: str) -> None:
     """Send the newest FULLs and the best of the run directory to the remote `folder`. HostFailed on error."""
     for kind, most in MIRRORED.items():
-        for name in _newest_whole(checkpoints, kind, most):
+        for name in () if most is None else _newest_whole(checkpoints, kind, most):
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
@@ -54,7 +54,7 @@ def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> Non
 
 
 def bring(
-    connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int], check_here: bool = False
+    connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int | None], check_here: bool = False
 ) -> bool:
     """Copy the checkpoints of the remote `folder` that are newer than those here; the newest of each kind stay.
 
@@ -64,7 +64,7 @@ def bring(
         connection: To the host of `folder`.
         folder: Where the learner writes; it may not be there yet.
         checkpoints: The directory here.
-        kinds: What is copied, and how many of each kind are kept here.
+        kinds: What is copied, and how many of each kind are kept here; None: all of them.
         check_here: Files here count only if they can be loaded.
 
     Returns:
@@ -85,16 +85,22 @@ def bring(
     checkpoints.mkdir(parents=True, exist_ok=True)
     for kind, most in kinds.items():
         here = checkpoint_names(_names_here(checkpoints), kind).items()
-        newest_here = max((v for name, v in here if not check_here or is_whole(checkpoints / name)), default=None)
-        newer = [name for name, v in checkpoint_names(there, kind).items() if newest_here is None or v > newest_here]
+        whole_here = {v for name, v in here if not check_here or is_whole(checkpoints / name)}
+        newest_here = max(whole_here, default=None)
+        newer = [
+            name
+            for name, v in checkpoint_names(there, kind).items()
+            if (v not in whole_here if most is None else newest_here is None or v > newest_here)
+        ]
         copied: set[str] = set()
-        while newer and len(copied) < most:
+        while newer and (most is None or len(copied) < most):
             name = newer.pop()
             if _copy(connection, f"{folder}/{name}", checkpoints):
                 copied.add(name)
             else:
                 whole = False
-        _keep(checkpoints, kind, most, copied)
+        if most is not None:
+            _keep(checkpoints, kind, most, copied)
     return whole
 
 

@@ -152,6 +152,28 @@ def retention_keeps_the_newest(make: StoreMaker) -> None:
     assert store.newest_full() is not None, "retention deleted the only FULL"
 
 
+def kept_versions_stay(make: StoreMaker) -> None:
+    """What `keep` wrote stays after `retire` and `finish`, and `weights_of` returns it. For kinds with `keep`."""
+    writer = make()
+    if type(writer).keep is DataStore.keep:
+        return
+    for n in range(3 * KEEP):
+        writer.save(Version(0, n), WEIGHTS, {})
+        if n == 1:
+            writer.keep(Version(0, n), WEIGHTS, {"env_steps": "7"})
+        writer.retire()
+    writer.finish()
+    for store in (writer, make()):
+        newest, content = store.newest_kept(), store.weights_of(Version(0, 1))
+        assert newest is not None
+        assert content == newest, "weights_of returns other bytes than newest_kept"
+        arrays, metadata = tensors.parse(content)
+        assert metadata["env_steps"] == "7"
+        assert arrays["a.weight"].tobytes() == WEIGHTS["a.weight"].tobytes()
+        assert {Version(0, 1), Version(0, 3 * KEEP - 1)} <= set(store.versions())
+        assert store.weights_of(Version(7, 7)) is None
+
+
 def finish_leaves_what_a_resume_needs(make: StoreMaker) -> None:
     """After `finish` of the writer, another process finds the newest version, the newest FULL and the best."""
     writer = make()
@@ -267,6 +289,7 @@ DATA_STORE = (
     rows_of_a_full_checkpoint_are_among_its_arrays,
     the_best_version_is_one,
     retention_keeps_the_newest,
+    kept_versions_stay,
     finish_leaves_what_a_resume_needs,
     a_reader_never_sees_a_part,
     a_token_is_seen_until_it_is_removed,

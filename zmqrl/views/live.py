@@ -10,6 +10,8 @@ from zmqrl.views.base import Status, View
 from zmqrl.views.tables import render
 
 REDRAW_EVERY_S = 0.25
+STOPPABLE = ("starting", "running")
+"""Phases in which Ctrl-C begins the end."""
 
 
 class LiveView(View):
@@ -24,7 +26,9 @@ class LiveView(View):
         if now < self._next_at:
             return
         self._next_at = now + REDRAW_EVERY_S
-        self._live.update(render(status()), refresh=True)
+        current = status()
+        hint = "   Ctrl-C: stop with a checkpoint" if current["phase"] in STOPPABLE else ""
+        self._live.update(render(current, current["run_dir"] + hint), refresh=True)
 
     def message(self, text: str) -> None:
         self._live.console.print(Text(text, style="red"))

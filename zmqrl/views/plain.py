@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zmqrl.views.base import Status, View, bottleneck_of
+from zmqrl.views.header import duration
 
 LINE_EVERY_S = 10.0
 
@@ -46,7 +47,8 @@ def line_of(status: Mapping[str, Any]) -> str:
         parts.append(f"lag {m['policy_lag_mean']:.1f}")
     parts.append(f"workers {status['ready_workers']}/{max(1, status['expected_workers'])}")
     if status["eta_s"] is not None:
-        parts.append(f"eta {status['eta_s']:.0f}s")
+        at_most = "" if status["stop_at_return"] is None else "at most "
+        parts.append(f"eta {at_most}{duration(status['eta_s'])}")
     if status["bottleneck"]:
         parts.append(f"bottleneck {bottleneck_of(status)}")
     return "  ".join(parts)

@@ -1,29 +1,70 @@
-"""The live view of a run: progress, return, speeds, a row per host or worker, the bottleneck.
+"""The live view of a run: progress, return, speeds, a row per host or worker, losses, the last messages.
 
 Drawn from what `status.json` holds, so that every shell shows what the launcher does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from rich.console import Group
-from rich.progress_bar import ProgressBar
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from zmqrl.views.base import bottleneck_of
+from zmqrl.views.header import header, wrapped
+from zmqrl.views.problem import short
 
-ROWS_SHOWN = 16
+LEAST_ROWS = 4
+"""Of the table, however low the terminal is."""
+ROOMY = 40
+"""Lines of a terminal from which the launcher's view repeats the last messages, which it also prints above."""
+LONGEST_NAME = 24
+"""Of a host, on one line."""
+WIDE = 120
+"""Columns from which the columns of the table are two spaces apart."""
 BLOCKS = "▁▂▃▄▅▆▇█"
+STYLES = {"ready": "", **dict.fromkeys(("starting", "connecting", "joining", "drained", "away"), "dim")}
+"""Of a row by its state; others are red."""
+LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "q_mean", "learning_rate")
+"""Begin of the names of metrics that show how learning goes."""
 
 
-def render(status: Mapping[str, Any]) -> Group:
-    """All of it as one renderable."""
-    hosts = status.get("hosts", [])
-    table = _host_table(hosts) if len(hosts) > 1 else _worker_table(status["workers"])
-    return Group(_progress_line(status), _learner_line(status), table)
+def render(status: Mapping[str, Any], footer: str = "") -> RunView:
+    """All of it as one renderable, which fits into the terminal. `footer`: of the launcher's own view."""
+    return RunView(status, footer)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Two lines of header, figures and a table; then, where there is room, losses, the last messages and the footer."""
+
+    status: Mapping[str, Any]
+    footer: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width, left = options.max_width, console.size.height - 1
+        top = [*header(self.status, width), *wrapped(_figures(self.status), width)]
+        yield from top
+        left -= len(top)
+        rows = _rows(self.status)
+        shown = len(rows) if len(rows) < left else max(LEAST_ROWS, left - 2)
+        yield _table(rows, shown, width, _is_by_host(self.status))
+        left -= min(len(rows), shown) + 2
+        losses = _losses(self.status, width)
+        if losses and len(losses) < left:
+            yield Text()
+            yield from losses
+            left -= len(losses) + 1
+        if not self.footer or console.size.height >= ROOMY:
+            messages = _messages(self.status, width, left - 4)
+            yield from messages
+            left -= len(messages)
+        if self.footer and left > 1:
+            yield Text()
+            yield Text(self.footer, style="dim", overflow="fold")
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -35,88 +76,101 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[round((value - low) * scale)] for value in values)
 
 
-def duration(seconds: float) -> str:
-    """`h:mm:ss`."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
-def _progress_line(status: Mapping[str, Any]) -> Table:
-    done, eta_s = status["progress"], status["eta_s"]
-    line = Table.grid(padding=(0, 2))
-    line.add_row(
-        Text(f"zmqrl {status['name']} [{status['mode']}] {status['run_id']}", style="bold"),
-        duration(status["wall_s"]),
-        ProgressBar(total=1.0, completed=done, width=30),
-        f"{100 * done:.0f}%  {status['env_steps']:,}/{status['total_env_steps']:,} env steps",
-        "" if eta_s is None else f"eta {duration(eta_s)}",
-    )
-    return line
-
-
-def _learner_line(status: Mapping[str, Any]) -> Text:
+def _figures(status: Mapping[str, Any]) -> Iterator[Text]:
     m = status["metrics"]
-    text = Text()
     if "train_return_mean_100" in m:
-        text.append(f"return {m['train_return_mean_100']:.1f} ", style="bold green")
-        text.append(sparkline(status.get("returns", [])[-30:]) + "  ", style="green")
+        returns = sparkline(status.get("returns", [])[-30:])
+        yield Text(f"return {m['train_return_mean_100']:.1f} {returns}", style="bold green")
     if status["score"] and status["score"]["return_mean"] is not None:
-        text.append(f"evaluated {status['score']['return_mean']:.1f}  ")
-    text.append(f"{m.get('env_steps_per_s', 0.0):,.0f} env steps/s  {m.get('updates_per_s', 0.0):,.0f} updates/s  ")
-    text.append(f"lag {m.get('policy_lag_mean', 0.0):.1f} (max {m.get('policy_lag_max', 0):.0f})  ")
+        yield Text(f"evaluated {status['score']['return_mean']:.1f}", style="green")
+    yield Text(f"{m.get('env_steps_per_s', 0.0):,.0f} env steps/s")
+    yield Text(f"{m.get('updates_per_s', 0.0):,.0f} updates/s")
+    yield Text(f"lag {m.get('policy_lag_mean', 0.0):.1f} (max {m.get('policy_lag_max', 0):.0f})")
     if "leases" in m:
-        text.append(f"leases {m['leases']:.0f}  ")
-    text.append(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%  ")
-    text.append(f"bottleneck: {bottleneck_of(status)}", style="yellow")
-    return text
+        yield Text(f"leases {m['leases']:.0f}")
+    yield Text(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%")
+    yield Text(f"bottleneck: {bottleneck_of(status)}", style="yellow")
 
 
-def _host_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", ""):
-        table.add_column(name, justify="left" if name in ("HOST", "STATE", "") else "right")
-    for host in hosts[:ROWS_SHOWN]:
-        style = {"ready": "", "connecting": "dim", "joining": "dim", "drained": "dim", "away": "dim"}.get(
-            host["state"], "red"
-        )
-        numbers = [_or_dash(host[name], form) for name, form in (("cpu", ".1f"), ("pss_mb", ",.0f"), ("ms", ".1f"))]
-        table.add_row(
-            host["host"],
-            host["state"],
-            f"{host['ready']}/{host['workers']}",
-            f"{host['env_steps_per_s']:,.0f}",
-            *numbers,
-            _or_dash(host["last_s"], ".0f"),
-            str(host["restarts"]),
-            host["cause"].splitlines()[0] if host["cause"] else "",
-            style=style,
-        )
-    if len(hosts) > ROWS_SHOWN:
-        table.add_row(f"and {len(hosts) - ROWS_SHOWN} more")
+def _losses(status: Mapping[str, Any], width: int) -> list[Text]:
+    figures = {name: value for name, value in status["metrics"].items() if name.startswith(LOSSES)}
+    return wrapped([Text(f"{name} {short(float(value))}", style="cyan") for name, value in figures.items()], width)
+
+
+def _messages(status: Mapping[str, Any], width: int, most: int) -> list[Text]:
+    """The last messages, the newest last: those that fit into `most` lines with an empty one above."""
+    shown: list[str] = []
+    for message in reversed(status.get("problems", [])):
+        lines = message.splitlines()
+        if len(shown) + len(lines) >= most:
+            break
+        shown = [*lines, *shown]
+    texts = [Text(line, style="red", no_wrap=True) for line in shown]
+    for text in texts:
+        text.truncate(width, overflow="ellipsis")
+    return [Text(), *texts] if texts else []
+
+
+def _is_by_host(status: Mapping[str, Any]) -> bool:
+    return len(status.get("hosts", [])) > 1
+
+
+def _rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The state is the second of each; the first is the name."""
+    if _is_by_host(status):
+        return [_host_row(host) for host in status["hosts"]]
+    return [_worker_row(row) for row in status["workers"]]
+
+
+HOST_COLUMNS = ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", "")
+WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
+
+
+def _table(rows: Sequence[tuple[str, ...]], shown: int, width: int, by_host: bool) -> Table:
+    gap = 2 if width >= WIDE else 1
+    table = Table(box=None, padding=(0, gap), pad_edge=False, collapse_padding=True, header_style="dim")
+    names = HOST_COLUMNS if by_host else WORKER_COLUMNS
+    sizes = [max(map(len, column)) for column in zip(names, *rows[:shown], strict=True)]
+    cause = width - sum(sizes[:-1]) - gap * (len(sizes) - 1)
+    for name, size in zip(names, sizes, strict=True):
+        justify: Literal["left", "right"] = "left" if name in ("HOST", "STATE", "") else "right"
+        if name:  # these are never cut
+            table.add_column(name, justify=justify, min_width=min(size, LONGEST_NAME), overflow="fold")
+        else:
+            table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=max(1, cause))
+    for row in rows[:shown]:
+        table.add_row(*row, style=STYLES.get(row[1], "red"))
+    if len(rows) > shown:
+        table.add_row(f"and {len(rows) - shown} more", style="dim")
     return table
+
+
+def _host_row(host: Mapping[str, Any]) -> tuple[str, ...]:
+    numbers = [_or_dash(host[name], form) for name, form in (("cpu", ".1f"), ("pss_mb", ",.0f"), ("ms", ".1f"))]
+    return (
+        host["host"],
+        host["state"],
+        f"{host['ready']}/{host['workers']}",
+        f"{host['env_steps_per_s']:,.0f}",
+        *numbers,
+        _or_dash(host["last_s"], ".0f"),
+        str(host["restarts"]),
+        host["cause"].splitlines()[0] if host["cause"] else "",
+    )
 
 
 def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _worker_table(workers: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("HOST", "WORKER", "STATE", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS"):
-        table.add_column(name, justify="left" if name in ("HOST", "STATE") else "right")
-    for row in workers[:ROWS_SHOWN]:
-        style = {"ready": "", "starting": "dim"}.get(row["state"], "red")
-        table.add_row(
-            row["host"],
-            str(row["index"]),
-            row["state"],
-            f"{row['env_steps_per_s']:,.0f}",
-            f"{row['env_steps']:,}",
-            f"{row['episodes']:,}",
-            f"{100 * row['wait_fraction']:.0f}%",
-            str(row["restarts"]),
-            style=style,
-        )
-    if len(workers) > ROWS_SHOWN:
-        table.add_row("", "", f"and {len(workers) - ROWS_SHOWN} more")
-    return table
+def _worker_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["host"],
+        row["state"],
+        str(row["index"]),
+        f"{row['env_steps_per_s']:,.0f}",
+        f"{row['env_steps']:,}",
+        f"{row['episodes']:,}",
+        f"{100 * row['wait_fraction']:.0f}%",
+        str(row["restarts"]),
+    )

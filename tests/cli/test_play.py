@@ -1,0 +1,122 @@
+"""`eval` and `watch`: episodes with a checkpoint of a finished run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Command
+from tests.stored_runs import store_run
+
+
+@pytest.mark.whole
+def test_eval_plays_the_best_checkpoint_the_same_each_time(zmqrl: Command, finished: Path) -> None:
+    first = zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
+    assert first.code == 0
+    assert re.fullmatch(r"version \d+-\d+: return [\d.]+ \+- [\d.]+ over 3 greedy episodes\n", first.out)
+    assert zmqrl("eval", finished / "seed-1", "--episodes", "3", "--seed", "4").out == first.out
+
+
+@pytest.mark.whole
+def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
+    arguments = ("eval", finished / "seed-1", "--episodes", "3", "--seed", "4")
+    score, line = json.loads(zmqrl(*arguments, "--json").out), zmqrl(*arguments).out
+    assert line == (
+        f"version {score['version']}: return {score['return_mean']:.2f} +- {score['return_std']:.2f} "
+        "over 3 greedy episodes\n"
+    )
+    assert score["run_dir"] == str(finished / "seed-1") and (score["episodes"], score["seed"]) == (3, 4)
+    assert sum(score["returns"]) / 3 == pytest.approx(score["return_mean"])
+
+
+def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
+    ended = zmqrl("eval", finished, "--episodes", "1")
+    assert ended.code == 2
+    assert "seed-1, seed-2" in ended.err
+    assert f"zmqrl eval {finished}/seed-1" in ended.err
+    assert zmqrl("eval", finished / "seed-1", "--episodes", "1").code == 0
+
+
+def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    shutil.copy(finished / "seed-1" / "config.json", tmp_path)
+    ended = zmqrl("eval", tmp_path)
+    assert ended.code == 1
+    assert "no version" in ended.err
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of CartPole with versions 3 and 5, and a machine without a display."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    store_run("cartpole-ppo", tmp_path / "run", 3, 5)
+    return tmp_path / "run"
+
+
+def test_eval_of_a_named_checkpoint(zmqrl: Command, stored: Path) -> None:
+    assert zmqrl("eval", stored, "--checkpoint", "0-3", "--episodes", "1").out.startswith("version 0-3: return ")
+    assert zmqrl("eval", stored, "--checkpoint", "last", "--episodes", "1").out.startswith("version 0-5: return ")
+    ended = zmqrl("eval", stored, "--checkpoint", "0-4", "--episodes", "1")
+    assert ended.code == 2 and ended.err.count("\n") == 1
+    assert "--checkpoint 0-4: not found" in ended.err and "last (0-5), 0-3, 0-5" in ended.err
+
+
+def test_a_video_of_the_first_episode(zmqrl: Command, stored: Path) -> None:
+    import imageio.v3
+    import imageio_ffmpeg
+
+    for suffix in ("mp4", "gif"):
+        ended = zmqrl("eval", stored, "--episodes", "2", "--video", f"out.{suffix}")
+        assert ended.code == 0, ended.err
+        score, video = ended.out.splitlines()
+        assert score.startswith("version 0-5: return ")
+        found = re.fullmatch(rf"out\.{suffix}: first episode, (\d+) frames, return (\d+)\.00", video)
+        assert found is not None, video
+        assert int(found[1]) == int(found[2]) + 1  # one reward a step, and the frame after the reset
+    assert imageio_ffmpeg.count_frames_and_secs("out.mp4")[0] == int(found[1])
+    frames = imageio.v3.imread("out.gif")
+    assert 5 < len(frames) <= int(found[1])  # equal frames in a row are one
+    assert frames.shape[1:] == (400, 600, 3)
+    assert abs(frames[5].astype(int) - frames[0]).max() > 100, "the cart does not move"
+    data = json.loads(zmqrl("eval", stored, "--episodes", "2", "--video", "out.gif", "--json").out)
+    assert data["video"] == "out.gif" and data["returns"][0] == int(found[2])
+
+
+def test_a_video_that_cannot_be_made(
+    zmqrl: Command, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> str:
+        ended = zmqrl("eval", *arguments)
+        assert ended.code == 2 and ended.err.count("\n") == 1, ended.err
+        return ended.err
+
+    assert ".mp4 or .gif" in refused(stored, "--video", "out.avi")
+    assert "nowhere does not exist" in refused(stored, "--video", "nowhere/out.mp4")
+    store_run("cartpole-ppo", tmp_path / "blind", env__id="tests.evaluator.test_rendering:Blind")
+    for kind, cause in (("Blind", "render() returned None"), ("Walker", "unexpected keyword argument 'render_mode'")):
+        module = {"Blind": "tests.evaluator.test_rendering", "Walker": "tests.envs.odd_envs"}[kind]
+        store_run("cartpole-ppo", tmp_path / kind, env__id=f"{module}:{kind}")
+        assert cause in refused(tmp_path / kind, "--video", "out.mp4")
+    assert not Path("out.mp4").exists()
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert 'pip install "zmqrl[video]"' in refused(stored, "--video", "out.mp4")
+
+
+def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -> None:
+    ended = zmqrl("watch", stored)
+    assert ended.code == 2 and ended.err.count("\n") == 1
+    assert f"zmqrl eval {stored} --video out.mp4" in ended.err
+
+
+def test_watch(zmqrl: Command, stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    ended = zmqrl("watch", stored, "--episodes", "2", "--seed", "5")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert [line.partition(": return ")[0] for line in lines] == ["version 0-5, seed 5", "version 0-5, seed 6"]
+    assert float(lines[0].rpartition(" ")[2]) > 1

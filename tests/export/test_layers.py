@@ -1,0 +1,146 @@
+"""Exports of every layer kind, head and kind of space act as the policies of the workers do."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
+from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.api import LoadedPolicy
+from zmqrl.config.sections import NetworkSection
+from zmqrl.envs.spaces import action_spec, observation_spec
+from zmqrl.errors import ConfigError
+from zmqrl.export.card import Form, Source
+from zmqrl.export.write import export
+from zmqrl.networks.build import tower
+from zmqrl.networks.initial import initial_weights
+from zmqrl.networks.input import network_input
+from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.types import EnvSpec, Version, Weights
+
+SOURCE = Source("Env-v0", "ppo", 1, "run", Version(0, 1), None, None, 1)
+FLAT = spaces.Box(-5, 5, (3,), np.float32)
+IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
+PARTS = spaces.Dict(
+    {
+        "position": spaces.Box(-5, 5, (2, 2), np.float64),
+        "goal": spaces.Discrete(4, start=2),
+        "flags": spaces.MultiBinary(3),
+        "inner": spaces.Dict({"digits": spaces.MultiDiscrete([3, 2], start=[1, -1]), "image": IMAGE}),
+        "action_mask": spaces.Box(0, 1, (5,), np.int8),
+    }
+)
+FIVE = spaces.Discrete(5, start=-1)
+BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([1, 3], np.float32))
+MLP, CNN = (
+    NetworkSection(hidden=(8,)),
+    NetworkSection(kind="cnn", hidden=(8,), channels=(4,), kernels=(3,), strides=(2,)),
+)
+NORMALISED: dict[str, Any] = {"normalise_obs": True, "obs_clip": 1.5}
+QUANTILES: dict[str, Any] = {"options": {"quantiles": 3.0}}
+
+CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str, int, dict[str, Any]]] = {
+    "parts with a mask": (PARTS, FIVE, MLP, "categorical", 5, NORMALISED),
+    "image": (IMAGE, FIVE, replace(CNN, layer_norm=True, activation="gelu"), "epsilon_greedy", 5, {}),
+    "image for an mlp": (IMAGE, FIVE, replace(MLP, activation="silu", layer_norm=True), "categorical", 5, {}),
+    "unscaled image": (IMAGE, FIVE, replace(CNN, scale_images=False), "categorical", 5, {}),
+    "discrete": (FIVE, FIVE, replace(MLP, activation="relu"), "categorical", 5, {}),
+    "entries": (FLAT, spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]), MLP, "multi_categorical", 11, {}),
+    "bits": (FLAT, spaces.MultiBinary(3), MLP, "multi_categorical", 6, NORMALISED),
+    "quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
+    "bounded": (FLAT, BOX, MLP, "gaussian", 2, NORMALISED),
+    "unbounded": (FLAT, spaces.Box(-np.inf, np.inf, (2, 1), np.float64), MLP, "gaussian", 2, {}),
+    "squashed": (FLAT, BOX, MLP, "squashed_gaussian", 4, {}),
+    "deterministic": (FLAT, BOX, MLP, "deterministic_noise", 2, {}),
+}
+
+
+def _policy(name: str) -> tuple[ActingSpec, Weights, LoadedPolicy]:
+    observed, acted, section, head, outputs, further = CASES[name]
+    observation, action = observation_spec("e", observed), action_spec("e", acted)
+    more: Any = {"dueling": True} if name == "discrete" else {"noisy": True} if name == "quantiles" else {}
+    return _acting(
+        observation, action, tower("p", section, observation, outputs, output_gain=1.0, **more), section, head, further
+    )
+
+
+def _acting(
+    observation: Any, action: Any, layers: Any, section: NetworkSection, head: str, further: dict[str, Any]
+) -> tuple[ActingSpec, Weights, LoadedPolicy]:
+    described = network_input(observation, section)
+    spec = ActingSpec(layers, head, action, observation, input=described, runtime=runtime_of(layers), **further)
+    size = described.statistics_size
+    weights = {
+        **perturbed(initial_weights(NetworkSpec((("p", layers),)), 3), 4),
+        "obs_mean": np.linspace(-1, 1, size),
+        "obs_scale": np.linspace(0.5, 2, size),
+        "log_std": np.zeros(2, np.float32),
+    }
+    policy = make_policy(spec)
+    policy.load(weights, {"epsilon": 0.0, "noise": 0.0})
+    return spec, weights, LoadedPolicy(policy, EnvSpec("e", observation, action))
+
+
+def _check(folder: Path, form: Form, spec: ActingSpec, weights: Weights, expected: LoadedPolicy) -> None:
+    export(folder, form, spec, weights, SOURCE)
+    policy = OnnxPolicy(folder) if form == "onnx" else numpy_policy(folder)
+    generator = np.random.default_rng(5)
+    seen = set()
+    for _ in range(4):
+        obs = observations(spec.observation, ROWS, generator)
+        actions, found = expected(obs), policy(obs)
+        assert (found.shape, found.dtype) == (actions.shape, actions.dtype)
+        np.testing.assert_allclose(found, actions, rtol=1e-4, atol=1e-5)
+        seen |= {action.tobytes() for action in actions}
+    assert len(seen) > 1, "the policy acts the same everywhere"
+
+
+@pytest.mark.parametrize("form", ["onnx", "numpy"])
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, form: Form, tmp_path: Path) -> None:
+    _check(tmp_path, form, *_policy(name))
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_module_is_exported_to_onnx_alone(parts: bool, tmp_path: Path) -> None:
+    observation = observation_spec("e", PARTS if parts else FLAT)
+    section = NetworkSection(kind=f"tests.export.modules:{'Several' if parts else 'Body'}", kwargs={"width": 6})
+    layers = tower("p", section, observation, 5, output_gain=1.0)
+    case = _acting(observation, action_spec("e", FIVE), layers, section, "categorical", NORMALISED)
+    with pytest.raises(ConfigError, match=r"network.kind 'tests.*use --to onnx"):
+        export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
+    assert not (tmp_path / "numpy").exists()
+    _check(tmp_path / "onnx", "onnx", *case)
+
+
+def test_an_activation_of_the_users_is_exported_to_onnx_alone(tmp_path: Path) -> None:
+    section = NetworkSection(hidden=(8, 6), activation="tests.export.modules:Cube")
+    observation = observation_spec("e", FLAT)
+    layers = tower("p", section, observation, 5, output_gain=1.0)
+    case = _acting(observation, action_spec("e", FIVE), layers, section, "categorical", {})
+    with pytest.raises(ConfigError, match=r"layer kind 'tests.*use --to onnx"):
+        export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
+    _check(tmp_path / "onnx", "onnx", *case)
+
+
+def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, weights, _ = _policy("bounded")
+    with pytest.raises(ConfigError, match=r"head 'my_lab:Head' cannot be exported"):
+        export(tmp_path / "a", "numpy", replace(spec, head="my_lab:Head"), weights, SOURCE)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match=r"full is not empty"):
+        export(tmp_path / "full", "numpy", spec, weights, SOURCE)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r'pip install "zmqrl\[onnx\]"'):
+        export(tmp_path / "a", "onnx", spec, weights, SOURCE)
+    assert not (tmp_path / "a").exists()

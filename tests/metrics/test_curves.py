@@ -1,0 +1,96 @@
+"""Groups of runs, and the curves that they give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zmqrl.errors import ConfigError
+from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed
+from zmqrl.metrics.groups import Group, group_of
+from zmqrl.metrics.plot import make_plot
+
+
+def _run(folder: Path, *rows: tuple[float, float], name: str = RETURN, env: str = "CartPole-v1") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"config": {"env": {"id": env}}}))
+    lines = [json.dumps({"wall_s": steps / 10, "env_steps": steps, name: value}) for steps, value in rows]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_groups(tmp_path: Path) -> None:
+    one = _run(tmp_path / "lr=0.1")
+    seeds = [_run(tmp_path / "ppo" / f"seed-{n}") for n in (1, 9, 10)]
+    others = [_run(tmp_path / "dqn-a"), *(_run(tmp_path / "dqn-b" / f"seed-{n}") for n in (1, 2))]
+    assert group_of(str(one)) == Group("lr=0.1", (one,))
+    assert group_of(f"{one}=slow") == Group("slow", (one,))
+    assert group_of(str(tmp_path / "ppo")) == Group("ppo", tuple(seeds))
+    assert group_of(f"{tmp_path}/dqn-") == Group("dqn", tuple(others))
+    assert group_of(f"{tmp_path}/dqn-=DQN, all") == Group("DQN, all", tuple(others))
+    for wrong in ("sac", "sac=SAC", "lr=0.2"):
+        with pytest.raises(ConfigError, match=r"no run found"):
+            group_of(f"{tmp_path}/{wrong}")
+
+
+def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:
+    runs = [
+        _run(tmp_path / "seed-1", (0, 0.0), (100, 10.0)),
+        _run(tmp_path / "seed-2", (10, 5.0), (90, 5.0)),
+        _run(tmp_path / "seed-3", (0, 1.0), (100, 1.0)),
+    ]
+    drawn = series_of(Group("g", tuple(runs)), RETURN, 1)
+    curve = curve_of(drawn.series, "env_steps")
+    assert (curve.x[0], curve.x[-1], curve.runs) == (10, 90, 3)
+    assert curve.value[-1] == pytest.approx((9 + 5 + 1) / 3)
+    assert curve.low[-1] == pytest.approx(1 + 4 / 3, abs=1.4) and curve.high[-1] > curve.value[-1]
+    assert curve_of(drawn.series, "wall_s").x[-1] == 9.0
+
+
+def test_scores_that_come_late_are_put_in_order(tmp_path: Path) -> None:
+    run = _run(tmp_path / "run", (0, 0.0), (200, 2.0), (100, 1.0), name=EVALUATED)
+    curve = curve_of(series_of(Group("g", (run,)), EVALUATED, 1).series, "env_steps")
+    np.testing.assert_allclose(curve.value, curve.x / 100)
+
+
+def test_short_series_are_a_point_or_named(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / f"seed-{n}", (100, float(n))) for n in (1, 2, 3)]
+    drawn = series_of(Group("g", tuple(runs)), RETURN, 1)
+    curve = curve_of(drawn.series, "env_steps")
+    assert (curve.x.tolist(), curve.value.tolist(), drawn.left_out) == ([100.0], [2.0], ())
+    _run(runs[0], (200, 7.0))
+    empty = _run(tmp_path / "seed-4")
+    drawn = series_of(Group("g", (*runs, empty)), RETURN, 1)
+    assert [series.run for series in drawn.series] == [runs[0]]
+    assert [text.partition(": ")[2] for text in drawn.left_out] == [
+        f"no row with {RETURN} yet",
+        f"a single row with {RETURN}",
+        f"a single row with {RETURN}",
+    ]
+
+
+def test_a_plot_has_the_evaluated_return_and_the_env(tmp_path: Path) -> None:
+    run = _run(tmp_path / "a", (0, 1.0), (100, 2.0))
+    _run(run, (50, 3.0), name=EVALUATED)
+    plot = make_plot([group_of(str(run))])
+    assert plot.title == "CartPole-v1"
+    assert [(line.metric, line.axis) for line in plot.lines] == [
+        (name, axis) for name in (RETURN, EVALUATED) for axis in ("env_steps", "wall_s")
+    ]
+    with pytest.raises(ConfigError, match=f"'eval_return_men'.* did you mean '{EVALUATED}'"):
+        make_plot([group_of(str(run))], "eval_return_men")
+    empty = _run(tmp_path / "empty")
+    with pytest.raises(ConfigError, match=r"they have no rows"):
+        make_plot([group_of(str(empty))])
+
+
+def test_smoothed() -> None:
+    values = np.array([0.0, 3.0, 6.0, 0.0, 3.0])
+    np.testing.assert_allclose(smoothed(values, 3), [1.5, 3.0, 3.0, 3.0, 1.5])
+    np.testing.assert_allclose(smoothed(values, 2), [1.5, 4.5, 3.0, 1.5, 3.0])
+    np.testing.assert_allclose(smoothed(values, 100), [2.4] * 5)
+    assert smoothed(values, 1) is values

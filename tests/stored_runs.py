@@ -1,0 +1,33 @@
+"""Run directories with a checkpoint of first weights, without a run: for tests of what is made of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.sections import Config
+from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.envs.make import probe
+from zmqrl.launch.configure import load_config
+from zmqrl.launch.run_directory import stored_config
+from zmqrl.networks.initial import initial_weights
+from zmqrl.types import EnvSpec, Version, Weights
+
+
+def store_run(preset: str, run_dir: Path, *numbers: int, **overrides: Any) -> tuple[Config, EnvSpec, Weights]:
+    """A directory with `config.json` and the versions `0-<number>`, all with the first weights.
+
+    `overrides` as for `--set`, with `__` for the dot.
+    """
+    config = load_config(preset, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+    env = probe(config.env)
+    algorithm = make_algorithm(config, env)
+    weights = {**initial_weights(algorithm.network(), config.run.seed), **algorithm.statistics()}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.json").write_text(json.dumps(stored_config(config)))
+    store = DirectoryStore(str(run_dir / "checkpoints"), 8)
+    for number in numbers or (4,):
+        store.save(Version(0, number), weights, {"env_steps": str(100 * number)})
+    return config, env, weights

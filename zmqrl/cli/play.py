@@ -1,0 +1,124 @@
+"""`eval` and `watch`: greedy episodes with a checkpoint of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.acting.base import Policy
+    from zmqrl.config.sections import Config
+    from zmqrl.types import EnvSpec, Version
+
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+"""Environment variables, of which one is set where a window can be opened."""
+CHECKPOINT = click.option(
+    "--checkpoint", metavar="VERSION|best|last", default="best", show_default=True, help="Checkpoint of the run."
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run whose policy plays."""
+
+    config: Config
+    spec: EnvSpec
+    version: Version
+    policy: Policy
+    seed: int
+
+
+@click.command("eval")
+@click.argument("run")
+@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
+@CHECKPOINT
+@click.option("--video", type=click.Path(path_type=Path), help="Write the first episode to this .mp4 or .gif.")
+@click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
+def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
+    """Play greedy episodes with a checkpoint of RUN, a run directory or the URL of its copy."""
+    from zmqrl.evaluator.evaluation import evaluate
+    from zmqrl.evaluator.rendering import check_video, record
+
+    if video is not None:
+        check_video(video)
+    with run_directory(run) as run_dir:
+        played = _load(run_dir, "eval", checkpoint, seed)
+    config, spec = played.config, played.spec
+    recorded = None if video is None else record(played.policy, config.env, spec, played.seed, video)
+    score = evaluate(played.policy, config.env, spec, episodes, played.seed)
+    if as_data:
+        data = {
+            "run_dir": run if "://" in run else str(run_dir.absolute()),
+            "version": str(played.version),
+            "episodes": episodes,
+            "seed": played.seed,
+            "return_mean": score.mean,
+            "return_std": score.std,
+            "returns": score.returns,
+        }
+        click.echo(json.dumps(data if recorded is None else {**data, "video": str(recorded.path)}))
+        return
+    mean, std = f"{score.mean:.2f}", f"{score.std:.2f}"
+    click.echo(f"version {played.version}: return {mean} +- {std} over {episodes} greedy episodes")
+    if recorded is not None:
+        result = "the episode is longer" if recorded.return_ is None else f"return {recorded.return_:.2f}"
+        click.echo(f"{recorded.path}: first episode, {recorded.frames} frames, {result}")
+
+
+@click.command("watch")
+@click.argument("run")
+@click.option("--episodes", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
+@CHECKPOINT
+def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) -> None:
+    """Show greedy episodes of RUN in a window: the env with render_mode=human."""
+    from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode
+
+    if not any(os.environ.get(name) for name in DISPLAYS):
+        video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
+        raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
+    with run_directory(run) as run_dir:
+        played = _load(run_dir, "watch", checkpoint, seed)
+    for number in range(episodes):
+        episode = RenderedEpisode(played.config.env, played.spec, played.seed + number, WINDOW)
+        try:
+            return_ = episode.play(played.policy, lambda: False)
+        finally:
+            episode.close()
+        click.echo(f"version {played.version}, seed {played.seed + number}: return {return_:.2f}")
+
+
+@contextmanager
+def run_directory(run: str) -> Iterator[Path]:
+    """The run directory; of a URL a temporary copy."""
+    if "://" not in run:
+        yield Path(run)
+        return
+    from zmqrl.launch.url_mirror import fetch
+
+    with tempfile.TemporaryDirectory(prefix="zmqrl-eval-") as folder:
+        fetch(run, Path(folder), to_resume=False)
+        yield Path(folder)
+
+
+def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None) -> Played:
+    from zmqrl.envs.make import probe
+    from zmqrl.launch.policies import stored_policy
+    from zmqrl.launch.run_directory import read_config
+
+    config = read_config(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
+    spec = probe(config.env)
+    version, policy = stored_policy(run_dir, config, spec, checkpoint)
+    return Played(config, spec, version, policy, config.run.seed if seed is None else seed)

@@ -1,0 +1,171 @@
+"""Greedy episodes that are seen: in a window (`zmqrl watch`), or in a video file."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zmqrl.acting.base import Policy
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.make import make_for_scores, quiet, stripped
+from zmqrl.errors import ConfigError, EnvFault
+from zmqrl.evaluator.evaluation import Evaluation
+from zmqrl.types import Array, EnvSpec
+
+SUFFIXES = (".mp4", ".gif")
+IMAGES, WINDOW = "rgb_array", "human"
+"""Values of gymnasium's `render_mode`."""
+MOST_FRAMES = 3_000
+"""Of a video: a longer episode is cut."""
+FRAMES_PER_S = 30.0
+"""Of an env that declares none."""
+INSTALL = 'run: pip install "zmqrl[video]"'
+
+
+@dataclass(frozen=True)
+class Video:
+    """What was written."""
+
+    path: Path
+    frames: int
+    return_: float | None
+    """Return of the episode; None: it was cut."""
+
+
+class RenderedEpisode:
+    """The first greedy episode of a score, in an env that renders."""
+
+    def __init__(self, section: EnvSection, spec: EnvSpec, seed: int, mode: str) -> None:
+        """ConfigError when the env cannot be made with this `render_mode`."""
+        self._section, self._mode = replace(section, kwargs={**section.kwargs, "render_mode": mode}), mode
+        self._env: Any
+        try:
+            with quiet():
+                self._evaluation = Evaluation(self._section, spec, 1, seed, self._make)
+        except EnvFault as error:
+            raise self._fault(error.__cause__ or error) from error
+        modes = self._env.metadata.get("render_modes")
+        if modes and mode not in modes:
+            self.close()
+            raise self._fault(ValueError(f"its render modes are {', '.join(map(str, modes))}"))
+
+    @property
+    def frames_per_s(self) -> float:
+        """As the env declares it."""
+        return float(self._env.metadata.get("render_fps") or FRAMES_PER_S)
+
+    def play(self, policy: Policy, abandoned: Callable[[], bool]) -> float | None:
+        """The return; None when `abandoned`, which is called after the reset and after each step."""
+        score = self._evaluation.play(policy, abandoned)
+        return None if score is None else score.mean
+
+    def frame(self) -> Array:
+        """The env as an image, uint8 `[height, width, 3]`, both even. ConfigError when it renders none."""
+        try:
+            with quiet():
+                found = self._env.render()
+        except Exception as error:  # the user's env may raise anything
+            raise self._fault(error) from error
+        image = found[-1] if isinstance(found, list) and found else found
+        if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3:
+            what = "None" if image is None else f"{type(image).__name__} {getattr(image, 'shape', '')}".strip()
+            raise self._fault(ValueError(f"render() returned {what}, expected an array [height, width, 3]"))
+        height, width = image.shape[:2]
+        return np.pad(image.astype(np.uint8, copy=False), ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+    def close(self) -> None:
+        """Close the env, and its window."""
+        self._evaluation.close()
+
+    def _make(self, section: EnvSection) -> Any:
+        env = make_for_scores(section)
+        self._env = stripped(env)[0]  # as it is stepped: the wrapper that checks the order of calls sees no reset
+        return env
+
+    def _fault(self, error: BaseException) -> ConfigError:
+        cause = (str(error).splitlines() or [""])[0]
+        what = cause if type(error) is ValueError else f"{type(error).__name__}: {cause}".removesuffix(": ")
+        return ConfigError(
+            f"env.id: {self._section.id!r} cannot be rendered with render_mode {self._mode!r}: {what}{_fix(cause)}"
+        )
+
+
+def check_video(path: Path) -> None:
+    """Raise `ConfigError` when a video cannot be written to `path`: its suffix, its folder, a missing package."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: a video is written as {' or '.join(SUFFIXES)}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: the directory {path.absolute().parent} does not exist")
+    for package in ("imageio", *(["imageio_ffmpeg"] if path.suffix == ".mp4" else [])):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ConfigError(f"{path}: a video needs the package {package}, which is missing; {INSTALL}") from error
+
+
+def record(
+    policy: Policy,
+    section: EnvSection,
+    spec: EnvSpec,
+    seed: int,
+    path: Path,
+    abandoned: Callable[[], bool] = lambda: False,
+) -> Video:
+    """Write the first greedy episode on `seed` to `path`, an .mp4 or .gif.
+
+    Raises:
+        ConfigError: The env does not render images, a package is missing, or the file cannot be written.
+        EnvFault: As any env.
+    """
+    check_video(path)
+    episode = RenderedEpisode(section, spec, seed, IMAGES)
+    try:
+        return _written(policy, episode, path, abandoned)
+    except (OSError, RuntimeError) as error:  # imageio raises both when ffmpeg or the disk fails
+        raise ConfigError(f"{path}: the video cannot be written: {error}") from error
+    finally:
+        episode.close()
+
+
+def _written(policy: Policy, episode: RenderedEpisode, path: Path, abandoned: Callable[[], bool]) -> Video:
+    writer: Any = None
+    frames = 0
+
+    def add() -> bool:
+        nonlocal writer, frames
+        image = episode.frame()
+        if writer is None:  # only now: an env that renders nothing leaves no file
+            writer = _writer(path, episode.frames_per_s)
+        writer.append_data(image)
+        frames += 1
+        return frames >= MOST_FRAMES or abandoned()
+
+    try:
+        return_ = episode.play(policy, add)
+    finally:
+        if writer is not None:
+            writer.close()
+    return Video(path, frames, return_)
+
+
+def _writer(path: Path, frames_per_s: float) -> Any:
+    import imageio.v2
+
+    if path.suffix == ".gif":
+        return imageio.v2.get_writer(path, format="GIF", duration=1000.0 / frames_per_s, loop=0)  # type: ignore[arg-type]
+    return imageio.v2.get_writer(path, format="FFMPEG", fps=frames_per_s, macro_block_size=1)  # type: ignore[arg-type]
+
+
+def _fix(cause: str) -> str:
+    """A hint for what most often is missing on a machine without a display."""
+    text = cause.lower()
+    if "pygame" in text:
+        return f"; {INSTALL}"
+    if "gl" in text.replace(".", " ").split() or "egl" in text or "mujoco" in text or "display" in text:
+        return "; MuJoCo renders without a display with the environment variable MUJOCO_GL=egl (or osmesa)"
+    return ""

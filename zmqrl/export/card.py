@@ -1,0 +1,113 @@
+"""The README.md of an export: what the policy is, and how it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal, TypeAlias
+
+from zmqrl.export.spec import GreedyPolicy, Part
+from zmqrl.types import Version
+
+Form: TypeAlias = Literal["onnx", "numpy"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is exported, and the facts of its card."""
+
+    env_id: str
+    algorithm: str
+    seed: int
+    run: str
+    version: Version
+    score: float | None
+    """The best score of the evaluator, if it is that of this version."""
+    env_steps: int | None
+    frame_stack: int
+
+
+def card(form: Form, policy: GreedyPolicy, source: Source) -> str:
+    """The text."""
+    return "\n".join([*_head(source), *_facts(source), "", *_use(form, policy, source), ""])
+
+
+def _head(source: Source) -> list[str]:
+    return [f"# Policy for {source.env_id}", "", "The greedy policy of a training run with zmqrl.", ""]
+
+
+def _facts(source: Source) -> list[str]:
+    score = "not scored" if source.score is None else f"{source.score:.2f} (mean of greedy episodes)"
+    rows = {
+        "env": source.env_id,
+        "algorithm": source.algorithm,
+        "seed": source.seed,
+        "run": source.run,
+        "version of the policy": source.version,
+        "env steps": "unknown" if source.env_steps is None else f"{source.env_steps:,}",
+        "score": score,
+        "versions": ", ".join(f"{name} {version(name)}" for name in ("zmqrl", "numpy", "torch", "gymnasium")),
+    }
+    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+
+
+def _use(form: Form, policy: GreedyPolicy, source: Source) -> list[str]:
+    stack = (
+        [f"Observations are stacks of the last {source.frame_stack} frames, the newest last.", ""]
+        if source.frame_stack > 1
+        else []
+    )
+    inputs = [*policy.parts, *([] if policy.mask is None else [policy.mask])]
+    told = ["Inputs:", "", *(f"- {_described(part)}" for part in inputs), "", *stack]
+    return ["## Use", "", *told, *(_onnx_use(policy, inputs) if form == "onnx" else _numpy_use(policy))]
+
+
+def _described(part: Part) -> str:
+    at = "" if not part.path else ", `observation" + "".join(f"[{key!r}]" for key in part.path) + "`"
+    return f"`{part.name}`: {part.dtype} {list(part.shape)} as the env gives it{at}"
+
+
+def _numpy_use(policy: GreedyPolicy) -> list[str]:
+    reset = ["policy.reset()  # where an episode begins: the policy has recurrent state"] if policy.state else []
+    return [
+        "`policy.py` needs numpy and safetensors.",
+        "",
+        "```python",
+        "from policy import Policy",
+        "",
+        "policy = Policy()",
+        *reset,
+        "action = policy(obs)  # one observation, or a batch with a leading axis",
+        "```",
+    ]
+
+
+def _onnx_use(policy: GreedyPolicy, inputs: list[Part]) -> list[str]:
+    feeds = [f'"{part.name}": {_batch(part)}' for part in inputs]
+    states = list(policy.state)
+    zeros = [f'    "state.{name}": np.zeros((1, {size}), np.float32),' for name, size in policy.state.items()]
+    carry = [
+        "The outputs `next_state.<name>` are the inputs `state.<name>` of the next step; zero where an episode begins.",
+        "",
+    ]
+    return [
+        *(carry if states else []),
+        "The leading axis of each input is the batch.",
+        "",
+        "```python",
+        "import numpy as np",
+        "import onnxruntime",
+        "",
+        'session = onnxruntime.InferenceSession("policy.onnx")',
+        "inputs = {",
+        *(f"    {feed}," for feed in feeds),
+        *zeros,
+        "}",
+        f"action, {'*states' if states else '*_'} = session.run(None, inputs)",
+        "```",
+    ]
+
+
+def _batch(part: Part) -> str:
+    keys = "".join(f"[{key!r}]" for key in part.path)
+    return f"np.asarray(obs{keys}, np.{part.dtype.replace('bool', 'bool_')})[None]"

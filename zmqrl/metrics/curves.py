@@ -1,0 +1,114 @@
+"""From rows of metrics to the curves of a plot. Pure, but for reading the files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from zmqrl.errors import ConfigError
+from zmqrl.metrics import iqm
+from zmqrl.metrics.groups import METRICS, Group
+from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.types import Array
+
+RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
+POINTS = 200
+XAxis: TypeAlias = Literal["env_steps", "wall_s"]
+X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one run, in the order of the file: a row each."""
+
+    run: Path
+    env_steps: Array
+    wall_s: Array
+    values: Array
+
+    def x(self, axis: XAxis) -> Array:
+        """Env steps, or seconds."""
+        return self.env_steps if axis == "env_steps" else self.wall_s
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of a group of runs: the IQM over the runs with its interval. Of one row, a single point."""
+
+    x: Array
+    value: Array
+    low: Array
+    high: Array
+    runs: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a group gives: its series, and what is not drawn."""
+
+    series: tuple[Series, ...]
+    left_out: tuple[str, ...]
+
+
+def series_of(group: Group, metric: str, window: int) -> Drawn:
+    """The series of a metric, smoothed; runs without a row, or with one row where others have more, are left out.
+
+    Args:
+        group: The runs.
+        metric: A name of metrics.jsonl.
+        window: Rows of the centred running mean; 1: none.
+    """
+    found, left_out = [], []
+    for run in group.runs:
+        rows = [row for row in read_metrics(run / METRICS) if metric in row]
+        if not rows:
+            left_out.append(f"{run}: no row with {metric} yet")
+            continue
+        columns = (np.array([row[name] for row in rows], np.float64) for name in ("env_steps", "wall_s", metric))
+        env_steps, wall_s, values = columns
+        found.append(Series(run, env_steps, wall_s, smoothed(values, window)))
+    longer = [series for series in found if len(series.values) > 1]
+    if longer:
+        left_out += [f"{s.run}: a single row with {metric}" for s in found if len(s.values) == 1]
+    return Drawn(tuple(longer or found), tuple(left_out))
+
+
+def smoothed(values: Array, window: int) -> Array:
+    """Centred mean over `window` values; fewer at both ends."""
+    if window <= 1:
+        return values
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    begin, end = np.maximum(at - (window - 1) // 2, 0), np.minimum(at + window // 2 + 1, len(values))
+    mean: Array = (sums[end] - sums[begin]) / (end - begin)
+    return mean
+
+
+def curve_of(series: Sequence[Series], axis: XAxis) -> Curve:
+    """The IQM of the series over the range that all of them have."""
+    xs = [s.x(axis) for s in series]
+    low, high = max(x.min() for x in xs), min(x.max() for x in xs)
+    grid = np.linspace(low, high, POINTS) if high > low else np.array([max(low, high)])
+    values = np.stack([_at(grid, x, s.values) for x, s in zip(xs, series, strict=True)])[:, None]
+    lower = upper = values[0, 0]
+    if len(series) > 1:
+        lower, upper = iqm.interval(values, iqm.resamples(len(series), 1))
+    return Curve(grid, iqm.iqm(values), lower, upper, len(series))
+
+
+def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
+    """The error for a metric that no run has: the nearest names."""
+    names = {name for group in groups for run in group.runs for row in read_metrics(run / METRICS) for name in row}
+    near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
+    what = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(sorted(names)) or 'no rows'}"
+    return ConfigError(f"no run has a row with {metric!r} in {METRICS}; {what}")
+
+
+def _at(grid: Array, x: Array, values: Array) -> Array:
+    order = np.argsort(x, kind="stable")  # scores of the evaluator come late
+    return np.interp(grid, x[order], values[order])

@@ -1,0 +1,83 @@
+"""The runs that `zmqrl plot` draws: from its arguments to groups of runs with a label."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.errors import ConfigError
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one line."""
+
+    label: str
+    runs: tuple[Path, ...]
+    """Run directories with `metrics.jsonl`."""
+
+
+def group_of(argument: str) -> Group:
+    """The runs of `PATH` or `PATH=LABEL`.
+
+    `PATH` is a run directory, a folder with `seed-*`, or the beginning of the names of such directories. `=` in the
+    names of directories is part of the path.
+
+    Raises:
+        ConfigError: No run was found.
+    """
+    found = _runs_of(Path(argument))
+    if found:
+        return Group(_name(argument), found)
+    path, separator, label = argument.rpartition("=")
+    if separator and label and (found := _runs_of(Path(path), other_than=f"{Path(path).name}=")):
+        return Group(label, found)
+    shown = path if separator and label else argument
+    raise ConfigError(
+        f"{shown}: no run found: {METRICS} is missing in it, in its directories seed-*, and in all directories "
+        f"whose names begin with {Path(shown).name!r}"
+    )
+
+
+def env_ids(runs: Iterable[Path]) -> list[str]:
+    """Ids of their envs, each once, in order; those without a readable configuration are left out."""
+    found: dict[str, None] = {}
+    for run in runs:
+        try:
+            found[str(json.loads((run / "config.json").read_text())["config"]["env"]["id"])] = None
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return list(found)
+
+
+def _runs_of(path: Path, other_than: str | None = None) -> tuple[Path, ...]:
+    """`other_than`: names that begin so do not count: `lr=0.2` is not `lr=0.1` with a label."""
+    folders = _beginning_with(path)
+    fitting = [folder for folder in folders if other_than is None or not folder.name.startswith(other_than)]
+    return _in(path) or tuple(run for folder in fitting for run in _in(folder))
+
+
+def _in(folder: Path) -> tuple[Path, ...]:
+    if (folder / METRICS).is_file():
+        return (folder,)
+    return tuple(sorted((file.parent for file in folder.glob(f"seed-*/{METRICS}")), key=_number))
+
+
+def _beginning_with(path: Path) -> list[Path]:
+    if not path.name or not path.parent.is_dir():
+        return []
+    return sorted(entry for entry in path.parent.iterdir() if entry.name.startswith(path.name) and entry.is_dir())
+
+
+def _number(run: Path) -> tuple[int, str]:
+    """Seed 10 follows seed 9."""
+    number = run.name.rpartition("-")[2]
+    return (int(number) if number.isdecimal() else 0), run.name
+
+
+def _name(argument: str) -> str:
+    return Path(argument).resolve().name.rstrip("-_.") or argument
