@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import HostSection
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
@@ -133,6 +134,14 @@ class HostTable:
         left = "ended" if self.ending else "drained"
         row.state, row.workers = ("ready" if workers else left), workers
         return row
+
+    def admit(self, host: str, section: HostSection) -> None:
+        """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
+        before = self._rows.get(host)
+        self._rows[host] = HostRow(host, 0, "drained", incarnation=0 if before is None else before.incarnation)
+        for named, applies in ((self._tunnelled, section.tunnel), (self._manual, section.manual)):
+            named.discard(host)
+            named.update({host} if applies else ())
 
     def enrol(self, host: str, public: str) -> None:
         """A host that SSH does not reach has shown its token; its agent has this key."""
