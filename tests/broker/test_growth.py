@@ -63,7 +63,9 @@ class Growing:
                 meta = SegmentMeta(SegmentId(vector_env, incarnation, following), Version(0, self.version), ROWS)
                 self.arena.write_meta(ref.slot, meta)
                 self.arena.seal(ref)
-                self.arena.streams.write_producer(vector_env, ProducerRecord(incarnation, following, ROWS * (following + 1)))
+                self.arena.streams.write_producer(
+                    vector_env, ProducerRecord(incarnation, following, ROWS * (following + 1))
+                )
                 self.sealed[index].add(ref)
                 self.streams[index][vector_env] = (incarnation, following + 1)
                 self._deliver(ev.Sealed(index, 0, (ref,)))
