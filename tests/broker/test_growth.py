@@ -93,6 +93,22 @@ class Growing:
         self._deliver(ev.Announced(notice, None))
 
 
+def test_a_paused_run_grants_no_leases() -> None:
+    """Those that were granted are used; the workers continue with the next lease after the pause."""
+    bus = Growing(4, 0)
+    bus._deliver(ev.Paused(True))
+    for _ in range(PATIENCE):
+        bus.turn()
+    paused_at, before = bus.version, sum(len(bus.sealed[index]) for index in bus.sealed)
+    for _ in range(PATIENCE):
+        bus.turn()
+    assert (bus.version, sum(len(bus.sealed[index]) for index in bus.sealed)) == (paused_at, before)
+    bus._deliver(ev.Paused(False))
+    for _ in range(PATIENCE):
+        bus.turn()
+    assert bus.version > paused_at + 1
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("vector_envs", [4, 8])
 def test_every_round_is_completed(vector_envs: int, seed: int) -> None:

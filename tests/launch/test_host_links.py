@@ -189,7 +189,7 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
 @pytest.mark.parametrize("ending", [False, True], ids=["the run continues", "the run ends"])
 def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path: Path, ending: bool) -> None:
     """At the end of a run the broker ends the other hosts, which may be known before the learner's last event."""
-    links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
+    links = Links(replace(plan_of(tmp_path, rejoin="manual"), workers={"b": 2}))
     links.tell("b", "agent")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)

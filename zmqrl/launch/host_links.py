@@ -139,6 +139,7 @@ class HostLinks:
             if not self._state.hosts.ending and self._state.ended is None:
                 self._staff(now)
                 self._rejoin(now)
+                self._allow()
             self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
@@ -216,16 +217,18 @@ class HostLinks:
                 self._scaling.forget(event.host)  # without encryption it has no key that could leave the list
 
     def _allow(self) -> None:
-        """Send the allow-list when it has changed; at the end of the run every agent leaves in its own time.
+        """Send the allow-list, and whether the run is paused, when it has changed.
 
+        Not at the end of the run: every agent leaves in its own time.
         The broker removes the workers of a host that leaves the list: with its next agent they have other indexes.
         """
         hosts, tokens = self._state.hosts.keys, self._invitations.tokens
-        is_known = (hosts, tokens) == (self._allowed.hosts, self._allowed.tokens)
+        newest = AllowList(self._allowed.serial, hosts, tokens, self._state.paused)
+        is_known = newest == self._allowed
         if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
             for host in _names(self._allowed.hosts) - _names(hosts):
                 self._scaling.forget(host)
-            self._allowed = AllowList(self._allowed.serial + 1, hosts, tokens)
+            self._allowed = structs.replace(newest, serial=newest.serial + 1)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
     def no_hosts_reason(self) -> str | None:
@@ -279,7 +282,7 @@ class HostLinks:
         try:
             admitted = self._sections_to_admit(request)
             self._check_manual(request.scale)
-            order = self._scaling.try_all(request.scale, spent, admitted)
+            order = self._scaling.try_all(request.scale, spent, admitted, self._plan.config.min_workers)
             self._admit(admitted, request.scale)
         except (ConfigError, OSError) as error:
             self._requests.answer(path, RequestAnswer(refused=str(error)))

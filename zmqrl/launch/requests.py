@@ -166,8 +166,13 @@ class Scaling:
         order = sorted(wanted, key=lambda host: wanted[host] - len(trial.held(host)))
         for host in order:
             trial.scale(host, wanted[host], least=0)
-        if trial.total < least:
+        if trial.total < min(1, least):
             raise _last_worker(wanted)
+        if trial.total < min(least, self.total):
+            changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
+            raise ConfigError(
+                f"{changes} leaves {trial.total} workers, min_workers is {least}: `zmqrl stop` ends the run"
+            )
         return order
 
     def _check(self, host: str, workers: int, least: int) -> None:
