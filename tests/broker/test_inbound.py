@@ -198,8 +198,8 @@ def test_what_the_former_agent_of_a_host_and_its_workers_send_is_refused_while_t
     for message in former:
         with pytest.raises(WireError, match="unknown key"):
             peers.receive(peers.far, message)
+    segment = pack(bus.Segment(peers.arena.layout.digest, 2, 0, SlotRef(3, 4), words))
     with pytest.raises(WireError, match="unknown key"):
-        segment = pack(bus.Segment(peers.arena.layout.digest, 2, 0, SlotRef(3, 4), words))
         peers.receive(peers.far_pusher, segment, *columns)
     assert peers.state.workers.members == {2}
 

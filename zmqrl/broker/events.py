@@ -187,6 +187,7 @@ Event = (
     | Delivered
     | HostReported
     | HostRemoved
+    | Paused
     | WorkerSilent
     | LearnerReported
     | Announced
