@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zmqrl.launch.host_table import HostRow, HostTable
 
-FIRST_S, MOST_S = 0.5, 5.0
+FIRST_S, MOST_S = 0.5, 2.0
 """Wait before the first attempt, which doubles up to the longest."""
 LONG_S, SELDOM_S = 600.0, 30.0
 """A host that has been away for so long is tried so often."""
