@@ -11,10 +11,12 @@ The hosts are those of `tests/lab` (root, Linux): each with its own network, pro
     loss       its network loses a twentieth of the packets for `--down` seconds
 
 All limits have their defaults. A host is present in a second if it has stored a segment in the 5 s before; the records
-of the broker are read in shared memory, ten times a second. After `--for` seconds the run is stopped and checked: the
-exit code, the ledger, in sync the weights against one process that does not fail, memory and descriptors of launcher,
-agent, broker and learner, and what is left on the hosts. Prints a table, and JSON with `--json FILE`. Exit code 1 when
-a check fails.
+of the broker are read in shared memory, ten times a second. After `--for` seconds one host more joins (`zmqrl scale`).
+Then the run is stopped and checked: the exit code, rows that were lost or stored twice, in sync the weights against one
+process that does not fail, memory and descriptors of launcher, agent, broker and learner, and what is left on the
+hosts. With crashes alone: the time from the answer of sshd to the first stored segment (p95 of 10 s at most), the
+seconds with all hosts but two (95 % at least), and the 10 s in which the last host joins. Prints JSON, also to
+`--json FILE`. Exit code 1 when a check fails.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ FAULTS = ("crash", "power", "cable", "sleep", "slow", "loss")
 GROWTH_MB, GROWTH_FDS = 40.0, 20
 """What a process may gain between the first fifth of the run and its end."""
 PRESENT_SHARE = 0.95
+RETURN_S = JOIN_S = 10.0
+"""From the answer of sshd, and from the command, to the first stored segment."""
 
 
 @dataclass
@@ -227,7 +231,8 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 def _settings(arguments: argparse.Namespace, lab: Lab, names: Sequence[str]) -> dict[str, Any]:
     hosts = {name: lab.hosts[index + 1].hosts_yaml(workers=1) for index, name in enumerate(names)}
-    vector_envs = max(6, len(names))
+    defaults = {key: lab.hosts[1].hosts_yaml()[key] for key in ("python", "workdir")}
+    vector_envs = max(6, len(names) + 1)
     batch = {"batch_segments": vector_envs} if arguments.mode == "async" else {}
     return {
         "run": {
@@ -237,6 +242,7 @@ def _settings(arguments: argparse.Namespace, lab: Lab, names: Sequence[str]) -> 
         "env": {"vector_envs": vector_envs, "num_envs": 2, "segment_steps": 32},
         "algorithm": {"minibatch_size": 64 * vector_envs, "epochs": 1, **batch},
         "evaluator": {"episodes": 0},
+        "defaults": defaults,
         "hosts": {"local": {"workers": 0}, **hosts},
     }  # fmt: skip
 
@@ -245,7 +251,7 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run it. The report, as JSON data."""
     dice = random.Random(arguments.seed)
     names = [f"h{index}" for index in range(1, arguments.hosts + 1)]
-    with Lab(arguments.hosts + 1, isolated=True) as lab:
+    with Lab(arguments.hosts + 2, isolated=True) as lab:
         settings = _settings(arguments, lab, names)
         run = FarRun(lab, "soak", settings)
         errors: list[str] = []
@@ -256,6 +262,7 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
         faults = Faults(lab, run, names, arguments.faults.split(","), arguments.down)
         try:
             returns, seen = _observe(arguments, run, watch, faults, dice)
+            join_s = _join(run, watch, f"h{arguments.hosts + 1}")
             env_steps = run.status().get("env_steps", 0)
             stopped = run.command("stop", str(run.run_dir))[0]
             code = run.process.wait(END_S)
@@ -271,6 +278,7 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
                 run.process.wait(END_S)
         report = _report(arguments, returns, seen, summary)
         report |= {"exit_code": code, "stop": stopped, "left": {n: c for n, c in left.items() if c}}
+        report |= {"join_s": join_s, "rejoins": sum("was away for" in line for line in errors)}
         report["errors"] = sorted({line.strip()[:200] for line in errors if "rror" in line})[:20]
         if arguments.mode == "sync":
             report["sha256_of_one_process"] = _alone(lab.folder / "alone", settings, summary["env_steps"])
@@ -314,6 +322,16 @@ def _observe(
     return returns, seen
 
 
+def _join(run: FarRun, watch: Watch, host: str) -> float | None:
+    """A host that the run does not have joins it: seconds from the command to its first segment; None: it did not."""
+    began = time.monotonic()
+    run.command("scale", str(run.run_dir), f"{host}=1")
+    while host not in watch.last and time.monotonic() - began < SETTLE_S:
+        watch.look(time.monotonic())
+        time.sleep(LOOK_EVERY_S)
+    return round(time.monotonic() - began, 2) if host in watch.last else None
+
+
 def _measure(run: FarRun, seen: Seen) -> None:
     pids = {"launcher": run.process.pid, **{name: process.pid for name, process in run.processes().items()}}
     for name, pid in pids.items():
@@ -337,6 +355,7 @@ def _report(
     enough = arguments.hosts - 2
     return {
         **machine(),
+        "load": os.getloadavg(),
         "arguments": vars(arguments),
         "faults": len(returns),
         "returned": len(took),
@@ -348,6 +367,8 @@ def _report(
             "least": min(seen.present, default=0),
         },
         "ledger": summary["ledger"],
+        "lost": summary["ledger"]["dropped"].get("unknown", 0),
+        "doubled": summary["ledger"]["overbooked"],
         "status": summary["status"],
         "stored_env_steps": summary["env_steps"],
         "weights_sha256": summary["weights_sha256"],
@@ -376,8 +397,8 @@ def _failed(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
     failed = []
     if report["exit_code"] != 0 or report["stop"] != 0:
         failed.append(f"the run ended with exit code {report['exit_code']}, its stop with {report['stop']}")
-    if not report["ledger"]["balanced"]:
-        failed.append("the ledger is not balanced")
+    if not report["ledger"]["balanced"] or report["lost"] or report["doubled"]:
+        failed.append(f"{report['lost']} rows lost, {report['doubled']} stored twice: the ledger is not balanced")
     if report["left"]:
         failed.append(f"processes left: {report['left']}")
     if arguments.mode == "sync" and report["weights_sha256"] != report["sha256_of_one_process"]:
@@ -386,8 +407,10 @@ def _failed(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
     if len(late) > 1:  # the last fault may be too late to be seen
         failed.append(f"not returned: {late}")
     if set(arguments.faults.split(",")) <= {"crash", "power"}:
-        if (report["return_s"]["p95"] or 1e9) > 10.0:
+        if (report["return_s"]["p95"] or 1e9) > RETURN_S:
             failed.append(f"p95 of the returns: {report['return_s']['p95']} s")
+        if (report["join_s"] or 1e9) > JOIN_S:
+            failed.append(f"one host more joined in {report['join_s']} s")
         if report["present"]["share"] < PRESENT_SHARE:
             failed.append(f"{report['present']['at_least']} hosts were present in {report['present']['share']:.3f}")
     failed += [f"{n} gained {g} MB" for n, g in report["memory_growth_mb"].items() if g > GROWTH_MB]

@@ -187,6 +187,8 @@ class AllowList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By public CURVE key (Z85 text)."""
     tokens: Mapping[Name, Name | None] = msgspec.field(default_factory=dict)
     """By the sha256 of a one-time token: the host that it admits; None: it was used."""
+    paused: bool = False
+    """Fewer workers than `min_workers` are ready: the broker grants no leases."""
 
 
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]

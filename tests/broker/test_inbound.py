@@ -140,7 +140,8 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
 ) -> None:
     peers.state.handle(peers.receive(peers.far, agent("far", [1])))
     assert peers.replies_to(peers.far) == ["welcome"]
-    assert peers.receive(peers.near, allow(2, {})) is None
+    assert peers.receive(peers.near, allow(2, {})) == ev.Paused(False)
+    assert peers.receive(peers.near, allow(2, {})) is None, "no newer list"
     assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     assert peers.inbound.pop_removed() == []
     for message in (agent("far", [1]), pack(bus.WorkerExit(1, 0)), pack(bus.Fetch(Version(0, 0)))):
@@ -175,6 +176,32 @@ def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(peers: B
     assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     with pytest.raises(WireError, match="unknown key"):
         peers.receive(peers.far, agent("far", [1]))
+
+
+def test_what_the_former_agent_of_a_host_and_its_workers_send_is_refused_while_the_next_agent_is_there(
+    peers: BrokerWithPeers,
+) -> None:
+    """The key is that of one lifetime of the agent: an index of the next one does not help."""
+    words = bus.SegmentHeader.of(SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS))
+    columns = [peers.arena.columns[spec.name][0].tobytes() for spec in peers.plan.columns]
+    peers.state.handle(peers.receive(peers.far, agent("far", [1])))
+    peers.receive(peers.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
+    peers.state.handle(peers.inbound.pop_removed()[0])
+    peers.state.handle(peers.receive(peers.strangers[0], agent("far", [2])))
+    former: list[bytes] = [
+        agent("far", [1]),
+        agent("far", [2]),
+        *(pack(bus.WorkerReport(index, 0, 1, -1, True, [], [], [], [])) for index in (1, 2)),
+        pack(bus.WorkerExit(2, 0)),
+        pack(bus.Heartbeat("worker", 2, 0, 1)),
+    ]
+    for message in former:
+        with pytest.raises(WireError, match="unknown key"):
+            peers.receive(peers.far, message)
+    segment = pack(bus.Segment(peers.arena.layout.digest, 2, 0, SlotRef(3, 4), words))
+    with pytest.raises(WireError, match="unknown key"):
+        peers.receive(peers.far_pusher, segment, *columns)
+    assert peers.state.workers.members == {2}
 
 
 @pytest.mark.parametrize("curve", [True, False], ids=["with keys", "without"])

@@ -101,3 +101,14 @@ def test_given_up_is_for_good() -> None:
     assert workers.members == {0}
     assert not workers.receive("a", (0, 1), (1,)), "reported again"
     assert workers.members == {0}
+
+
+def test_a_host_that_returns_is_not_bound_by_the_restart_limit_of_its_former_workers() -> None:
+    """The limit is reached for an index, and its next agent has others."""
+    workers = Workers(8)
+    workers.receive("b", (1, 2), ())
+    workers.receive("b", (1,), (2,))
+    assert (workers.members, workers.has_failed(2)) == ({1}, True)
+    workers.receive("b", (), (1, 2))  # it is lost
+    workers.receive("b", (3, 4), ())
+    assert (workers.members, workers.has_failed(3)) == ({3, 4}, False)

@@ -33,6 +33,13 @@ def await_workers(run_id: str, wanted: set[str]) -> None:
     until(lambda: workers_of(run_id) == wanted, lambda: f"{wanted}; found {workers_of(run_id)}", CHANGE_S)
 
 
+def without_changes(directory: Path) -> Path:
+    """A hosts file that states what the run has."""
+    file = directory / "hosts.yaml"
+    file.write_text("hosts: {local: {workers: 1}}\n")
+    return file
+
+
 def await_none_left(requests: Path) -> None:
     """Every answer was taken, and the launcher forgets the last request."""
     until(lambda: not list(requests.iterdir()), lambda: f"the end of {list(requests.iterdir())}", CHANGE_S)
@@ -48,7 +55,6 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     assert (fewer.code, json.loads(fewer.out)) == (0, {**place, "workers": {"local": 1}, "done": "local: 1 workers"})
     await_workers(info.run_id, {"worker-0"})
     refusals = {
-        ("scale", "l0cal=2"): "unknown host 'l0cal'; hosts of this run: local",
         ("scale", "local=5"): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs one",
         ("scale", "local=0"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
@@ -57,6 +63,13 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     for (command, argument), why in refusals.items():
         refused = zmqrl(command, directory, argument)
         assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
+    typo = zmqrl("scale", directory, "l0cal=2")
+    assert (typo.code, typo.out) == (2, "")
+    assert typo.err.startswith(
+        "zmqrl: l0cal cannot join the run (did you mean 'local'? hosts of this run: local):\nl0cal: "
+    )
+    nothing = zmqrl("apply", without_changes(directory), directory)
+    assert (nothing.code, nothing.out) == (0, "the run has the hosts of the file: nothing to change\n")
     assert workers_of(info.run_id) == {"worker-0"}
     await_none_left(directory / "requests")
 

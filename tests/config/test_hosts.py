@@ -163,6 +163,7 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect"),
         ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would connect to the learner's host a"),
         ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a list, such as [cpu]"),
+        ("defaults: {user: rl}\nhosts:\n  a: {}\n  b: {ssh: A, user: rl}", "hosts.yaml:4: hosts.b.ssh: 'A': b and a are one host; list it once"),
         ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': no such file or folder"),
         ("code: {sync: [a/m.py, m.py]}", "hosts.yaml:1: code.sync: 'm.py' and 'a/m.py': both would be imported as 'm.py'"),
         ("code: {max_mb: 0}", "hosts.yaml:1: code.max_mb: 0: must be greater than 0"),
@@ -184,6 +185,7 @@ def test_what_cannot_be(tmp_path: Path, text: str, message: str) -> None:
         "security: {curve: off}\nlearner: {host: a}\nhosts: {a: {workers: 2}}",
         "hosts: {a: {ssh: 'fe80::1%eth0', jump: 'rl@gw:2222,gw2', python: python3, workdir: '~'}}",
         "hosts: {a: , b: {manual: true, workers: 2}}",
+        "hosts: {a: {}, b: {ssh: a, port: 2222}, c: {ssh: a, user: ann}, d: {ssh: a, jump: gw}, e: {ssh: a, workers: 0}}",
         "defaults: {prologue: module load cuda/12, wrap: apptainer exec --nv ~/image.sif}\nhosts: {local: {}, b: {manual: true, workers: 2}}",
     ],
 )

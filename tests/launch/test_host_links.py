@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,9 @@ class Notebook(Orchestrator):
     def __init__(self) -> None:
         self.deployed: list[Mapping[str, Boot]] = []
         self.sent: list[tuple[str | None, Command]] = []
+
+    def refusal(self, host: str, section: HostSection) -> None:
+        return None
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self.deployed.append(boots)
@@ -185,7 +189,7 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
 @pytest.mark.parametrize("ending", [False, True], ids=["the run continues", "the run ends"])
 def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path: Path, ending: bool) -> None:
     """At the end of a run the broker ends the other hosts, which may be known before the learner's last event."""
-    links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
+    links = Links(replace(plan_of(tmp_path, rejoin="manual"), workers={"b": 2}))
     links.tell("b", "agent")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
@@ -403,15 +407,92 @@ def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     assert links.state.hosts["b"].state == "connecting"
 
 
-@pytest.mark.parametrize("workers", [{"local": 1, "b": 2, "c": 0}, {"local": 1, "b": 0, "c": 0}])
-def test_a_host_that_took_no_part_is_refused_with_all_that_was_asked(tmp_path: Path, workers: dict[str, int]) -> None:
-    links = Links(replace(plan_of(tmp_path), workers=workers))
+def test_a_run_of_one_host_takes_no_other_and_refuses_all_that_was_requested_with_it(tmp_path: Path) -> None:
+    links = Links(replace(plan_of(tmp_path), workers={"local": 1, "b": 0, "c": 0}))
     before = status_of(links.state, 0.0)
     answer = links.serve(tmp_path, '{"scale": {"local": 2, "c": 1}}', 1.0)
-    assert "refused" in answer and "c=1: c was not part of the run at its start" in answer
+    assert "refused" in answer and "c cannot join this run: the run was started on one host" in answer
     assert (len(links.orchestrator.deployed), links.orchestrator.commands(SetWorkers)) == (1, [])
     assert "c: not part of this run" in links.serve(tmp_path, '{"scale": {"c": 0}}', 3.0)
     assert status_of(links.state, 0.0) == before
+
+
+def stored_hosts(tmp_path: Path) -> list[str]:
+    return list(json.loads((tmp_path / "config.json").read_text())["config"]["hosts"])
+
+
+@pytest.mark.parametrize(("host", "request_"), [
+    ("c", '{"scale": {"c": 2}}'),
+    ("x", '{"scale": {"x": 2}, "hosts": {"x": {"workers": 2, "ssh": "10.0.0.9"}}}'),
+], ids=["listed without workers", "not listed"])  # fmt: skip
+def test_a_host_joins_the_live_run(links: Links, tmp_path: Path, host: str, request_: str) -> None:
+    links.tell("local", "agent", public="server")
+    assert f"{host}: connecting, 2 workers" in links.serve(tmp_path, request_, 1.0)
+    assert host in stored_hosts(tmp_path), "before it is deployed: `down` finds it there"
+    boot = links.orchestrator.deployed[-1][host]
+    assert (boot.workers, boot.plan.config.hosts[host].workers, boot.listen) == ((3, 4), 2, None)
+    assert boot.plan.run_dir == f"runs/{boot.plan.run_id}/{host}"
+    links.tell(host, "agent", public="key")
+    assert links.allowed().hosts == {"key": HostKey(host, 1)}
+    links.listen()
+    assert [to for to, _ in links.orchestrator.commands(Join)] == [host]
+    links.tell(host, "joined", address="10.0.0.1", milliseconds=1.5, store=False)
+    links.tell(host, "agent_exit", code=None, introduced=True)
+    links.links.renew(10.0)
+    links.links.renew(20.0)
+    assert len(links.orchestrator.deployed) == 3, "it is taken back as a host of the start"
+
+
+def test_a_host_that_never_joined_is_not_connected_to_again(links: Links, tmp_path: Path) -> None:
+    links.serve(tmp_path, '{"scale": {"x": 2}, "hosts": {"x": {}}}', 1.0)
+    links.tell("x", "host_failed", cause="no route", fix="plug it in")
+    links.links.renew(100.0)
+    assert (len(links.orchestrator.deployed), links.state.hosts["x"].cause) == (2, "no route")
+    again = '{"scale": {"x": 1}, "hosts": {"x": {"ssh": "10.0.0.9"}}}'
+    assert "x: connecting, 1 workers" in links.serve(tmp_path, again, 102.0)
+    assert links.orchestrator.deployed[-1]["x"].plan.config.hosts["x"].ssh == "10.0.0.9"
+
+
+def test_a_host_with_another_section_keeps_counting_its_agents(links: Links, tmp_path: Path) -> None:
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    assert "b is part of this run already (joining)" in links.serve(
+        tmp_path, '{"scale": {"b": 1}, "hosts": {"b": {}}}', 1.0
+    )
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    links.serve(tmp_path, '{"scale": {"b": 1}, "hosts": {"b": {"nice": 5}}}', 3.0)
+    assert links.orchestrator.deployed[-1]["b"].plan.config.hosts["b"].nice == 5
+    links.tell("b", "agent", public="other")
+    assert links.allowed().hosts == {"other": HostKey("b", 2)}
+
+
+@pytest.mark.parametrize(("request_", "why"), [
+    ('{"scale": {"b": 1}, "hosts": {"x": {}}}', "states its number of workers"),
+    ('{"scale": {"x": 1}, "hosts": {"x": {"workdir": "relative"}}}', "hosts.x.workdir"),
+    ('{"scale": {"x": 9}, "hosts": {"x": {}}}', "x=9 gives 12 workers for 6 vector envs"),
+])  # fmt: skip
+def test_a_host_that_cannot_join_changes_nothing(links: Links, tmp_path: Path, request_: str, why: str) -> None:
+    answer = links.serve(tmp_path, request_, 1.0)
+    assert "refused" in answer and why in answer
+    assert (len(links.orchestrator.deployed), (tmp_path / "config.json").exists()) == (1, False)
+    assert "x" not in {row.host for row in links.state.hosts}
+
+
+def test_a_broker_that_listens_to_tunnels_only_needs_one(tmp_path: Path) -> None:
+    hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2, tunnel=True)}
+    links = Links(replace(plan_of(tmp_path, hosts=hosts), workers={"local": 1, "b": 2}))
+    answer = links.serve(tmp_path, '{"scale": {"x": 1}, "hosts": {"x": {}}}', 1.0)
+    assert "its broker listens on 127.0.0.1 only" in answer and "hosts.x.tunnel: true" in answer
+    assert "connecting" in links.serve(tmp_path, '{"scale": {"x": 1}, "hosts": {"x": {"tunnel": true}}}', 3.0)
+
+
+def test_a_manual_host_joins_by_a_new_connection_file(links: Links, tmp_path: Path) -> None:
+    links.tell("local", "agent", public="server")
+    links.listen()
+    answer = links.serve(tmp_path, '{"scale": {"x": 1}, "hosts": {"x": {"manual": true}}}', 1.0)
+    assert "once it joins with its new connection file" in answer
+    assert read_connection_file(tmp_path / "private" / "x.connect")[0].workers == (3,)
+    assert len(links.orchestrator.deployed) == 1
 
 
 def test_a_far_log_is_kept_and_no_path_is_taken_from_its_name(links: Links, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
 
 @pytest.mark.parametrize(("mode", "host", "workers", "why"), [
     ("sync", "x", 1, "unknown host 'x'; hosts of this run: local, b, c"),
-    ("sync", "c", 1, "c=1: c was not part of the run at its start: `zmqrl stop` the run, and resume"),
+    ("sync", "c", 1, "unknown host 'c'; hosts of this run: local, b, c"),
     ("single", "b", 1, "mode single has no workers to scale"),
     ("sync", "b", 3, "b=3 gives 5 workers for 4 vector envs"),
     ("async", "b", 3, "b=3 gives 5 workers, and the run was started with room for 4: `zmqrl stop` the run"),
@@ -61,6 +61,23 @@ def test_in_async_workers_that_left_make_room_for_others_until_the_indexes_are_u
 def test_the_learner_s_host_takes_part_without_workers() -> None:
     scaling = Scaling(replace(plan_of(), workers={"local": 0, "b": 2}))
     assert scaling.scale("local", 1) == (2,)
+
+
+def test_a_host_is_admitted() -> None:
+    scaling = Scaling(plan_of())
+    assert scaling.try_all({"x": 1}, admitted=["x"]) == ["x"]
+    with pytest.raises(ConfigError, match="unknown host 'x'"):
+        scaling.scale("x", 1)
+    scaling.admit(["x"])
+    assert scaling.scale("x", 1) == (3,)
+
+
+def test_workers_move_to_another_host_in_one_request() -> None:
+    """Those that leave make room first, and in between the run may have none."""
+    scaling = Scaling(plan_of())
+    assert scaling.try_all({"x": 4, "local": 0, "b": 0}, admitted=["x"]) == ["local", "b", "x"]
+    with pytest.raises(ConfigError, match=r"^local=0 b=0 would remove the last worker"):
+        scaling.try_all({"local": 0, "b": 0})
 
 
 def test_the_last_worker_stays() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import power_cut, scores
+from tests.lab import lab_or_skip
 from tests.running import ROOT, environment
 
 HOUR_S = 3600
@@ -73,6 +74,18 @@ def test_no_role_grows_in_fifteen_minutes() -> None:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_million_hostile_messages_do_no_harm(mode: str) -> None:
     python("benchmarks/fuzz.py", "--messages", 1_000_000, "--mode", mode, limit_s=HOUR_S)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_twenty_hosts_of_which_one_crashes_every_20_s_for_ten_minutes(tmp_path: Path, mode: str) -> None:
+    """Present, back in time, nothing lost or stored twice, one more joins, in sync the same bits."""
+    with lab_or_skip(1, isolated=True):
+        pass
+    report = tmp_path / "soak.json"
+    python("-m", "benchmarks.soak", "--hosts", 20, "--mode", mode, "--for", 600, "--json", report, limit_s=HOUR_S)
+    found = json.loads(report.read_text())
+    assert (found["failed"], found["lost"], found["doubled"]) == ([], 0, 0)
+    assert found["faults"] >= 29 and found["commit"]
 
 
 def test_twenty_power_cuts_are_resumed() -> None:

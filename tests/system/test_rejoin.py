@@ -1,7 +1,8 @@
-"""Hosts that crash and come back during a run are taken back."""
+"""Hosts that crash and come back during a run are taken back; without enough of them the run pauses."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
 CRASHES = 3
+PAUSE_S = 15.0
 
 
 @pytest.fixture
@@ -76,3 +78,33 @@ def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
         run.close()
     assert code == 0 and summary["ledger"]["balanced"], err
     assert err.count("back with 1 worker") == CRASHES
+
+
+def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab) -> None:
+    settings = dict(config(lab, "sync", 1_000_000))
+    settings |= {"min_workers": 3, "limits": {**settings["limits"], "too_few_s": PAUSE_S, "grace_s": 4}}
+    run = FarRun(lab, "few", settings)
+    try:
+        run.wait_for_steps(500)
+        lab.hosts[1].crash()
+        until(lambda: run.status().get("phase") == "paused", "the pause", 20)
+        time.sleep(1.0)  # what was leased is stored
+        paused_at = run.status()["env_steps"]
+        time.sleep(2.0)
+        assert run.status()["env_steps"] == paused_at
+        lab.hosts[1].boot()
+        until(lambda: run.status().get("phase") == "running" and run.status()["env_steps"] > paused_at, "the rest", 30)
+        lab.hosts[2].crash()
+        code, _, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert (code, summary["status"]) == (4, "failed"), err
+    assert f"2 of at least 3 workers ready for limits.too_few_s ({PAUSE_S:g} s)" in summary["error"]
+    assert "2 workers are ready, min_workers is 3: a is" in err and "3 workers are ready again after" in err
+    lab.hosts[2].boot()
+    total = f"run.total_env_steps={summary['env_steps'] + 2_000}"
+    code, _, err = run.command(
+        "launch", str(lab.folder / "few.yaml"), "--plain", "--resume", str(run.run_dir), "--set", total
+    )
+    assert code == 0 and run.summary()["resumed_from"]["env_steps"] > paused_at, err

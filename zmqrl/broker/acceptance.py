@@ -200,24 +200,38 @@ class Acceptance:
         self._released = False
         actions: list[ev.Action] = []
         wanting, outstanding = self._under_leased()
+        spare = self._assignment.spare_leases() if self._sync else 0
         while wanting and self._limiter.allows((self._base or 0) + self._ledger.stored, outstanding):
+            has_enough, count, turn, index = min(wanting)
+            if has_enough and spare >= self._assignment.most_spare:
+                break
             ref = self._slots.lease()
             if ref is None:
                 break
-            count, turn, index = min(wanting)
-            wanting.remove((count, turn, index))
+            wanting.remove((has_enough, count, turn, index))
             worker, turn = self._workers.of(index), next(self._turn)
             assert worker.process is not None, "without a process it wants no lease"
             worker.process.leases[ref.slot] = ref
             worker.last_turn = turn
             outstanding += 1
+            spare += has_enough
             if count + 1 < self._most_leases(worker.process):
-                wanting.append((count + 1, turn, index))
+                wanting.append((self._has_enough(worker.process), count + 1, turn, index))
             actions.append(ev.Reply(index))
         return actions
 
-    def _under_leased(self) -> tuple[list[tuple[int, int, int]], int]:
-        """(leases, turn of the last one, index) of each worker that may have more; the leases of all workers."""
+    def _has_enough(self, process: WorkerProcess) -> bool:
+        """In sync: it has a lease for each position that it has to fill yet, or to deliver again."""
+        if not self._sync:
+            return False
+        leaving = len(process.leaving) if process.remote else 0
+        return len(process.leases) >= self._assignment.due(process) + leaving
+
+    def _under_leased(self) -> tuple[list[tuple[bool, int, int, int]], int]:
+        """Of each worker that may have more: whether it has enough, its leases, the turn of the last one, its index.
+
+        Second, the leases of all workers.
+        """
         found, outstanding = [], 0
         for worker in self._workers:
             process = worker.process
@@ -227,7 +241,7 @@ class Acceptance:
             outstanding += count
             is_served = worker.is_member or (process.remote and process.leaving)
             if is_served and count < self._most_leases(process):
-                found.append((count, worker.last_turn, worker.index))
+                found.append((self._has_enough(process), count, worker.last_turn, worker.index))
         return found, outstanding
 
     def _most_leases(self, process: WorkerProcess) -> int:

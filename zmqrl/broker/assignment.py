@@ -97,6 +97,10 @@ class Assignment:
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
         self._owners = Owners(self._sync, self._vector_envs, workers)
         self._min_workers = plan.config.min_workers
+        self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
+        """In sync: so many leases beyond those that fill the current round have slots. Workers may be more than at the
+        start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
+        """
         self._begun = any(record.incarnation >= 0 for record in ledger.records)
         self.holders: dict[int, int] = {}
         """Vector env to the worker that has it, or is leaving it. To be read."""
@@ -128,6 +132,10 @@ class Assignment:
             return len(process.assigned)
         n, records = self._version.n if self._version else 0, self._ledger.records
         return sum(records[v].next_index <= n for v in process.assigned)
+
+    def spare_leases(self) -> int:
+        """Leases of all processes beyond the vector envs that they may step now."""
+        return sum(max(0, len(process.leases) - self.due(process)) for process in self._workers.processes())
 
     def is_unbegun(self, vector_env: int, incarnation: int) -> bool:
         """Whether its holder may still need the states with which it was handed over."""
@@ -256,10 +264,20 @@ class Assignment:
         index = self._owners.owner(vector_env)
         owner, holder = self._workers.process(index), self._workers.process(self.holders.get(vector_env))
         if holder is not None and (holder.index != index or self._is_behind(vector_env)):
+            if self._strands_lease(holder, vector_env):
+                self._changed = True  # it moves once this segment of it is stored
+                return []
             return [ev.Reply(holder.index)] if self._withdraw(holder, vector_env) else []
         if holder is None and owner is not None and vector_env not in self._awaited:
             return self._begin(owner, vector_env)
         return []
+
+    def _strands_lease(self, holder: WorkerProcess, vector_env: int) -> bool:
+        """Whether its holder would keep a lease that it cannot use now, and that the next holder would lack."""
+        if not self._sync or vector_env not in holder.assigned or self._is_behind(vector_env):
+            return False
+        is_due = self._version is not None and self._ledger.records[vector_env].next_index <= self._version.n
+        return is_due and len(holder.leases) >= self.due(holder) and self.spare_leases() >= self.most_spare
 
     def _withdraw(self, process: WorkerProcess, vector_env: int) -> bool:
         """Move it: first its holder reports that it no longer steps it, and all its segments are accepted."""

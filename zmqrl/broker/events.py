@@ -129,6 +129,13 @@ class HostReported:
 
 
 @dataclass(frozen=True)
+class Paused:
+    """The run has fewer workers than `min_workers`, or has enough again: while it is paused no leases are granted."""
+
+    paused: bool
+
+
+@dataclass(frozen=True)
 class HostRemoved:
     """A host was lost, or left the allow-list: its processes end, and none of its workers returns."""
 
@@ -180,6 +187,7 @@ Event = (
     | Delivered
     | HostReported
     | HostRemoved
+    | Paused
     | WorkerSilent
     | LearnerReported
     | Announced

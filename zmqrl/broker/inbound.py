@@ -124,7 +124,7 @@ class InboundDispatcher:
             case bus.Fetch():
                 self._fetch(peer, message.version)
             case bus.Allow():
-                self._allow(message.allowed)
+                return ev.Paused(message.allowed.paused) if self._allow(message.allowed) else None
             case bus.Announce():
                 repeated = self._knows(message.notice.version)
                 self._outbound.note_learner(peer, bool(self._state.assignment.requests) or repeated)
@@ -163,11 +163,15 @@ class InboundDispatcher:
             self._outbound.send_shutdown_notice(peer, str(error))
             raise
 
-    def _allow(self, allowed: AllowList) -> None:
-        """Hosts that left the list have ended, or were cut off: their workers are removed, as after a lease."""
+    def _allow(self, allowed: AllowList) -> bool:
+        """Hosts that left the list have ended, or were cut off: their workers are removed, as after a lease.
+
+        Returns:
+            Whether it is newer than the one before.
+        """
         before = self._sockets.admission.hosts
         if not self._sockets.admission.replace(allowed):
-            return
+            return False
         after = self._sockets.admission.hosts
         for key in sorted(before - after):
             self._hosts.forget(key.host)
@@ -175,6 +179,7 @@ class InboundDispatcher:
         for key in sorted(after - before):
             self._hosts.expect(key.host, self._clock())
         self.report_listening()
+        return True
 
     def _host_removed(self, host: str) -> ev.HostRemoved:
         return ev.HostRemoved(host, self._senders.workers_of(host))

@@ -64,7 +64,7 @@ class Broker:
     """Owned by the main thread."""
 
     def __init__(self, boot: Boot, arena: Arena) -> None:
-        self._arena, self._state = arena, BrokerState(boot.plan, arena, boot.listen is not None)
+        self._arena, self._state = arena, BrokerState(boot.plan, arena, boot.listen is not None, boot.allowed.paused)
         self._events = EventPipe(boot.fds.get("events"))
         self._sockets = BrokerSockets(boot.endpoints, boot.listen, boot.keys, boot.allowed)
         self._weights = WeightsServer(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)

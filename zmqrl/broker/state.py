@@ -21,10 +21,10 @@ from zmqrl.types import Notice
 class BrokerState:
     """Streams, leases and workers. One thread; no I/O but the arena."""
 
-    def __init__(self, plan: RunPlan, arena: Arena, other_hosts: bool = False) -> None:
+    def __init__(self, plan: RunPlan, arena: Arena, other_hosts: bool = False, paused: bool = False) -> None:
         """`other_hosts`: workers of other hosts participate. After another broker they may claim what they step.
 
-        Until `ClaimsExpired` then, no vector env is moved that a process may claim.
+        Until `ClaimsExpired` then, no vector env is moved that a process may claim. `paused`: as of `Paused`.
         """
         env = plan.config.env
         self._ledger = StreamLedger(arena, env.num_envs * env.segment_steps)
@@ -42,6 +42,7 @@ class BrokerState:
         self._unreported: dict[int, int] | None = None
         """Workers (index to spawn) of the broker before that live and have reported nothing to this one."""
         self._ending = False
+        self._paused = paused
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
         """Take one event in. What processes known to be dead report changes nothing."""
@@ -54,7 +55,8 @@ class BrokerState:
             actions += self._handle(event)
         if self._acceptance.is_open:
             actions += self.assignment.place()
-            actions += self._acceptance.lease_out()
+            if not self._paused:
+                actions += self._acceptance.lease_out()
         actions[:0] = self._ledger.pop_dropped()  # the log has them also when one of the others ends the broker
         return actions
 
@@ -105,6 +107,8 @@ class BrokerState:
                 return self._update_host(event.host, {}, (), event.workers)
             case ev.HandoverAnswered():
                 return self.assignment.answer(event.handover)
+            case ev.Paused():
+                self._paused = event.paused
             case ev.ClaimsExpired():
                 self.assignment.end_claims()
             case ev.WorkerExited():  # it writes no more

@@ -23,6 +23,7 @@ COMMANDS = {
     "worker": "worker",
     "scale": "runs",
     "drain": "runs",
+    "apply": "apply",
     "stop": "runs",
     "down": "down",
     "clean": "runs",

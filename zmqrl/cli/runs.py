@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import click
 from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:
+    from zmqrl.config.sections import HostSection
     from zmqrl.launch.run_directory import RunInfo
 
 WAIT_S = 600.0
@@ -134,7 +136,7 @@ ANSWER_S = 10.0
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
 
-    HOST must have had workers at the start of the run, or be the learner's host.
+    A HOST that the run does not have joins it. Its address is HOST, as in ~/.ssh/config; other keys are of `defaults`.
     """
     is_run = "=" not in arguments[0] or "/" in arguments[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = arguments[0] if is_run else None
@@ -168,7 +170,39 @@ def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
     from zmqrl.messages.files import ScaleRequest
 
     directory, info = find_run(run)
+    check_running(directory, info)
+    joining = _joining(directory, workers)
+    done = send_request(directory, ScaleRequest(workers, joining), ANSWER_S)
+    click.echo(json.dumps({**_place(directory, info), "workers": workers, "done": done}) if as_data else done)
+
+
+def check_running(directory: Path, info: RunInfo) -> None:
+    """ConfigError when the run has ended, as far as this machine knows."""
     if info.host == socket.gethostname() and not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
-    done = send_request(directory, ScaleRequest(workers), ANSWER_S)
-    click.echo(json.dumps({**_place(directory, info), "workers": workers, "done": done}) if as_data else done)
+
+
+def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]:
+    """Sections of the hosts that the run does not have; each was reached just now."""
+    from zmqrl.config.host_checks import check_hosts
+    from zmqrl.config.hosts import near, shortened
+    from zmqrl.config.sections import HostSection
+    from zmqrl.launch.host_changes import check_logins, reach
+    from zmqrl.launch.run_directory import read_config
+
+    config = read_config(directory)
+    running = list(dict.fromkeys([config.learner.host, *config.hosts]))
+    new = [host for host in workers if workers[host] and host not in running]
+    if not new:
+        return {}
+    joining = {host: HostSection(workers=workers[host]) for host in new}
+    config = replace(config, hosts={**config.hosts, **joining})
+    check_hosts(config)
+    check_logins(config, new)
+    try:
+        reach(config, new)
+    except ConfigError as error:
+        hint = near(new[0], running)
+        hosts = f"{hint}hosts of this run: {shortened(running)}"
+        raise ConfigError(f"{', '.join(new)} cannot join the run ({hosts}):\n{error}") from error
+    return joining

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
-from zmqrl.config.hosts import LOCAL, near, shortened
+from zmqrl.config.hosts import LOCAL, filled, near, shortened
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.config.windows import Windows
 from zmqrl.config.yaml_source import shown
@@ -147,6 +147,22 @@ def _check_learner(config: Config) -> None:
         )
 
 
+def _check_logins(config: Config) -> None:
+    """Each machine has one agent of a run. Names of ~/.ssh/config are not resolved here."""
+    known: dict[tuple[object, ...], str] = {}
+    for name, host in config.hosts.items() if config.orchestrator.kind in ("auto", "ssh") else ():
+        if name == LOCAL or host.manual or (host.workers == 0 and name != config.learner.host):
+            continue
+        login = filled(host, config.defaults)
+        address = host.ssh or name
+        other = known.setdefault((address.lower(), login.user, login.port, login.jump), name)
+        if other != name:
+            raise ConfigError(
+                f"hosts.{name}.ssh: {shown(address)}: {name} and {other} are one host; list it once, with the workers "
+                "of both"
+            )
+
+
 def _check_mode(config: Config) -> None:
     for name, host in config.hosts.items() if config.mode.in_process else ():
         if name not in (LOCAL, config.learner.host) and host.workers != 0:
@@ -172,6 +188,7 @@ _CHECKS: tuple[Callable[[Config], None], ...] = (
     _check_keys,
     _check_sharing,
     _check_learner,
+    _check_logins,
     _check_mode,
     _check_curve,
 )

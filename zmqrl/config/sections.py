@@ -369,6 +369,9 @@ class LimitsSection:
 
     start_s: Seconds = 120.0
     """Time within which `min_workers` must be ready; and time of a host for the handshake of its agent."""
+    too_few_s: Seconds = 3600.0
+    """Maximum pause of a run that has fewer ready workers than `min_workers`; then it ends with a full checkpoint and
+    exit code 4."""
     heartbeat_s: Seconds = 0.5
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
@@ -434,7 +437,8 @@ class Config:
     limits: LimitsSection = field(default_factory=LimitsSection)
     restart: RestartSection = field(default_factory=RestartSection)
     min_workers: Positive = 1
-    """Minimum number of workers that are ready within `limits.start_s`."""
+    """Minimum number of workers that are ready, within `limits.start_s` after the start. A run with fewer pauses, for
+    at most `limits.too_few_s`."""
     rejoin: Literal["auto", "manual"] = "auto"
     """Hosts that are lost during the run. auto: the launcher connects to them again until they are back. manual: by
     `zmqrl scale`.

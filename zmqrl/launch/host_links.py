@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,12 +12,14 @@ from msgspec import structs
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
-from zmqrl.config.sections import LearnerSection
+from zmqrl.config.sections import HostSection, LearnerSection
 from zmqrl.errors import ConfigError, WireError
+from zmqrl.launch.admission import sections_to_admit, with_hosts
 from zmqrl.launch.connection_file import Invitations, remove_connection_file, write_connection_file
 from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.rejoining import Rejoining
 from zmqrl.launch.requests import Requests, Scaling
+from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.staffing import Staffing
 from zmqrl.messages import agent
@@ -30,25 +32,27 @@ from zmqrl.views.problem import Problem
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
     """One boot per host that participates, the learner's first; what the launcher alone needs stays with it."""
-    plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     learner = plan.config.learner.host
     held = worker_indexes(plan.workers)
     hosts = [learner, *(host for host, workers in held.items() if host != learner and workers)]
     listen = _listen(plan, hosts) if len(hosts) > 1 else None
-    return {
-        host: Boot(
-            "agent",
-            0,
-            0,
-            host,
-            plan if host == LOCAL else replace(plan, run_dir=f"{REMOTE_RUNS}/{plan.run_id}/{host}"),
-            workers=tuple(held.get(host, ())),
-            listen=listen if host == learner else None,
-            streams_logs=host != LOCAL,
-            neighbours="ignored" if host == LOCAL else "refused",
-        )
-        for host in hosts
-    }
+    return {host: boot_of(plan, host, held.get(host, ()), listen if host == learner else None) for host in hosts}
+
+
+def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: Listen | None = None) -> Boot:
+    """Of the agent of one host. `listen`: of the broker, where it is the learner's host."""
+    plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
+    return Boot(
+        "agent",
+        0,
+        0,
+        host,
+        plan if host == LOCAL else replace(plan, run_dir=f"{REMOTE_RUNS}/{plan.run_id}/{host}"),
+        workers=tuple(workers),
+        listen=listen,
+        streams_logs=host != LOCAL,
+        neighbours="ignored" if host == LOCAL else "refused",
+    )
 
 
 def _listen(plan: RunPlan, hosts: Sequence[str]) -> Listen:
@@ -97,8 +101,8 @@ class HostLinks:
         self._staffing = Staffing(plan.config.hosts, plan.workers)
         self._clock = clock
         self._requests = Requests(Path(plan.run_dir))
-        self._boots: Mapping[str, Boot] = {}
-        self._manual: Set[str] = set()
+        self._boots: dict[str, Boot] = {}
+        self._manual: set[str] = set()
         self._uninvited: set[str] = set()
         """Hosts that a connection file is to be written for."""
         self._invitations = Invitations()
@@ -135,6 +139,7 @@ class HostLinks:
             if not self._state.hosts.ending and self._state.ended is None:
                 self._staff(now)
                 self._rejoin(now)
+                self._allow()
             self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
@@ -212,16 +217,18 @@ class HostLinks:
                 self._scaling.forget(event.host)  # without encryption it has no key that could leave the list
 
     def _allow(self) -> None:
-        """Send the allow-list when it has changed; at the end of the run every agent leaves in its own time.
+        """Send the allow-list, and whether the run is paused, when it has changed.
 
+        Not at the end of the run: every agent leaves in its own time.
         The broker removes the workers of a host that leaves the list: with its next agent they have other indexes.
         """
         hosts, tokens = self._state.hosts.keys, self._invitations.tokens
-        is_known = (hosts, tokens) == (self._allowed.hosts, self._allowed.tokens)
+        newest = AllowList(self._allowed.serial, hosts, tokens, self._state.paused)
+        is_known = newest == self._allowed
         if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
             for host in _names(self._allowed.hosts) - _names(hosts):
                 self._scaling.forget(host)
-            self._allowed = AllowList(self._allowed.serial + 1, hosts, tokens)
+            self._allowed = structs.replace(newest, serial=newest.serial + 1)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
     def no_hosts_reason(self) -> str | None:
@@ -271,17 +278,43 @@ class HostLinks:
 
     def _serve(self, path: Path, request: ScaleRequest) -> None:
         """All of it or nothing."""
+        spent = {host for host in request.scale if self._has_spent_its_token(host)}
         try:
+            admitted = self._sections_to_admit(request)
             self._check_manual(request.scale)
-            self._scaling.try_all(request.scale, {host for host in request.scale if self._has_spent_its_token(host)})
-        except ConfigError as error:
+            order = self._scaling.try_all(request.scale, spent, admitted, self._plan.config.min_workers)
+            self._admit(admitted, request.scale)
+        except (ConfigError, OSError) as error:
             self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
-            answers = [self._scale(host, workers) for host, workers in request.scale.items()]
+            answers = [self._scale(host, request.scale[host], least=0) for host in order]
             for row in self._state.hosts:
                 if row.host in request.scale:
                     row.away = ""  # until its window opens or closes, or its other users come or go
             self._requests.answer(path, RequestAnswer(done="\n".join(answers)))
+
+    def _sections_to_admit(self, request: ScaleRequest) -> dict[str, HostSection]:
+        listen = self._boots[self._learner_host].listen
+        return sections_to_admit(request, self._plan.config, self._state.hosts, listen, self._orchestrator)
+
+    def _admit(self, sections: Mapping[str, HostSection], workers: Mapping[str, int]) -> None:
+        """Hosts become part of the run, without workers yet. OSError: they do not, since they cannot be recorded.
+
+        `zmqrl down` finds the hosts of a run in `config.json`, so they are recorded before anything starts there.
+        """
+        if not sections:
+            return
+        config = with_hosts(self._plan.config, sections, workers)
+        RunDirectory(Path(self._plan.run_dir)).write("config.json", stored_config(config), durable=True)
+        counts = {host: workers[host] for host in sections}
+        self._plan = replace(self._plan, config=config, workers={**self._plan.workers, **counts})
+        self._scaling.admit(sections)
+        for host, section in sections.items():
+            self._boots[host] = boot_of(self._plan, host, ())
+            self._state.hosts.admit(host, section)
+            self._staffing.admit(host, section, workers[host])
+            self._manual.discard(host)
+            self._manual |= {host} if section.manual else set()
 
     def _check_manual(self, wanted: Mapping[str, int]) -> None:
         """ConfigError for a host that has joined by a connection file: no command reaches its agent."""
@@ -304,14 +337,14 @@ class HostLinks:
         self._invitations.void(host)
         remove_connection_file(self._private, host)
         if not workers:
-            self._scaling.scale(host, 0)
+            self._scaling.scale(host, 0, least=0)
             self._state.drain(host)
             self._allow()
             return f"{host}: not part of this run; rows that it has not delivered are dropped"
         row = self._state.hosts.expect(host, workers)
         row.state = "connecting"
         self._allow()  # first: it forgets the indexes of the agent that is removed
-        self._scaling.scale(host, workers)
+        self._scaling.scale(host, workers, least=0)
         self._uninvited.add(host)
         self._invite()
         self._allow()
@@ -335,7 +368,7 @@ class HostLinks:
             return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
-        return f"{host}: reconnecting, {workers} workers"
+        return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {workers} workers"
 
     def _keep(self, part: agent.LogText) -> None:
         """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""

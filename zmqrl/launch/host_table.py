@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import HostSection
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
@@ -87,6 +88,7 @@ class HostTable:
         self._rows = {host: HostRow(host, count) for host, count in counts.items()}
         self._tunnelled = {name for name, host in plan.config.hosts.items() if host.tunnel}
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
+        self._rejoins = plan.config.rejoin == "auto"
         self._faults: dict[str, str] = {}
         self._leaving_since: dict[str, float] = {}
         self._cpu_at: dict[str, tuple[float, float]] = {}
@@ -123,7 +125,12 @@ class HostTable:
     @property
     def can_go_on(self) -> bool:
         """Whether any host with workers is ready or may join, or is to return."""
-        return any((row.workers and not row.is_gone) or row.away for row in self)
+        return any((row.workers and not row.is_gone) or row.away or self._returns(row) for row in self)
+
+    def _returns(self, row: HostRow) -> bool:
+        """Whether a lost host is connected to again."""
+        is_tried = self._rejoins and row.host not in self._manual and row is not self.learner
+        return bool(is_tried and row.is_missing and row.incarnation and row.workers)
 
     def register(self, host: str, workers: int) -> HostRow | None:
         """A host that SSH does not reach has joined, or left (no workers); None when it is another, or is gone."""
@@ -133,6 +140,14 @@ class HostTable:
         left = "ended" if self.ending else "drained"
         row.state, row.workers = ("ready" if workers else left), workers
         return row
+
+    def admit(self, host: str, section: HostSection) -> None:
+        """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
+        before = self._rows.get(host)
+        self._rows[host] = HostRow(host, 0, "drained", incarnation=0 if before is None else before.incarnation)
+        for named, applies in ((self._tunnelled, section.tunnel), (self._manual, section.manual)):
+            named.discard(host)
+            named.update({host} if applies else ())
 
     def enrol(self, host: str, public: str) -> None:
         """A host that SSH does not reach has shown its token; its agent has this key."""

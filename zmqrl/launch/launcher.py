@@ -29,6 +29,7 @@ from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
+from zmqrl.launch.too_few import TooFew
 from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
@@ -114,7 +115,9 @@ class Launcher:
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
         self._problems_reported = 0
-        self._too_few = self._taken_over = False
+        self._too_few = TooFew(plan.config.limits.too_few_s)
+        self._too_few_error: str | None = None
+        self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
     @property
@@ -202,13 +205,18 @@ class Launcher:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
             now = time.monotonic()
-            for problem in (self._stall_detector.check(self._state, now), self._slow_worker.check(self._state, now)):
+            for problem in (
+                self._too_few.check(self._state, now),
+                self._stall_detector.check(self._state, now),
+                self._slow_worker.check(self._state, now),
+            ):
                 if problem is not None:
                     self._state.note(problem)
             self._report_problems(view)
             self._files.attempt("an answer to a request", self._links.renew, now)
             self._pass_requests(view, now)
             self._check_start(now)
+            self._check_pause(now)
             self._check_wall_limit(now)
             reason = self._links.no_hosts_reason()
             if reason is not None:
@@ -330,7 +338,18 @@ class Launcher:
             self._deadlines.start_by = now + self._plan.config.limits.start_s
         if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
             return
-        self._too_few = self._state.failure is None
+        start_s = self._plan.config.limits.start_s
+        self._end_with_too_few(f"ready within limits.start_s ({start_s:g} s)", now)
+
+    def _check_pause(self, now: float) -> None:
+        if self._deadlines.end_by is None and not self._state.ended and self._too_few.is_over(now):
+            too_few_s = self._plan.config.limits.too_few_s
+            self._end_with_too_few(f"ready for limits.too_few_s ({too_few_s:g} s)", now)
+
+    def _end_with_too_few(self, when: str, now: float) -> None:
+        if self._state.failure is None:
+            least = self._plan.config.min_workers
+            self._too_few_error = f"{self._state.ready_workers} of at least {least} workers {when}"
         self._stop(now)
 
     def _check_wall_limit(self, now: float) -> None:
@@ -399,7 +418,7 @@ class Launcher:
             print(json.dumps(summary), file=sys.stderr, flush=True)
 
     def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
-        """2 before 1 before 3; then too few workers, interrupted, stopped, done."""
+        """2 before 1 before 4 (too few workers) before 3; then interrupted, stopped, done."""
         state = self._state
         if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
             return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
@@ -409,12 +428,11 @@ class Launcher:
         failure = state.failure or self._lost_agent(request)
         if failure is not None and request is not Request.KILL:
             return "failed", FAILED, failure
+        left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
+        if self._too_few_error is not None:  # usually with hosts that cannot be reached
+            return "failed", TOO_FEW, f"{self._too_few_error}; {left}" if teardown.left else self._too_few_error
         if teardown.left:
-            return "failed", UNCLEAN, f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
-        if self._too_few:
-            limits = self._plan.config.limits
-            ready = f"{state.ready_workers} of at least {self._plan.config.min_workers} workers"
-            return "failed", TOO_FEW, f"{ready} ready within limits.start_s ({limits.start_s:g} s)"
+            return "failed", UNCLEAN, left
         cut_off = request is Request.NONE and state.cut_off is not None
         if cut_off or request in (Request.INTERRUPT, Request.KILL):
             return "interrupted", INTERRUPTED, None

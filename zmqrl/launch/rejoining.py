@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from zmqrl.launch.host_table import HostRow, HostTable
 
-FIRST_S, MOST_S = 0.5, 5.0
-"""Wait before the first attempt, which doubles up to the longest."""
+FIRST_S, MOST_S, MOST_AFTER_RETURN_S = 0.5, 2.0, 5.0
+"""Wait before the first attempt, which doubles up to the longest; and the longest for a host that is lost again soon
+after it returned."""
 LONG_S, SELDOM_S = 600.0, 30.0
 """A host that has been away for so long is tried so often."""
 SETTLED_S = 60.0
@@ -49,15 +50,15 @@ class Rejoining:
         lost = self._lost.setdefault(host, _Lost(now, next_at=now + FIRST_S))
         if lost.ready_since is not None:  # it was here for a while
             lost.since, lost.ready_since = now, None
-            lost.next_at = now + self._delay_s(lost, now)
+            lost.next_at = now + self._delay_s(lost, now, MOST_AFTER_RETURN_S)
         if now < lost.next_at:
             return False
         lost.attempts += 1
-        lost.next_at = now + self._delay_s(lost, now)
+        lost.next_at = now + self._delay_s(lost, now, MOST_S)
         return True
 
-    def _delay_s(self, lost: _Lost, now: float) -> float:
-        return SELDOM_S if now - lost.since >= LONG_S else min(MOST_S, FIRST_S * 2.0**lost.attempts)
+    def _delay_s(self, lost: _Lost, now: float, most_s: float) -> float:
+        return SELDOM_S if now - lost.since >= LONG_S else min(most_s, FIRST_S * 2.0**lost.attempts)
 
     def _settle(self, row: HostRow, now: float) -> None:
         lost = self._lost[row.host]

@@ -16,7 +16,7 @@ from zmqrl.messages.lines import line_of
 
 FOLDER = "requests"
 POLL_EVERY_S = 0.05
-MAX_BYTES = 65_536
+MAX_BYTES = 1 << 20
 TAKEN_S = 5.0
 """A request that the launcher has removed is answered at once: so much longer is waited, and no answer is left."""
 
@@ -105,6 +105,8 @@ class Scaling:
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
+        participating = (host for host, workers in plan.workers.items() if workers)
+        self._hosts = dict.fromkeys((plan.config.learner.host, *participating))
         self._held = {host: list(indexes) for host, indexes in worker_indexes(plan.workers).items()}
         self._next = plan.total_workers
 
@@ -116,6 +118,10 @@ class Scaling:
     def held(self, host: str) -> tuple[int, ...]:
         """Indexes of a host's workers."""
         return tuple(self._held.get(host, ()))
+
+    def admit(self, hosts: Collection[str]) -> None:
+        """Hosts that were not part of the run at its start may have workers from now on."""
+        self._hosts = self._hosts | dict.fromkeys(hosts)
 
     def forget(self, host: str) -> None:
         """The host is lost: when it returns, its workers have other indexes."""
@@ -134,31 +140,49 @@ class Scaling:
         del held[workers:]
         return tuple(held)
 
-    def try_all(self, wanted: Mapping[str, int], forgotten: Collection[str] = (), least: int = 1) -> None:
-        """Change nothing; ConfigError when one of the changes after another is unavailable.
+    def try_all(
+        self,
+        wanted: Mapping[str, int],
+        forgotten: Collection[str] = (),
+        admitted: Collection[str] = (),
+        least: int = 1,
+    ) -> list[str]:
+        """Change nothing. The hosts of `wanted` in the order in which to scale them: those that lose workers first.
 
-        `forgotten`: hosts that are forgotten before; `least`: workers that the run keeps.
+        Args:
+            wanted: Workers by host.
+            forgotten: Hosts that are forgotten before.
+            admitted: Hosts that are admitted before.
+            least: Workers that the run keeps.
+
+        Raises:
+            ConfigError: One of the changes is unavailable.
         """
         trial = copy.copy(self)
         trial._held = {host: list(held) for host, held in self._held.items()}
+        trial.admit(admitted)
         for host in forgotten:
             trial.forget(host)
-        for host, workers in wanted.items():
-            trial.scale(host, workers, least)
+        order = sorted(wanted, key=lambda host: wanted[host] - len(trial.held(host)))
+        for host in order:
+            trial.scale(host, wanted[host], least=0)
+        if trial.total < min(1, least):
+            raise _last_worker(wanted)
+        if trial.total < min(least, self.total):
+            changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
+            raise ConfigError(
+                f"{changes} leaves {trial.total} workers, min_workers is {least}: `zmqrl stop` ends the run"
+            )
+        return order
 
     def _check(self, host: str, workers: int, least: int) -> None:
         config, others = self._plan.config, self.total - len(self._held.get(host, ()))
-        if host not in config.hosts and host != config.learner.host:
-            raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join(config.hosts)}")
+        if host not in self._hosts and (workers or host not in config.hosts):
+            raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join({**config.hosts, **self._hosts})}")
         if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
-        if workers and host != config.learner.host and not self._plan.workers.get(host):
-            raise ConfigError(
-                f"{host}={workers}: {host} was not part of the run at its start: `zmqrl stop` the run, "
-                "and resume it with workers on this host"
-            )
         if others + workers < least:
-            raise ConfigError(f"{host}={workers} would remove the last worker: `zmqrl stop` ends the run")
+            raise _last_worker({host: workers})
         if config.mode.deterministic and others + workers > config.env.vector_envs:
             raise ConfigError(
                 f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
@@ -174,3 +198,8 @@ class Scaling:
                 f"{host}={workers}: the run has had {self._next} workers, the limit is {MOST_WORKERS}: "
                 "`zmqrl stop` the run, and resume it"
             )
+
+
+def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
+    changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
+    return ConfigError(f"{changes} would remove the last worker: `zmqrl stop` ends the run")

@@ -65,6 +65,8 @@ class RunState:
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
     hosts: HostTable = field(init=False)
+    paused: bool = False
+    """Fewer workers than `min_workers` are ready: the workers get no leases."""
     stored: int = 0
     """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
@@ -386,7 +388,9 @@ class RunState:
         if not loss.cause:
             return  # reported before
         others = "no host with workers remains"
-        if self.hosts.can_go_on:
+        if self.hosts.can_go_on and not self.expected_workers:
+            others = "no host with workers remains, the run waits for its return"
+        elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}; {others}" if loss.fix else others
         self.problems.append(Problem(loss.host, loss.cause, done))

@@ -76,11 +76,15 @@ class Staffing:
 
     def __init__(self, hosts: Mapping[str, HostSection], workers: Mapping[str, int]) -> None:
         """`workers`: of each host as it is configured."""
-        self._rules = {
-            name: _Rule(name, host, workers[name])
-            for name, host in hosts.items()
-            if workers.get(name) and (host.only is not None or host.yield_when is not None)
-        }
+        self._rules: dict[str, _Rule] = {}
+        for name, host in hosts.items():
+            self.admit(name, host, workers.get(name, 0))
+
+    def admit(self, name: str, host: HostSection, workers: int) -> None:
+        """A host that joins the run, with its configured workers; its rule of before no longer applies."""
+        self._rules.pop(name, None)
+        if workers and (host.only is not None or host.yield_when is not None):
+            self._rules[name] = _Rule(name, host, workers)
 
     def begin(self, hosts: HostTable, wall: datetime) -> list[HostRow]:
         """The hosts that are outside of their windows at the start of the run, which are not connected to."""

@@ -72,6 +72,8 @@ def _phase(state: RunState) -> str:
         return "ended"
     if state.ended or state.failure:
         return "ending"
+    if state.paused:
+        return "paused"
     return "running" if state.all_ready else "starting"
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from zmqrl.config.plan import Boot
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import WireError
 from zmqrl.messages.agent import Join
 from zmqrl.messages.fields import Text, refusal_of
@@ -23,14 +24,16 @@ WorkerCount = Annotated[int, Meta(ge=0, lt=1 << 16)]
 
 
 class ScaleRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Change the number of workers of hosts, all of it or nothing.
+    """Change the number of workers of hosts, and add hosts to the run; all of it or nothing.
 
-    Another command to the launcher: `requests/<name>.json` of the run directory, by `zmqrl scale` and `drain`.
+    Another command to the launcher: `requests/<name>.json` of the run directory, by `zmqrl scale`, `drain` and `apply`.
 
     A malformed one is removed, counted and answered with `refused`; so is one that names an unknown host.
     """
 
     scale: dict[Name, WorkerCount]
+    hosts: dict[Name, HostSection] = {}
+    """Sections of hosts of `scale` that the run does not have, or that are not part of it now."""
 
 
 class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

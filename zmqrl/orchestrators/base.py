@@ -78,6 +78,14 @@ class Orchestrator(ABC):
         """
         del config, plan
 
+    def refusal(self, host: str, section: HostSection) -> str | None:
+        """Why a host that the plan does not have cannot be added to the run; None: `deploy` takes its boot.
+
+        The plan of that boot has the section of the host.
+        """
+        del host, section
+        return f"{type(self).__name__} starts the hosts of the plan only"
+
     @property
     def job(self) -> str | None:
         """The engine's job that was made for this launcher and ends with it; `end_job` takes it on any machine."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zmqrl.config.hosts import is_remote
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
@@ -64,6 +65,11 @@ class LocalOrchestrator(AgentsOrchestrator):
     def shells(cls, config: NoKeys, run: Config, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell]]:
         for host in hosts:
             yield host, PipedShell(host)
+
+    def refusal(self, host: str, section: HostSection) -> str | None:
+        if is_remote(host, section):
+            return "the run was started without SSH, on this machine alone"
+        return None
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         for boot in boots.values():

@@ -8,12 +8,13 @@ from typing import TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, ZmqrlError
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS, handshake_command, quoted, reaper_command
-from zmqrl.ssh.shell import HostShell, after_mark
+from zmqrl.orchestrators.host_start import start_fault
+from zmqrl.ssh.shell import HostShell, after_mark, printed
 
 T = TypeVar("T")
 Shells: TypeAlias = Iterable[tuple[str, HostShell | HostFailed]]
@@ -29,14 +30,29 @@ TAIL_CHARACTERS = 300
 
 def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
     """Physical cores of each host; a host that does not answer is left out: the reason is reported when it joins."""
+    found = handshakes_over(shells, sections)
+    return {host: answer.cores for host, answer in found if isinstance(answer, Handshake) and answer.cores}
 
-    def request(host: str, shell: HostShell) -> int | None:
+
+def handshakes_over(shells: Shells, sections: Sections) -> Iterator[tuple[str, Handshake | ZmqrlError]]:
+    """The handshake of an agent on each host, as it is received, or why there is none. Nothing stays there."""
+
+    def request(host: str, shell: HostShell) -> Handshake:
         done = shell.run(handshake_command(sections[host], host), ANSWER_S)
         lines = done.stdout.decode(errors="replace").splitlines()
         text = next((text for text in (after_mark(line, SENTINEL) for line in lines) if text is not None), None)
-        return None if text is None else handshake(text).cores or None
+        if text is not None:
+            return handshake(text)
+        stderr = done.stderr.decode(errors="replace")
+        fault = start_fault(host, sections[host], stderr)
+        if fault is not None:
+            raise fault.of(host)
+        cause = f"the Python of zmqrl there ended with exit code {done.code} before its handshake"
+        tail = printed([*lines, *stderr.splitlines()])
+        fix = f"zmqrl setup HOSTS.yaml --limit {host}, or set hosts.{host}.python ({sections[host].python})"
+        raise HostFailed(host, f"{cause}: {tail}" if tail else cause, fix)
 
-    return {host: found for host, found in _on_each(shells, request) if isinstance(found, int)}
+    yield from _on_each(shells, request)
 
 
 def reap_over(

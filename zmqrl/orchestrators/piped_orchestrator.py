@@ -49,13 +49,16 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
 
     def agent(self, boot: Boot) -> Agent:
         """The started agent of a host. HostFailed when the command cannot be started."""
-        run = self.plan.config
+        run = boot.plan.config
         shell = PipedShell(boot.host, self.prefix(self.config, run, boot.host))
         return ReapedAgent(boot, self.warn, shell, self.section(run, boot.host), self.log_of(boot.host))
 
     def log_of(self, host: str) -> Path:
         """The log of a host's agent."""
         return Path(self.plan.run_dir) / "logs" / f"{host}-agent-0.log"
+
+    def refusal(self, host: str, section: HostSection) -> str | None:
+        return None
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         for host, boot in boots.items():

@@ -152,6 +152,9 @@ class SlurmOrchestrator(PipedOrchestrator):
     def job(self) -> str | None:
         return os.environ.get(slurm_commands.OWN_JOB)
 
+    def refusal(self, host: str, section: HostSection) -> str:
+        return "a Slurm run has the nodes of its start"
+
     def _step(self, host: str) -> list[str]:
         name, cpus = name_of(self.plan.run_id, host), cpus_of(self.plan.config, host)
         return list(srun(self.config, self.plan.config, host, self._nodes[host], name, cpus, self._allocation))

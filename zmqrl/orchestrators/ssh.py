@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,11 +130,14 @@ class SshOrchestrator(AgentsOrchestrator):
         self._client = make_client(plan.config.ssh)
         self._archive = make_archive(plan.config.code)
         self._plan = plan
-        self._sections = {name: self.section(plan.config, name) for name in plan.config.hosts if name != LOCAL}
-        self._tunnels: dict[str, list[int]] = {}
+        self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
+        """By host: the ports there, and the connection that they end with."""
         self._connector: threading.Thread | None = None
         self._cancelled = threading.Event()
         self._mirror: Mirror | None = None
+
+    def refusal(self, host: str, section: HostSection) -> None:
+        return None
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if LOCAL in boots:
@@ -145,7 +149,8 @@ class SshOrchestrator(AgentsOrchestrator):
     def _connect(self, boots: Mapping[str, Boot]) -> None:
         """The connector thread: hosts as they answer."""
         bears_s = max(SILENT_S, self._plan.config.limits.host_lease_s)
-        for host, found in connect_all(self._plan.config, list(boots), bears_s):
+        listed = {host: boot.plan.config.hosts[host] for host, boot in boots.items() if host in boot.plan.config.hosts}
+        for host, found in connect_all(replace(self._plan.config, hosts=listed), list(boots), bears_s):
             if isinstance(found, HostFailed):
                 self._failed(found)
             elif self._cancelled.is_set():
@@ -159,7 +164,7 @@ class SshOrchestrator(AgentsOrchestrator):
             self.warn(boot.host, accepted)
         try:
             self._send_files(boot, connection)
-            section = self._sections[boot.host]
+            section = self.section(boot.plan.config, boot.host)
             code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
             agent = SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code))
         except HostFailed as error:
@@ -188,7 +193,7 @@ class SshOrchestrator(AgentsOrchestrator):
         return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
 
     def _remote_run_dir(self, boot: Boot) -> str:
-        return f"{self._sections[boot.host].workdir}/{boot.plan.run_dir}"
+        return f"{self.section(boot.plan.config, boot.host).workdir}/{boot.plan.run_dir}"
 
     def _remote_checkpoints(self, boot: Boot) -> str:
         return f"{self._remote_run_dir(boot)}/checkpoints"
@@ -212,9 +217,11 @@ class SshOrchestrator(AgentsOrchestrator):
             return list(addresses), list(ports)
         learner_here = self._plan.config.learner.host == LOCAL
         places = ["127.0.0.1"] if learner_here or not addresses else addresses
-        if host not in self._tunnels or not agent.connection.is_alive():
-            self._tunnels[host] = [agent.connection.forward_back([(place, port) for place in places]) for port in ports]
-        return ["127.0.0.1"], self._tunnels[host]
+        connection, there = self._tunnels.get(host, (None, []))
+        if connection is not agent.connection or not agent.connection.is_alive():
+            there = [agent.connection.forward_back([(place, port) for place in places]) for port in ports]
+            self._tunnels[host] = agent.connection, there
+        return ["127.0.0.1"], there
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._cancelled.set()

@@ -1,0 +1,92 @@
+"""What `apply` requests of a live run: from its hosts and those of a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zmqrl.config.load import Loaded, Sources
+from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection, LimitsSection, RunSection
+from zmqrl.errors import ConfigError
+from zmqrl.launch.host_changes import Changes, HostNow, changes_to, check_logins, reach, with_numbers_of
+from zmqrl.messages.agent import Handshake
+
+HOSTS = {"local": HostSection(workers=1), "a": HostSection(workers=2, nice=3), "b": HostSection(workers=1)}
+RUNNING = Config(run=RunSection(mode="sync"), hosts=HOSTS)
+NOW = {"local": HostNow("ready", 1), "a": HostNow("ready", 2), "b": HostNow("ready", 1)}
+
+
+def changes(hosts: dict[str, HostSection], now: dict[str, HostNow] = NOW, **config: Any) -> Changes:
+    return changes_to(Loaded(replace(RUNNING, hosts=hosts, **config), Sources({})), RUNNING, now)
+
+
+def test_hosts_join_and_drain_and_have_other_numbers_of_workers() -> None:
+    new = HostSection(workers=4)
+    found = changes({"a": HostSection(workers=3, nice=3, groups=("cpu",)), "b": HOSTS["b"], "c": new})
+    assert found == Changes({"local": 0, "a": 3, "c": 4}, {"c": new})
+    assert list(found.lines(NOW)) == ["local: drains, 1 worker", "a: 2 to 3 workers", "c: joins with 4 workers"]
+
+
+def test_the_same_file_changes_nothing() -> None:
+    assert changes(dict(HOSTS)) == Changes({}, {})
+    assert changes({**HOSTS, "c": HostSection(workers=0)}) == Changes({}, {}), "a host without workers"
+
+
+@pytest.mark.parametrize(("state", "workers", "section", "expected"), [
+    ("drained", 0, HOSTS["a"], Changes({"a": 2}, {})),
+    ("failed", 2, HOSTS["a"], Changes({"a": 2}, {})),
+    ("failed", 2, HostSection(workers=2, nice=9), Changes({"a": 2}, {"a": HostSection(workers=2, nice=9)})),
+    ("lost", 2, HOSTS["a"], Changes({}, {})),
+    ("lost", 2, HostSection(workers=2), Changes({"a": 2}, {"a": HostSection(workers=2)})),
+    ("away", 0, HOSTS["a"], Changes({}, {})),
+    ("ready", 2, HostSection(workers="auto", nice=3), Changes({}, {})),
+    ("drained", 0, HostSection(workers="auto", nice=3), Changes({"a": "auto"}, {})),
+    ("drained", 0, HostSection(workers=0, nice=3), Changes({}, {})),
+])  # fmt: skip
+def test_by_the_state_of_the_host(state: str, workers: int, section: HostSection, expected: Changes) -> None:
+    assert changes({**HOSTS, "a": section}, {**NOW, "a": HostNow(state, workers)}) == expected
+
+
+@pytest.mark.parametrize(("config", "texts"), [
+    ({"hosts": {**HOSTS, "a": HostSection(workers=2)}}, ("hosts.a.nice: null: the live run has 3", "zmqrl drain a")),
+    ({"hosts": HOSTS, "limits": LimitsSection(grace_s=7)}, ("limits.grace_s: 7", "the live run has 15.0", "--set")),
+    ({"hosts": HOSTS, "min_workers": 2}, ("min_workers: 2: the live run has 1",)),
+    ({"hosts": HOSTS, "defaults": DefaultsSection(python="/opt/python")}, ("defaults.python",)),
+])  # fmt: skip
+def test_a_key_that_a_live_run_keeps_is_refused(config: dict[str, Any], texts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        changes(**config)
+    for text in texts:
+        assert text in str(refused.value)
+
+
+def test_what_the_launch_has_resolved_is_no_change() -> None:
+    running = replace(RUNNING, learner=LearnerSection(executor="manual"))
+    loaded = Loaded(replace(running, learner=LearnerSection()), Sources({}))
+    assert changes_to(loaded, running, NOW) == Changes({}, {})
+    more = Loaded(replace(RUNNING, hosts={**HOSTS, "local": HostSection(workers=5)}), Sources({}), is_auto_here=True)
+    assert changes_to(more, RUNNING, NOW) == Changes({}, {}), "workers: auto of this machine"
+
+
+def test_auto_is_the_cores_but_one_and_in_sync_what_is_left_of_the_vector_envs() -> None:
+    wanted = replace(RUNNING, hosts={**HOSTS, "c": HostSection(workers="auto")}, run=RunSection(mode="async"))
+    needed = Changes({"b": 2, "c": "auto"}, {"c": HostSection(workers="auto")})
+    found = {"c": Handshake({}, 1, 0.0, public="", cores=9)}
+    assert with_numbers_of(needed, wanted, NOW, found) == {"b": 2, "c": 8}
+    in_sync = replace(wanted, run=RunSection(mode="sync"), env=replace(wanted.env, vector_envs=7))
+    assert with_numbers_of(needed, in_sync, NOW, found) == {"b": 2, "c": 2}
+
+
+def test_one_host_under_two_names() -> None:
+    hosts = {"a": HostSection(ssh="10.0.0.1", user="u"), "b": HostSection(ssh="10.0.0.1", user="u")}
+    with pytest.raises(ConfigError, match=r"^b and a are one host \(u@10\.0\.0\.1:22\); use a$"):
+        check_logins(Config(hosts=hosts), ["b"])
+    check_logins(Config(hosts={**hosts, "b": HostSection(ssh="10.0.0.1", user="u", port=7)}), ["b"])
+
+
+def test_each_unreachable_host_is_named() -> None:
+    hosts = {name: HostSection(ssh="127.0.0.1", port=port) for name, port in (("x", 9), ("y", 10))}
+    with pytest.raises(ConfigError, match=r"(?s)^x: .*\ny: "):
+        reach(Config(hosts=hosts), ["x", "y"])

@@ -1,0 +1,99 @@
+"""A run below `min_workers`: paused, reported with who is missing, continued, or over its limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.launch.test_host_links import Links, plan_of
+from zmqrl.launch.status import status_of
+from zmqrl.launch.too_few import SETTLE_S, TooFew
+from zmqrl.messages.agent import Allow
+
+LIMIT_S = 60.0
+
+
+def links_of(tmp_path: Path, least: int = 3) -> Links:
+    """A run with a worker on this machine and two on b, all of them ready."""
+    links = Links(plan_of(tmp_path, min_workers=least))
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
+    return links
+
+
+def ready(links: Links, *indexes: int) -> None:
+    for index in indexes:
+        links.tell("local" if index == 0 else "b", "ready", role="worker", index=index)
+
+
+def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
+    links, too_few = links_of(tmp_path), TooFew(LIMIT_S)
+    assert too_few.check(links.state, 0.0) is None and too_few.check(links.state, 100.0) is None, "it has not begun"
+    ready(links, 0, 1, 2)
+    assert too_few.check(links.state, 101.0) is None
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    assert too_few.check(links.state, 102.0) is None
+    assert too_few.check(links.state, 102.0 + SETTLE_S - 0.1) is None, "a worker that is restarted is back by then"
+    assert not links.state.paused
+    problem = too_few.check(links.state, 102.0 + SETTLE_S)
+    assert links.state.paused and status_of(links.state, 0.0)["phase"] == "paused"
+    for text in ("1 workers are ready, min_workers is 3: b is lost", "for at most limits.too_few_s (60 s)"):
+        assert text in str(problem)
+    assert too_few.check(links.state, 150.0) is None, "once"
+    assert (too_few.is_over(102.0 + LIMIT_S - 1), too_few.is_over(102.0 + LIMIT_S)) == (False, True)
+    ready(links, 3, 4)
+    assert "3 workers are ready again after 48 s" in str(too_few.check(links.state, 150.0))
+    assert not links.state.paused and not too_few.is_over(1000.0)
+
+
+def test_the_broker_is_notified_with_the_list(tmp_path: Path) -> None:
+    links = links_of(tmp_path)
+    assert not links.allowed().paused
+    serial, links.state.paused = links.allowed().serial, True
+    links.links.renew(1.0)
+    links.links.renew(2.5)
+    assert (links.allowed().paused, links.allowed().serial) == (True, serial + 1)
+    links.state.paused = False
+    links.links.renew(4.0)
+    assert not links.allowed().paused
+    assert len({command.allowed.serial for _, command in links.orchestrator.commands(Allow)}) == serial + 2  # type: ignore[attr-defined]
+
+
+def test_a_run_that_ends_does_not_pause(tmp_path: Path) -> None:
+    links, too_few = links_of(tmp_path), TooFew(LIMIT_S)
+    ready(links, 0, 1, 2)
+    too_few.check(links.state, 1.0)
+    links.state.hosts.ending = True
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
+
+
+def test_hosts_that_are_away_are_not_missed(tmp_path: Path) -> None:
+    links, too_few = links_of(tmp_path), TooFew(LIMIT_S)
+    ready(links, 0, 1, 2)
+    too_few.check(links.state, 1.0)
+    links.state.hosts["b"].away = "outside its window"
+    links.state.hosts.expect("b", 0)
+    links.tell("b", "agent_exit", code=0, introduced=True)
+    assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
+
+
+@pytest.mark.parametrize(("rejoin", "goes_on"), [("auto", True), ("manual", False)])
+def test_the_last_host_is_waited_for_where_it_is_connected_to_again(tmp_path: Path, rejoin: str, goes_on: bool) -> None:
+    links = Links(replace(plan_of(tmp_path, rejoin=rejoin), workers={"b": 2}))
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    (problem,) = links.state.problems
+    assert (links.links.no_hosts_reason() is None) == goes_on
+    assert ("the run waits for its return" in str(problem)) == goes_on
+
+
+def test_a_request_does_not_go_below_min_workers(tmp_path: Path) -> None:
+    links = links_of(tmp_path, least=2)
+    answer = links.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
+    assert "b=0 leaves 1 workers, min_workers is 2: `zmqrl stop` ends the run" in answer
+    assert "b: 1 workers" in links.serve(tmp_path, '{"scale": {"b": 1}}', 3.0)

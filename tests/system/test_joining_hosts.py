@@ -1,0 +1,120 @@
+"""Hosts that the run does not have join it while it runs: by `scale` and by an edited file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab import Lab, lab_or_skip
+from tests.system.ssh_runs import FarRun
+from tests.system.system_plans import SLOW_TALLY
+from tests.waiting import until
+
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+JOIN_S = 10.0
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(4, isolated=True) as lab:
+        yield lab
+
+
+def config(lab: Lab, mode: str, env_steps: int, hosts: Mapping[str, Any]) -> dict[str, Any]:
+    algorithm = SLOW_TALLY if mode == "sync" else {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
+    defaults = {key: lab.hosts[1].hosts_yaml()[key] for key in ("python", "workdir")}
+    return {
+        "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None},
+        "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
+        "algorithm": dict(algorithm),
+        "evaluator": {"episodes": 0},
+        "defaults": defaults,
+        "hosts": {"local": {"workers": 1}, **hosts},
+    }
+
+
+def await_part(run: FarRun, name: str, state: str = "ready") -> float:
+    """Until the host has stored segments, or has the state; how long it took, in seconds."""
+    began = time.monotonic()
+    steps = lambda: state != "ready" or run.host(name)["env_steps_per_s"] > 0  # noqa: E731
+    until(lambda: run.host(name).get("state") == state and steps(), f"{name} {state}: {run.status()}", 60)
+    return time.monotonic() - began
+
+
+def edited(lab: Lab, settings: Mapping[str, Any]) -> str:
+    file = lab.folder / "edited.yaml"
+    file.write_text(yaml.safe_dump(dict(settings), sort_keys=False))
+    return str(file)
+
+
+def ended(run: FarRun) -> Mapping[str, Any]:
+    assert run.command("stop", str(run.run_dir))[0] == 0
+    code, _, err = run.end()
+    summary: Mapping[str, Any] = run.summary()
+    assert code == 0 and summary["ledger"]["balanced"], err
+    return summary
+
+
+def test_in_sync_with_the_same_bits(lab: Lab) -> None:
+    first = {"a": lab.hosts[1].hosts_yaml(workers=1)}
+    settings = config(lab, "sync", 1_000_000, first)
+    run = FarRun(lab, "join", settings)
+    try:
+        run.wait_for_steps(200)
+        # h2 is a name of ~/.ssh/config; its Python and its workdir are of `defaults`
+        code, out, err = run.command("scale", str(run.run_dir), "h2=1")
+        assert (code, out) == (0, "h2: connecting, 1 workers\n"), err
+        assert await_part(run, "h2") < JOIN_S
+        hosts = {"local": {"workers": 1}, "h2": {"workers": 1}, "c": lab.hosts[3].hosts_yaml(workers=2)}
+        file = edited(lab, {**settings, "hosts": hosts})
+        code, out, err = run.command("apply", file, str(run.run_dir), "--dry-run")
+        assert (code, out) == (0, "a: drains, 1 worker\nc: joins with 2 workers\n"), err
+        assert [row["host"] for row in run.status()["hosts"]] == ["local", "a", "h2"]
+        code, out, err = run.command("apply", file, str(run.run_dir))
+        assert code == 0 and "c: connecting, 2 workers" in out and "a: workers leave" in out, err
+        assert await_part(run, "c") < JOIN_S
+        await_part(run, "a", "drained")
+        stored = json.loads((Path(run.run_dir) / "config.json").read_text())["config"]["hosts"]
+        assert list(stored) == ["local", "a", "h2", "c"], "`down` finds them there"
+        assert run.command("apply", file, str(run.run_dir))[1].endswith("nothing to change\n")
+        summary = ended(run)
+    finally:
+        run.close()
+    straight = FarRun(lab, "straight", config(lab, "sync", summary["env_steps"], first))
+    try:
+        assert straight.end()[0] == 0
+        assert straight.summary()["weights_sha256"] == summary["weights_sha256"]
+    finally:
+        straight.close()
+
+
+def test_in_async_a_host_joins_and_what_cannot_is_refused(lab: Lab) -> None:
+    settings = config(lab, "async", 100_000_000, {"a": lab.hosts[1].hosts_yaml(workers=1)})
+    run = FarRun(lab, "async", settings)
+    try:
+        run.wait_for_steps(2_000)
+        lab.hosts[3].kill_sshd()
+        refusals = {
+            ("scale", "h3=1"): ("h3 cannot join the run", "hosts of this run: local, a"),
+            ("scale", "h1=1"): ("h1 and a are one host", "use a"),
+            ("scale", "nowhere=1"): ("nowhere cannot join the run", ""),
+        }
+        for (command, argument), texts in refusals.items():
+            code, out, err = run.command(command, str(run.run_dir), argument)
+            assert (code, out) == (2, ""), (argument, out, err)
+            assert all(text in err for text in texts), err
+        others = {**settings, "limits": {"grace_s": 7}}
+        code, _, err = run.command("apply", edited(lab, others), str(run.run_dir))
+        assert code == 2 and "limits.grace_s: 7.0: the live run has 15.0" in err, err
+        code, _, err = run.command("scale", str(run.run_dir), "h2=1")
+        assert code == 0 and await_part(run, "h2") < JOIN_S, err
+        assert len(run.status()["hosts"]) == 3
+        ended(run)
+    finally:
+        run.close()

@@ -1,0 +1,50 @@
+"""`apply`: a live run takes over the hosts of an edited file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from zmqrl.errors import ConfigError
+
+
+@click.command("apply")
+@click.argument("hosts", type=click.Path(path_type=Path))
+@click.argument("run", required=False)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As at the launch of the run.")
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts, as at the launch of the run.")
+@click.option("--dry-run", is_flag=True, help="Print the changes, and make none.")
+def apply_command(
+    hosts: Path, run: str | None, overrides: tuple[str, ...], limit: tuple[str, ...], dry_run: bool
+) -> None:
+    """Give the live RUN the hosts of HOSTS (hosts.yaml): new ones join, removed ones drain, `workers` may change."""
+    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.runs import ANSWER_S, check_running
+    from zmqrl.config.hosts import AUTO
+    from zmqrl.launch.configure import load
+    from zmqrl.launch.host_changes import Changes, changes_to, check_logins, hosts_now, reach, with_numbers_of
+    from zmqrl.launch.requests import send_request
+    from zmqrl.launch.run_directory import read_config
+    from zmqrl.messages.files import ScaleRequest
+
+    directory, info = find_run(run)
+    check_running(directory, info)
+    loaded = load(hosts_file=hosts, overrides=overrides, stored=directory, limit=limit)
+    try:
+        now = hosts_now(json.loads((directory / "status.json").read_text()))
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"the state of the run in {directory} cannot be read: {error}; try again") from error
+    changes = changes_to(loaded, read_config(directory), now)
+    check_logins(loaded.config, list(changes.joining))
+    found = reach(
+        loaded.config, [host for host, count in changes.scale.items() if host in changes.joining or count == AUTO]
+    )
+    scale = with_numbers_of(changes, loaded.config, now, found)
+    if not scale:
+        click.echo("the run has the hosts of the file: nothing to change")
+    elif dry_run:
+        click.echo("\n".join(Changes(scale, changes.joining).lines(now)))
+    else:
+        click.echo(send_request(directory, ScaleRequest(scale, dict(changes.joining)), ANSWER_S))

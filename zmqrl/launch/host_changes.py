@@ -1,0 +1,187 @@
+"""The changes that a live run needs to have the hosts of a file. Pure, but for `reach`, which connects to new hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
+from zmqrl.config.kinds import flat
+from zmqrl.config.load import Loaded
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.webhook import without_secrets
+from zmqrl.config.yaml_source import shown
+from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.messages.agent import Handshake
+from zmqrl.orchestrators.agent_pool import INSTALL
+from zmqrl.orchestrators.handshake import refusals, versions
+from zmqrl.orchestrators.make import is_by_ssh, kind_of
+from zmqrl.orchestrators.on_hosts import handshakes_over
+from zmqrl.ssh.config import resolve
+
+ABSENT = ("failed", "drained", "ended")
+"""States of hosts that get their workers by a request only; one that is lost may be on its way back."""
+LIVE_KEYS = ("workers", "groups")
+"""Keys of a host that do not require another agent."""
+NOT_OF_THE_RUN = ("hosts", "defaults.workers", "inventory")
+
+
+@dataclass(frozen=True)
+class HostNow:
+    """One host of the run, as `status.json` has it."""
+
+    state: str
+    workers: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a request states."""
+
+    scale: Mapping[str, int | Literal["auto"]]
+    """Workers from now on."""
+    joining: Mapping[str, HostSection]
+    """Those of `scale` that the run does not have, or that get another section."""
+
+    def lines(self, now: Mapping[str, HostNow]) -> Iterator[str]:
+        """One for each host, for the user."""
+        for host, workers in self.scale.items():
+            before = now.get(host)
+            if host in self.joining or before is None or (before.state in ABSENT and workers):
+                yield f"{host}: joins with {_counted(workers)}"
+            elif not workers:
+                yield f"{host}: drains, {_counted(before.workers)}"
+            else:
+                yield f"{host}: {before.workers} to {_counted(workers)}"
+
+
+def hosts_now(status: Mapping[str, Any]) -> dict[str, HostNow]:
+    """The hosts in `status.json`."""
+    return {row["host"]: HostNow(row["state"], row["workers"]) for row in status["hosts"]}
+
+
+def changes_to(loaded: Loaded, running: Config, now: Mapping[str, HostNow]) -> Changes:
+    """From the configuration of a run to that of the file.
+
+    Args:
+        loaded: Of the file, on top of the run's configuration.
+        running: The run's configuration.
+        now: Its hosts.
+
+    Raises:
+        ConfigError: Another key has changed, which a live run cannot take over; the message names it.
+    """
+    wanted = loaded.config
+    _refuse_others(wanted, running)
+    scale: dict[str, int | Literal["auto"]] = {host: 0 for host in now if host not in wanted.hosts}
+    scale = {host: 0 for host in scale if now[host].workers}
+    joining = {}
+    for host, section in wanted.hosts.items():
+        row, before = now.get(host), running.hosts.get(host, HostSection())
+        changed = [key for key in _changed(section, before) if key not in LIVE_KEYS]
+        workers = section.workers if section.workers is not None else 0
+        if changed and row is not None and row.state not in (*ABSENT, "lost"):
+            key = f"hosts.{host}.{changed[0]}"
+            raise _refusal(key, getattr(section, changed[0]), getattr(before, changed[0]), f"zmqrl drain {host} first")
+        if workers and (row is None or (changed and row.state in (*ABSENT, "lost"))):
+            joining[host] = section
+        if host in joining or (row is not None and _differs(row, workers, loaded.is_auto_here and host == LOCAL)):
+            scale[host] = workers
+    return Changes(scale, joining)
+
+
+def _differs(row: HostNow, workers: int | Literal["auto"], is_auto: bool) -> bool:
+    """Whether the host is to be scaled; one that is away is left to its window and its other users."""
+    if row.state == "away":
+        return False
+    if row.state in ABSENT:
+        return workers != 0
+    return not row.workers if is_auto or workers == AUTO else workers != row.workers
+
+
+def _refuse_others(wanted: Config, running: Config) -> None:
+    before, after = dict(_leaves(running)), dict(_leaves(wanted))
+    for key in sorted({*before, *after}):
+        if after.get(key) != before.get(key) and not (key == "learner.executor" and after[key] == AUTO):
+            fix = "repeat the options of the launch (--set), or `zmqrl stop` the run, and resume it with the file"
+            raise _refusal(key, after.get(key), before.get(key), fix)
+
+
+def _refusal(key: str, value: object, before: object, fix: str) -> ConfigError:
+    return ConfigError(f"{key}: {shown(value)}: the live run has {shown(before)}, and cannot change it: {fix}")
+
+
+def _leaves(config: Config) -> Iterator[tuple[str, object]]:
+    """The dotted keys that a live run keeps."""
+    stack: list[tuple[str, object]] = [("", flat(to_json(without_secrets(config))))]
+    while stack:
+        path, value = stack.pop()
+        if path in NOT_OF_THE_RUN:
+            continue
+        if isinstance(value, Mapping) and value:
+            stack += [(f"{path}.{key}".lstrip("."), inner) for key, inner in value.items()]
+        else:
+            yield path, value
+
+
+def _changed(section: HostSection, before: HostSection) -> list[str]:
+    return [key.name for key in fields(section) if getattr(section, key.name) != getattr(before, key.name)]
+
+
+def _counted(workers: int | Literal["auto"]) -> str:
+    return f"{workers} worker{'s' * (workers != 1)}"
+
+
+def with_numbers_of(
+    changes: Changes, wanted: Config, now: Mapping[str, HostNow], found: Mapping[str, Handshake]
+) -> dict[str, int]:
+    """`changes.scale` with numbers for `auto`, by the cores of the hosts."""
+    counts: Mapping[str, int | Literal["auto"]] = {**{host: row.workers for host, row in now.items()}, **changes.scale}
+    hosts = {host: replace(wanted.hosts.get(host, HostSection()), workers=count) for host, count in counts.items()}
+    config = with_cores(replace(wanted, hosts=hosts), {host: answer.cores or 1 for host, answer in found.items()})
+    resolved = {host: config.hosts[host].workers for host in changes.scale}
+    return {host: count if isinstance(count, int) else 1 for host, count in resolved.items()}
+
+
+def check_logins(config: Config, hosts: Sequence[str]) -> None:
+    """ConfigError when one of `hosts` is another host of `config` under a second name."""
+    if not is_by_ssh(config):
+        return
+    known: dict[tuple[str, int, str], str] = {}
+    for host in [*(host for host in config.hosts if host not in hosts), *hosts]:
+        if not is_remote(host, config.hosts[host]):
+            continue
+        try:
+            target = resolve(host, config.hosts[host], config.defaults)
+        except HostFailed:
+            continue  # one of `hosts` is not reached either; the others were checked when they joined
+        other = known.setdefault((target.hostname, target.port, target.user), host)
+        if other != host and host in hosts:
+            raise ConfigError(f"{host} and {other} are one host ({target.user}@{target.address}); use {other}")
+
+
+def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
+    """The handshakes of these hosts of `config`, which are connected to as a launch would; nothing stays there.
+
+    Raises:
+        ConfigError: A host cannot be reached, or has another zmqrl; each such host is named.
+    """
+    remote = [host for host in hosts if is_remote(host, config.hosts[host])]
+    if not remote:
+        return {}
+    kind, options = kind_of(config, remote)
+    sections = {host: kind.section(config, host) for host in remote}
+    found: dict[str, Handshake] = {}
+    failed = []
+    for host, answer in handshakes_over(kind.shells(options, config, remote), sections):
+        if not isinstance(answer, Handshake):
+            failed.append(str(answer))
+        elif wrong := refusals(versions(), answer.versions):
+            failed.append(f"{host}: another version of zmqrl: {', '.join(wrong)}\n   {INSTALL.format(host=host)}")
+        else:
+            found[host] = answer
+    if failed:
+        raise ConfigError("\n".join(sorted(failed)))
+    return found
