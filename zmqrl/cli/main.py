@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -60,10 +62,13 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zmqrl", prog_name="zmqrl")
+@click.option("--until-eof", is_flag=True, hidden=True)
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, until_eof: bool) -> None:
     """Distributed reinforcement learning on the machines you own."""
     context.obj = _started_at()
+    if until_eof:
+        threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     sys.path.insert(0, str(Path.cwd()))  # the user's own envs and algorithms, as `python -m` would find them
 
 
@@ -90,6 +95,13 @@ def main() -> None:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _end_with_stdin() -> None:
+    """Of a command that another machine has started by `--on`: it ends with the connection."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _fail(message: str, code: int) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
+from zmqrl.cli.on import OnCommand
 from zmqrl.errors import ConfigError
 
 
-@click.command("stop")
+@click.command("stop", cls=OnCommand)
 @click.argument("run", required=False)
 def stop_command(run: str | None) -> None:
     """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
@@ -28,7 +29,7 @@ def stop_command(run: str | None) -> None:
     click.echo(f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json")
 
 
-@click.command("clean")
+@click.command("clean", cls=OnCommand)
 def clean_command() -> None:
     """Remove socket folders of this user's dead runs; results are kept."""
     from zmqrl.cli.find_run import agents
@@ -58,7 +59,7 @@ def _in_use(folder: Path) -> bool:
 ANSWER_S = 10.0
 
 
-@click.command("scale")
+@click.command("scale", cls=OnCommand)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 def scale_command(arguments: tuple[str, ...]) -> None:
     """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
@@ -78,7 +79,7 @@ def scale_command(arguments: tuple[str, ...]) -> None:
     _send(run, workers)
 
 
-@click.command("drain")
+@click.command("drain", cls=OnCommand)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
 def drain_command(arguments: tuple[str, ...]) -> None:
     """Remove HOST's workers from the run after their current segments; no rows are lost.

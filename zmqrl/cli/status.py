@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.on import OnCommand
 from zmqrl.views.base import bottleneck_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ HOST_COLUMNS = (
 """Head, key in status.json, format; the workers of a host have their own column."""
 
 
-@click.command("status")
+@click.command("status", cls=OnCommand)
 @click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
 @click.option("--json", "as_data", is_flag=True, help="Print JSON, with -f one object per second.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -10,9 +11,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from zmqrl.errors import ZmqrlError
+from zmqrl.launch.run_directory import read_info
 from zmqrl.logs.standard_output import lossy_output
 
 READY = b"R"
+READY_MARK = "ZMQRL-READY "
 
 
 def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
@@ -39,6 +43,28 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
         os.close(read_fd)
     print(f"run in {run_dir} continues in the background (pid {pid}): `zmqrl status {run_dir}`")
     return 0
+
+
+def run_in_place(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
+    """This process is the launcher, started by SSH from another machine; READY is a line of JSON behind `READY_MARK`.
+
+    From then on nothing of the login is held: its output may end at any time, before READY too.
+    """
+    with contextlib.suppress(PermissionError):  # it leads the session that sshd made
+        os.setsid()
+
+    def on_ready() -> None:
+        info = read_info(run_dir)
+        run_id = "" if info is None else info.run_id
+        print(READY_MARK + json.dumps({"run_id": run_id, "run_dir": str(run_dir.absolute())}), flush=True)
+        _redirect(run_dir)
+
+    with lossy_output():
+        try:
+            return run(on_ready)
+        except ZmqrlError as error:
+            print(f"zmqrl: {error}", file=sys.stderr, flush=True)
+            return error.exit_code
 
 
 def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: int) -> int:
