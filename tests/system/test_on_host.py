@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.on_host_lab import OnHostLab, on_host_lab
+from tests.system.on_host_lab import OTHER, OnHostLab, on_host_lab
 from tests.system.ssh_runs import sha256_of_one_process
 from tests.waiting import until
 
@@ -45,6 +46,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return sha256_of_one_process(tmp_path_factory.mktemp("alone") / "run", settings)
 
 
+def files(folder: Path) -> dict[str, str]:
+    """Digests of what a copy has to have."""
+    paths = (path for path in folder.rglob("[!.]*") if path.is_file() and path.parent.name != ".owner")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
 def ended(hosts: OnHostLab) -> bool:
     return not hosts.status()["live"]
 
@@ -74,6 +81,9 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
     hosts.n2.boot()
     until(lambda: hosts.row("n2").get("state") == "ready", "n2 to be back", 40)
     assert hosts.row("local")["state"] == "ready"
+    where = ("--on", "gpu1", "--hosts", str(hosts.file))
+    fetched = hosts.elsewhere("fetch", "runs/a", "mine/a", *where)
+    assert fetched.code == 0 and "the copy is of now" in fetched.out, fetched
     until(lambda: ended(hosts), "the end of the run", 200, every_s=1.0)
     hosts.lab.link(0, True)
 
@@ -82,6 +92,10 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
     assert summary["weights_sha256"] == undisturbed
     until(lambda: not hosts.gpu1.processes("-m zmqrl"), "every command there to end", 20)
     assert not hosts.n2.processes("-m zmqrl")
+    assert hosts.elsewhere("fetch", "runs/a", "mine/a", *where).code == 0
+    copy = hosts.lab.hosts[OTHER].folder / "home" / "mine" / "a"
+    assert files(copy) == files(hosts.gpu1.tmp / "zmqrl" / "runs" / "a")
+    assert hosts.elsewhere("status", "mine/a").out.count("done with exit code 0") == 1
 
 
 def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostLab) -> None:
@@ -103,7 +117,7 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert steps
 
     hosts.gpu1.crash()
-    hosts.gpu1.boot()
+    hosts.gpu1.boot({"Subsystem": "sftp /bin/false"})
     dead = hosts.elsewhere("status", *where)
     assert "ended without a summary" in dead.out
     again = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--set", "run.max_wall_s=60")
@@ -112,6 +126,8 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert hosts.zmqrl("stop", "--on", "gpu1").code == 0
     until(lambda: ended(hosts), "the end of the run", 40)
     assert hosts.status()["summary"]["status"] == "stopped"
+    assert hosts.zmqrl("fetch", "runs/b", "--on", "gpu1").code == 0
+    assert files(hosts.lab.folder / "runs" / "b") == files(hosts.gpu1.tmp / "zmqrl" / "runs" / "b")
     down = hosts.elsewhere("down", "runs/b", *where)
     assert down.code == 0 and down.out.count("0 left") == 3, down
     hosts.lab.power_off(2)

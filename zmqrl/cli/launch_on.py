@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zmqrl.config.load import Loaded
     from zmqrl.config.sections import Config
     from zmqrl.launch.launcher_host import LauncherHost
+    from zmqrl.messages.files import LauncherReady
     from zmqrl.orchestrators.login_session import LoginSession
 
 READY_SLACK_S = 300.0
@@ -179,7 +180,7 @@ class _Start:
         self._request, self._there, self._config, self._session = request, there, config, session
         self._directory, self._is_resumed = directory, is_resumed
         self._line = b""
-        self._ready: dict[str, str] | None = None
+        self._ready: LauncherReady | None = None
 
     def run(self) -> int:
         """The exit code of the command."""
@@ -189,7 +190,9 @@ class _Start:
         text = text_of(self._config, code, keeps_code=self._is_resumed)
         file = self._there.write(f"{self._directory}.yaml", text.encode())
         try:
-            ended = self._there.relay(self._words(file), self._out, _err, code, self._session.around, self._limit_s)
+            ended = self._there.relay(
+                self._words(file), self._out, _err, code, self._session.around, timeout_s=self._limit_s
+            )
         except HostFailed as error:
             if self._request.dry_run:
                 raise ConfigError(f"--on {error}") from error
@@ -225,24 +228,25 @@ class _Start:
     def _out(self, chunk: bytes) -> bool:
         """Lines of the launcher, until it is READY."""
         from zmqrl.launch.detach import READY_MARK
+        from zmqrl.messages.files import LauncherReady, decode
 
         *lines, self._line = (self._line + chunk).split(b"\n")
         for line in lines:
             before, mark, text = line.partition(READY_MARK.encode())
             if mark:
-                self._ready = json.loads(text)
+                self._ready = decode(LauncherReady, text)
                 return False
             click.echo(before)
         return True
 
-    def _report(self, ready: dict[str, str]) -> None:
+    def _report(self, ready: LauncherReady) -> None:
         host, hosts_file = self._there.name, self._request.hosts_file
         click.echo(
-            f"run {ready['run_id']} continues on {host} in {ready['run_dir']}; this machine may be switched off\n"
+            f"run {ready.run_id} continues on {host} in {ready.run_dir}; this machine may be switched off\n"
             f"   {self._session}"
         )
-        for command in ("status -f", "logs -f", "stop", "down"):
-            click.echo(f"   zmqrl {command} {ready['run_dir']}{on_flags(host, hosts_file)}")
+        for command in ("status -f", "logs -f", "stop", "down", "fetch"):
+            click.echo(f"   zmqrl {command} {ready.run_dir}{on_flags(host, hosts_file)}")
 
     def _unknown(self) -> str:
         flags = on_flags(self._there.name, self._request.hosts_file)

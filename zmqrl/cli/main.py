@@ -29,6 +29,7 @@ COMMANDS = {
     "stop": "runs",
     "down": "down",
     "clean": "runs",
+    "fetch": "fetch",
     "eval": "results",
     "plot": "results",
     "bench": "results",
@@ -37,6 +38,8 @@ COMMANDS = {
     "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
+INTERNAL = {"send-run": "fetch"}
+"""What a command on one machine runs on another."""
 
 
 class _LazyGroup(click.Group):
@@ -46,16 +49,18 @@ class _LazyGroup(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         del context
-        if name not in COMMANDS:
+        module = COMMANDS.get(name) or INTERNAL.get(name)
+        if module is None:
             return None
-        found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{COMMANDS[name]}"), f"{name}_command")
+        function = f"{name.replace('-', '_')}_command"
+        found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{module}"), function)
         return found
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if args[0] not in COMMANDS and near:
+        if args[0] not in (*COMMANDS, *INTERNAL) and near:
             raise click.UsageError(f"unknown command {args[0]!r}; did you mean {near[0]!r}?")
         return super().resolve_command(context, args)
 

@@ -16,19 +16,23 @@ HOSTS_FILE = Path("hosts.yaml")
 FLAGS = ("--on", "--hosts")
 
 
-class OnCommand(click.Command):
-    """A command with `--on` and `--hosts`; with them it runs on another host, and everything else is passed there."""
+class LoginCommand(click.Command):
+    """A command with `--on` and `--hosts`."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.params += [
-            click.Option(["--on"], metavar="HOST", help="Run this command on HOST over SSH; the run is there."),
+            click.Option(["--on"], metavar="HOST", help="The run is on HOST, which is reached over SSH."),
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
                 help="With --on: hosts file that defines HOST.  [hosts.yaml, if it is here; else ~/.ssh/config]",
             ),
         ]
+
+
+class OnCommand(LoginCommand):
+    """With `--on` the same command runs on that host, and everything else is passed there."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[__name__] = without_flags(args)

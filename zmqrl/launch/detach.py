@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -11,9 +10,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.run_directory import read_info
 from zmqrl.logs.standard_output import lossy_output
+from zmqrl.messages.files import LauncherReady
 
 READY = b"R"
 READY_MARK = "ZMQRL-READY "
@@ -55,8 +57,8 @@ def run_in_place(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
 
     def on_ready() -> None:
         info = read_info(run_dir)
-        run_id = "" if info is None else info.run_id
-        print(READY_MARK + json.dumps({"run_id": run_id, "run_dir": str(run_dir.absolute())}), flush=True)
+        ready = LauncherReady("" if info is None else info.run_id, str(run_dir.absolute()))
+        print(READY_MARK + msgspec.json.encode(ready).decode(), flush=True)
         _redirect(run_dir)
 
     with lossy_output():

@@ -84,6 +84,7 @@ class LauncherHost:
         err: Callable[[bytes], None],
         code: str | None = None,
         around: str = "",
+        data: bytes = b"",
         timeout_s: float | None = None,
     ) -> int | None:
         """Run a `zmqrl` command there and pass its output on, see `Connection.relay` and `cli_command`.
@@ -93,7 +94,7 @@ class LauncherHost:
         """
         notes = _WithoutPrologue(err)
         command = cli_command(self.section, words, code, around)
-        ended = self._connection.relay(command, out, notes.take, timeout_s=timeout_s)
+        ended = self._connection.relay(command, out, notes.take, data, timeout_s)
         if ended is not None and notes.held:
             text = notes.held.decode(errors="replace")
             fault = start_fault(self.name, self.section, text)
