@@ -30,6 +30,7 @@ COMMANDS = {
     "down": "down",
     "clean": "runs",
     "fetch": "fetch",
+    "install-unit": "install_unit",
     "eval": "results",
     "plot": "results",
     "bench": "results",
