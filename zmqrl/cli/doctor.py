@@ -67,6 +67,7 @@ def _doctor_on(on: str, hosts: Path, loaded: Loaded, flags: Sequence[str]) -> in
     config = on_host(loaded.config, on, loaded.is_auto_here)
     with connected(resolve_logins(hosts), on) as there:
         there.check_version()
+        there.check_wrap()
         session = there.login_session()
         code = there.deliver(config.code)
         text = text_of(config, code).encode()

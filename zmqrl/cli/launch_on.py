@@ -46,6 +46,7 @@ def launch_on(request: TrainRequest, host: str) -> int:
         for line in there.accepted:
             click.echo(line, err=True)
         there.check_version()
+        there.check_wrap()
         session = there.login_session()
         if session.refusal is not None:
             raise ConfigError(f"--on {host}: {session.refusal}")

@@ -16,12 +16,16 @@ from zmqrl.errors import ConfigError, HostFailed, WireError
 from zmqrl.messages.lines import handshake
 from zmqrl.orchestrators.handshake import SENTINEL, refusals, versions
 from zmqrl.orchestrators.host_commands import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
     PROLOGUE_BEGINS,
     PROLOGUE_ENDED,
+    after_prologue,
     cli_command,
     for_login_shell,
     handshake_command,
     quoted,
+    wrap_words,
 )
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.login_session import SCRIPT, LoginSession
@@ -29,10 +33,11 @@ from zmqrl.ssh.clients import connect
 from zmqrl.ssh.code_sync import deliver, make_archive
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, after_mark
+from zmqrl.supervision.host_mark import PID_NAMESPACE
 
 ANSWER_S = 30.0
 TAIL_CHARACTERS = 600
-BEGIN, END, WROTE = "ZMQRL-FILE", "ZMQRL-END", "ZMQRL-WROTE "
+BEGIN, END, WROTE, NAMESPACES = "ZMQRL-FILE", "ZMQRL-END", "ZMQRL-WROTE ", "ZMQRL-NAMESPACES "
 
 
 class LauncherHost:
@@ -65,6 +70,20 @@ class LauncherHost:
         if differing:
             raise self._refused("; ".join(differing), fix)
 
+    def check_wrap(self) -> None:
+        """ConfigError when `wrap` makes a pid namespace: no other command could see and stop a launcher in it."""
+        if self.section.wrap is None:
+            return
+        look = f"readlink {PID_NAMESPACE}"
+        both = after_prologue(self.section, f"echo {NAMESPACES}$({look}) $({wrap_words(self.section)}{look})")
+        found = (_marked(self._run(for_login_shell(both)).stdout, NAMESPACES) or "").split()
+        if len(found) == 2 and found[0] != found[1]:
+            raise self._refused(
+                f"hosts.{self.name}.wrap (`{self.section.wrap}`) makes a pid namespace, in which status, stop and down "
+                "could not see the launcher",
+                "use a wrap without one on this host, or name another host",
+            )
+
     def login_session(self) -> LoginSession:
         """How a launcher that outlives the login is started there."""
         done = self._run("sh -s", SCRIPT.encode())
@@ -90,7 +109,8 @@ class LauncherHost:
         """Run a `zmqrl` command there and pass its output on, see `Connection.relay` and `cli_command`.
 
         Raises:
-            HostFailed: The connection was lost, or the prologue failed.
+            HostFailed: The connection was lost.
+            ConfigError: The prologue failed, or the Python of zmqrl was not found: nothing was started.
         """
         notes = _WithoutPrologue(err)
         command = cli_command(self.section, words, code, around)
@@ -99,8 +119,12 @@ class LauncherHost:
             text = notes.held.decode(errors="replace")
             fault = start_fault(self.name, self.section, text)
             if fault is not None:
-                raise fault.of(self.name)
+                raise self._refused(fault.cause, fault.fix)
             err(notes.held)
+        if ended in (NOT_FOUND, NOT_EXECUTABLE):
+            raise self._refused(
+                f"zmqrl does not start there (exit code {ended})", f"zmqrl setup HOSTS.yaml --limit {self.name}"
+            )
         return ended
 
     def read(self, path: str) -> bytes | None:
