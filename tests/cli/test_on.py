@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from tests.cli.commands import Command
 from tests.waiting import until
 from zmqrl.cli.on import without_flags
+from zmqrl.cli.status import StatusLines
 from zmqrl.launch.launcher_host import _WithoutPrologue
 
 
@@ -31,6 +33,7 @@ def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("fetch", "runs/a"), "--on HOST is required"),
         (("status", "--hosts", "x.yaml"), "--hosts requires --on HOST"),
         (
             ("train", "cartpole-ppo", "--on", "h", "--seeds", "2"),
@@ -88,3 +91,19 @@ def test_stderr_without_the_prologue(chunks: list[bytes], shown: bytes, held: by
         notes.take(chunk)
     assert b"".join(found) == shown
     assert notes.held.endswith(held) and bool(notes.held) == bool(held)
+
+
+def test_the_view_of_another_host_reports_a_silent_launcher_by_the_clock_here() -> None:
+    now = 100.0
+    shown: list[tuple[int, list[str]]] = []
+    lines = StatusLines(lambda status, notes: shown.append((status["env_steps"], [*notes])), lambda: now)
+
+    def line(env_steps: int, written_at: float) -> bytes:
+        status = {"env_steps": env_steps, "written_at": written_at, "problems": ["p"] * (env_steps > 1)}
+        return json.dumps({"live": True, "status": status}).encode() + b"\n"
+
+    whole = b"Welcome\n" + line(1, 5.0) + b'{"status": null}\n' + line(2, 6.0)
+    assert all(lines.take(whole[start : start + 7]) for start in range(0, len(whole), 7))
+    now += 9.0
+    assert lines.take(line(2, 6.0))
+    assert shown == [(1, []), (2, ["p"]), (2, ["no status from the launcher for 9 s", "p"])]

@@ -99,12 +99,15 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
 
 
 def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostLab) -> None:
+    (hosts.lab.folder / "my_pole.py").write_text(ENV)
     hosts.write(
+        env={"id": "my_pole:Pole", "max_episode_steps": MAX_STEPS},
         run={"total_env_steps": 10_000_000, "checkpoint_every_s": 1.0},
         ssh={"connect_timeout_s": 3.0},
         gpu1={"prologue": "echo on; export A=1"},
     )
-    started = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--set", "run.seed=3", "--run-dir", "runs/b")
+    settings = ("--set", "run.seed=3", "--set", "code.sync=[./my_pole.py]")
+    started = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", *settings, "--run-dir", "runs/b")
     assert started.code == 0, started.err
     where = ("--on", "gpu1", "--hosts", str(hosts.file))
     scaled = hosts.elsewhere("scale", "n2=2", *where)

@@ -54,7 +54,7 @@ def launch_on(request: TrainRequest, host: str) -> int:
         config = _configuration(request, host, stored)
         directory = directory or _new_directory(request, there, config)
         _check_keys(there, config, request.hosts_file)
-        return _Start(request, there, config, session, directory, stored is not None).run()
+        return _Start(request, there, config, session, directory, stored).run()
 
 
 def _check_flags(request: TrainRequest, host: str) -> None:
@@ -175,19 +175,22 @@ class _Start:
         config: Config,
         session: LoginSession,
         directory: str,
-        is_resumed: bool,
+        stored: bytes | None,
     ) -> None:
-        """`directory`: of the run there, relative to the work directory."""
+        """`directory`: of the run there, relative to the work directory; `stored`: `config.json` of a resumed run."""
         self._request, self._there, self._config, self._session = request, there, config, session
-        self._directory, self._is_resumed = directory, is_resumed
+        self._directory, self._stored, self._is_resumed = directory, stored, stored is not None
         self._line = b""
         self._ready: LauncherReady | None = None
 
     def run(self) -> int:
         """The exit code of the command."""
         from zmqrl.config.on_host import text_of
+        from zmqrl.launch.launcher_host import stored_code
 
         code = self._there.deliver(self._config.code)
+        if code is None and self._stored is not None:
+            code = stored_code(self._stored)
         text = text_of(self._config, code, keeps_code=self._is_resumed)
         file = self._there.write(f"{self._directory}.yaml", text.encode())
         try:
@@ -206,6 +209,7 @@ class _Start:
             return 0
         if ended is None:
             raise HostFailed(self._there.name, f"the run is not READY after {self._limit_s:g} s", self._unknown())
+        click.echo(self._line, nl=False)
         if not self._is_resumed:
             self._there.remove(file)
         return ended

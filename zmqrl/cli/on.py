@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,8 +67,14 @@ def login_file(named: Path | None) -> Path | None:
     return named or (HOSTS_FILE if HOSTS_FILE.is_file() else None)
 
 
-def run_on(host: str, hosts_file: Path | None, words: Sequence[str]) -> int:
+def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callable[[bytes], bool] | None = None) -> int:
     """`zmqrl WORDS` on `host`, with its output and its exit code; it ends with this command.
+
+    Args:
+        host: The name after `--on`.
+        hosts_file: The value of `--hosts`.
+        words: The command, as it is written on `host`.
+        out: Receives its stdout in place of this command's, see `Connection.relay`.
 
     Raises:
         ConfigError: The host is unreachable; nothing was done.
@@ -80,7 +86,7 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str]) -> int:
     with connected(resolve_logins(login_file(hosts_file)), host) as there:
         for line in there.accepted:
             click.echo(line, err=True)
-        code = there.relay(["--until-eof", *words], _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
+        code = there.relay(["--until-eof", *words], out or _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
         if code is None:
             raise HostFailed(host, "the end of the command is unknown", f"see: zmqrl status --on {host}")
         return 1 if code < 0 else code

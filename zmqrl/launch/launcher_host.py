@@ -244,6 +244,12 @@ def stored_copy(text: bytes, folder: Path, preset_file: str | None) -> Path:
     return folder
 
 
+def stored_code(text: bytes) -> str | None:
+    """The folder on that host with the modules of `code.sync` of a run, from its `config.json`."""
+    paths = json.loads(text)["config"]["code"]["sync"]
+    return posixpath.dirname(paths[0]) if paths else None
+
+
 def _marked(output: bytes, mark: str) -> str | None:
     found = (after_mark(line, mark) for line in output.decode(errors="replace").splitlines())
     return next((text for text in found if text is not None), None)
