@@ -18,7 +18,7 @@ import yaml
 from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT, environment
 
-COMMAND_S = 100.0
+COMMAND_S = 150.0
 OTHER = 3
 CONFIG: Mapping[str, Any] = {
     "run": {"preset": "cartpole-ppo", "stop_at_return": None},
