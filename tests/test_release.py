@@ -66,7 +66,7 @@ def check_runs(environment: Path, folder: Path) -> None:
 
 
 def test_the_wheel_of_the_sdist_runs(wheel: Path, tmp_path: Path) -> None:
-    """Its dependencies are those of this environment, whose own zmqrl is not found: a nested .pth file has no effect."""
+    """With the dependencies of this environment, whose own zmqrl is not found: a nested .pth file has no effect."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))

@@ -117,6 +117,13 @@ FILES: list[Struct] = [
     files.RequestAnswer(done="d"),
     files.ConnectionFile(2, Boot("agent", 0, 0, "b", stand_in_plan(Path("/nowhere"))), JOIN),
     files.RunRecord("r", 3, 4, "h", 1.5, "cartpole-ppo", None, "lineage", 2),
+    files.LauncherReady("r", "/runs/r"),
+    files.HeldFile(3, "ab"),
+    files.CopyRequest({"config.json": files.HeldFile(3, "ab")}, {"logs/a.log": files.HeldFile(0, "cd")}),
+    files.CopiedFile("logs/a.log", 3),
+    files.CopiedEnd("ab"),
+    files.NotCopied("checkpoints/v0-1.safetensors", "damaged"),
+    files.RetiredFile("checkpoints/v0-1.safetensors"),
 ]
 
 LISTEN = doctor.Listen((0, 0, 0))

@@ -35,8 +35,10 @@ SHOWN = {"doctor/report.py"}
 NO_MESSAGES = {
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/host_changes.py": {"host", "hosts", "state", "workers"},  # of status.json
+    "launch/launcher_host.py": {"code", "preset"},  # of config.json
     "launch/run_state.py": {"leases"},  # figures by name
     "launch/url_mirror.py": {"path", "store"},  # of config.json
+    "orchestrators/login_session.py": {"user"},  # of a line of a shell
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor
     "learner/env_slot_record.py": {"state"},  # an array by name

@@ -93,6 +93,46 @@ def test_a_process_that_stays_is_spoken_with_and_its_noise_is_logged(connection:
     assert log.stat().st_size == NOISE
 
 
+def test_the_output_of_a_command_is_passed_on_as_it_comes(connection: Connection) -> None:
+    """Its stdin is open until it ends: `read` gets the second line of nobody."""
+    out, err = bytearray(), bytearray()
+
+    def take(chunk: bytes) -> bool:
+        out.extend(chunk)
+        return True
+
+    command = "read line; echo $line; echo wrong >&2; read -t 1 line; echo $?; exit 3"
+    code = connection.relay(f"bash -c '{command}'", take, err.extend, b"given\n", WAIT_S)
+    assert (code, bytes(err)) == (3, b"wrong\n")
+    assert int(out.removeprefix(b"given\n")) > 128, "the time was over, not its stdin"
+
+
+@pytest.mark.parametrize("end", ["enough", "late", "error"])
+def test_what_is_no_longer_listened_to_gets_the_end_of_its_stdin(lab: Lab, connection: Connection, end: str) -> None:
+    def take(chunk: bytes) -> bool:
+        assert end != "error"
+        return end == "late"
+
+    command = f'echo begun; exec {sys.executable} -c "{ECHO}" for-{end}'
+    limit_s = 1.0 if end == "late" else WAIT_S
+    with pytest.raises(AssertionError) if end == "error" else contextlib.nullcontext():
+        assert connection.relay(command, take, lambda chunk: None, timeout_s=limit_s) is None
+    until(lambda: not lab.hosts[1].processes(f"for-{end}"))
+    assert connection.run("true", WAIT_S).code == 0
+
+
+def test_a_lost_connection_is_no_exit_code(lab: Lab, ssh: SshSection) -> None:
+    def take(chunk: bytes) -> bool:
+        for process in sessions(lab.hosts[2]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        return True
+
+    lost = pytest.raises(HostFailed, match="h2: the connection is lost")
+    with connected(target_of(lab, 2), ssh) as connection, lost:
+        connection.relay("echo begun; cat", take, lambda chunk: None, timeout_s=WAIT_S)
+
+
 @pytest.mark.parametrize("end", ["channel", "connection"])
 def test_a_process_that_watches_its_stdin_ends_with_channel_or_connection(
     lab: Lab, tmp_path: Path, end: str, ssh: SshSection

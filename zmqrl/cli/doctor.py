@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from zmqrl.config.load import Loaded
 
 EXIT_FAULTS = 2
 
@@ -21,6 +25,7 @@ EXIT_FAULTS = 2
     "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Check the env for at most S seconds."
 )
 @click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; changed keys are rejected.")
+@click.option("--on", metavar="HOST", help="Check from HOST, as a launcher there would, with the keys of HOST alone.")
 def doctor_command(
     hosts: Path,
     overrides: tuple[str, ...],
@@ -29,6 +34,7 @@ def doctor_command(
     plain: bool,
     env_limit: float,
     accept_new_hosts: bool,
+    on: str | None,
 ) -> int:
     """Check every host of HOSTS (hosts.yaml) without starting a run. Exit code 2: a fault prevents a launch."""
     from zmqrl.doctor.judge import judge_all
@@ -38,6 +44,9 @@ def doctor_command(
     from zmqrl.launch.configure import load
 
     loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)
+    if on is not None:
+        flags = [*["--json"] * as_data, *["--accept-new-hosts"] * accept_new_hosts, "--env-limit", str(env_limit)]
+        return _doctor_on(on, hosts, loaded, flags)
     measurements = examine(loaded.config, accept_new_hosts, env_limit, lambda line: click.echo(line, err=True))
     faults = judge_all(measurements, needs_of(loaded, hosts))
     manual = [name for name, host in loaded.config.hosts.items() if host.manual]
@@ -46,6 +55,28 @@ def doctor_command(
     else:
         print_report(measurements, faults, manual, sys.stdout, None if plain or not sys.stdout.isatty() else _draw)
     return EXIT_FAULTS if any(fault.severity == "error" for fault in faults) else 0
+
+
+def _doctor_on(on: str, hosts: Path, loaded: Loaded, flags: Sequence[str]) -> int:
+    """The doctor on another host, and what ends with a login there. Modules of `code.sync` are copied for it."""
+    from zmqrl.cli.launch_on import DOCTOR_S, STDIN
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.config.on_host import on_host, text_of
+    from zmqrl.launch.launcher_host import connected
+
+    config = on_host(loaded.config, on, loaded.is_auto_here)
+    with connected(resolve_logins(hosts), on) as there:
+        there.check_version()
+        there.check_wrap()
+        session = there.login_session()
+        code = there.deliver(config.code)
+        text = text_of(config, code).encode()
+        done = there.capture("doctor", STDIN, *flags, data=text, code=code, timeout_s=DOCTOR_S)
+    for output, is_error in ((done.stdout, False), (done.stderr, True)):
+        shown = output.decode(errors="replace").replace(STDIN, f"{hosts} --on {on}")
+        click.echo(shown, nl=False, err=is_error)
+    click.echo(f"{on}: {session.refusal or session}", err=True)
+    return EXIT_FAULTS if session.refusal is not None else done.code
 
 
 def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.on import OnCommand
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from zmqrl.launch.teardown import HostReport, TargetRun
 
 
-@click.command("down")
+@click.command("down", cls=OnCommand)
 @click.argument("run", required=False)
 @click.option(
     "--all", "every", is_flag=True, help="All your runs that are active on this machine, or ended without a summary."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.on import OnCommand
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ POLL_EVERY_S = 0.2
 LINES = 20
 
 
-@click.command("logs")
+@click.command("logs", cls=OnCommand)
 @click.argument("run", required=False)
 @click.argument("who", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")

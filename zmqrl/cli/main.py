@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,6 +29,8 @@ COMMANDS = {
     "stop": "runs",
     "down": "down",
     "clean": "runs",
+    "fetch": "fetch",
+    "install-unit": "install_unit",
     "eval": "play",
     "watch": "play",
     "plot": "results",
@@ -39,6 +43,8 @@ COMMANDS = {
     "doctor": "doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
+INTERNAL = {"send-run": "fetch"}
+"""What a command on one machine runs on another."""
 
 
 class _LazyGroup(click.Group):
@@ -48,15 +54,17 @@ class _LazyGroup(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         del context
-        if name not in COMMANDS:
+        module = COMMANDS.get(name) or INTERNAL.get(name)
+        if module is None:
             return None
-        found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{COMMANDS[name]}"), f"{name}_command")
+        function = f"{name.replace('-', '_')}_command"
+        found: click.Command = getattr(importlib.import_module(f"zmqrl.cli.{module}"), function)
         return found
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in (*COMMANDS, *INTERNAL) and not args[0].startswith("-"):
             from zmqrl.cli.habits import unknown_command
 
             if (message := unknown_command(args[0], list(COMMANDS))) is not None:
@@ -66,10 +74,13 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zmqrl", prog_name="zmqrl")
+@click.option("--until-eof", is_flag=True, hidden=True)
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, until_eof: bool) -> None:
     """Distributed reinforcement learning on the machines you own."""
     context.obj = _started_at()
+    if until_eof:
+        threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     sys.path.insert(0, str(Path.cwd()))  # the user's own envs and algorithms, as `python -m` would find them
 
 
@@ -100,6 +111,13 @@ def main() -> None:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _end_with_stdin() -> None:
+    """Of a command that another machine has started by `--on`: it ends with the connection."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _fail(message: str, code: int) -> None:

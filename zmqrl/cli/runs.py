@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.on import OnCommand
 from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class _Limit(click.ParamType[float]):
             self.fail(f"{value!r} is not a number of seconds; write the run first: zmqrl stop {value} --wait")
 
 
-@click.command("stop")
+@click.command("stop", cls=OnCommand)
 @click.argument("run", required=False)
 @click.option(
     "--wait",
@@ -97,7 +98,7 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
     return summary if summary.get("run_id") == info.run_id else None
 
 
-@click.command("clean")
+@click.command("clean", cls=OnCommand)
 @JSON
 def clean_command(as_data: bool) -> None:
     """Remove socket folders of this user's dead runs; results are kept."""
@@ -130,7 +131,7 @@ def _in_use(folder: Path) -> bool:
 ANSWER_S = 10.0
 
 
-@click.command("scale")
+@click.command("scale", cls=OnCommand)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 @JSON
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
@@ -151,7 +152,7 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     _send(run, workers, as_data)
 
 
-@click.command("drain")
+@click.command("drain", cls=OnCommand)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
 @JSON
 def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:

@@ -6,12 +6,13 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.on import OnCommand, run_on
 from zmqrl.views.base import bottleneck_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,17 @@ HOST_COLUMNS = (
 """Head, key in status.json, format; the workers of a host have their own column."""
 
 
-@click.command("status")
+class _StatusCommand(OnCommand):
+    """On a terminal `-f --on` draws here what the other host sends."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        asked = ctx.params
+        if asked["on"] is None or not asked["follow"] or asked["as_data"] or not sys.stdout.isatty():
+            return super().invoke(ctx)
+        return _watch_on(asked["on"], asked["hosts_file"], [asked["run"]] if asked["run"] else [])
+
+
+@click.command("status", cls=_StatusCommand)
 @click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
 @click.option("--json", "as_data", is_flag=True, help="Print JSON, with -f one object per second.")
@@ -76,9 +87,52 @@ def _watch(directory: Path, info: RunInfo) -> None:
         while is_live(directory, info):
             status = _status(directory, info)
             if status is not None:
-                notes = [Text(note, style="red") for note in _silence(status)]
+                notes = [Text(note, style="red") for note in [*_silence(time.time() - status["written_at"]), *status["problems"]]]
                 view.update(Group(render(status), *notes), refresh=True)
             time.sleep(FOLLOW_S)  # the pace of status.json
+
+
+def _watch_on(host: str, hosts_file: Path | None, run: Sequence[str]) -> int:
+    """The launcher's view of a run on another host; at its end its last status."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from zmqrl.views.tables import render
+
+    with Live(Text("starting"), console=Console(), auto_refresh=False) as view:
+
+        def show(status: Mapping[str, Any], notes: Sequence[str]) -> None:
+            view.update(Group(render(status), *(Text(note, style="red") for note in notes)), refresh=True)
+
+        code = run_on(host, hosts_file, ["status", *run, "-f", "--json"], StatusLines(show).take)
+    return code or run_on(host, hosts_file, ["status", *run])
+
+
+class StatusLines:
+    """The lines of `status -f --json` of another host, whose clock may differ from this one's."""
+
+    def __init__(
+        self, show: Callable[[Mapping[str, Any], Sequence[str]], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`show` receives each status.json, and notes for the user."""
+        self._show, self._clock = show, clock
+        self._line, self._written_at, self._new_at = b"", 0.0, clock()
+
+    def take(self, chunk: bytes) -> bool:
+        """The next bytes; more are wanted."""
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        for line in lines:
+            _, begins, text = line.partition(b"{")  # a login shell may print before it
+            status = json.loads(begins + text)["status"] if begins else None
+            if status is not None:
+                self._take(status)
+        return True
+
+    def _take(self, status: Mapping[str, Any]) -> None:
+        if status["written_at"] != self._written_at:
+            self._written_at, self._new_at = status["written_at"], self._clock()
+        self._show(status, [*_silence(self._clock() - self._new_at), *status["problems"]])
 
 
 def _last_status(directory: Path, info: RunInfo) -> str:
@@ -144,13 +198,12 @@ def _live_status(directory: Path, info: RunInfo) -> str:
         shown.append(f"a durable checkpoint every {interval_s:.0f} s (slow writes)")
     shown += ["env.recovery restart_episode"] if status.get("recovery") == "restart_episode" else []
     shown += [f"rejected {what}: {count}" for what, count in status.get("refused", {}).items()]
-    lines = [", ".join(shown), *_silence(status), *_hosts(status.get("hosts", []))]
+    lines = [", ".join(shown), *_silence(time.time() - status["written_at"]), *_hosts(status.get("hosts", []))]
     lines += ["  " + "  ".join(f"{key} {short(value)}" for key, value in row.items()) for row in status["workers"]]
     return "\n".join([*lines, *status["problems"]])
 
 
-def _silence(status: Mapping[str, Any]) -> list[str]:
-    silent_s = time.time() - status["written_at"]
+def _silence(silent_s: float) -> list[str]:
     return [f"no status from the launcher for {silent_s:.0f} s"] if silent_s > SILENT_S else []
 
 

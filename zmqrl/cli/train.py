@@ -52,10 +52,12 @@ OPTIONS = (
     ),
     click.option("--init-from", metavar="RUN|FILE", help="Start a new run with the weights of another."),
     click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
+    click.option("--on", metavar="HOST", help="Start the launcher on HOST, which this machine can then leave."),
     click.option("--detach", is_flag=True, help="Return when all processes are ready; the run continues."),
     click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
     click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
     click.option("--json", "as_data", is_flag=True, help="Print one JSON line per run on stdout, the rest on stderr."),
+    click.option("--in-place", is_flag=True, hidden=True),
 )
 
 
@@ -66,7 +68,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class _TrainRequest:
+class TrainRequest:
     """The options of `launch` and `train`."""
 
     preset: str | None
@@ -87,11 +89,14 @@ class _TrainRequest:
     from_scratch: bool
     init_from: str | None
     limit: tuple[str, ...]
+    on: str | None
     detach: bool
     dry_run: bool
     plain: bool
     as_data: bool
     """Print the summary of each run as JSON."""
+    in_place: bool
+    """Started by `--on` of another machine, see `run_in_place`."""
 
 
 @click.command("launch")
@@ -165,15 +170,19 @@ def _request_of(
     algo: str | None,
     started_at: float,
     options: dict[str, Any],
-) -> _TrainRequest:
+) -> TrainRequest:
     resume, copy = options.pop("resume"), None
     if resume is not None and "://" in resume:
         resume, copy = None, resume
     resume = None if resume is None else Path(resume)
-    return _TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
+    return TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
 
 
-def _run(request: _TrainRequest) -> int:
+def _run(request: TrainRequest) -> int:
+    if request.on is not None:
+        from zmqrl.cli.launch_on import launch_on
+
+        return launch_on(request, request.on)
     if request.copy is not None:
         request = _to_fetch(request, request.copy)
     if request.resume == AUTO:
@@ -191,16 +200,16 @@ def _run(request: _TrainRequest) -> int:
     return _run_one(request, request.run_dir, request.seed)
 
 
-def _to_fetch(request: _TrainRequest, copy: str) -> _TrainRequest:
+def _to_fetch(request: TrainRequest, copy: str) -> TrainRequest:
     """The copy of a run at a URL is continued in a new run directory."""
     from zmqrl.launch.checks import check_new_directory
 
-    directory = request.run_dir or _default_directory(copy.rstrip("/").rpartition("/")[2])
+    directory = request.run_dir or default_directory(copy.rstrip("/").rpartition("/")[2])
     check_new_directory(directory)
     return replace(request, resume=directory, run_dir=None)
 
 
-def _resumed_or_new(request: _TrainRequest) -> _TrainRequest:
+def _resumed_or_new(request: TrainRequest) -> TrainRequest:
     """`--resume auto`: `--run-dir` is resumed where it holds a run, else it is the directory of a new run."""
     if request.run_dir is None or request.seeds is not None:
         raise click.UsageError("--resume auto requires --run-dir, and cannot be combined with --seeds")
@@ -211,7 +220,7 @@ def _resumed_or_new(request: _TrainRequest) -> _TrainRequest:
     return replace(request, resume=None, from_scratch=False)
 
 
-def _submit(request: _TrainRequest, hosts_file: Path) -> int:
+def _submit(request: TrainRequest, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
     from zmqrl.launch.checks import check_new_directory
@@ -220,6 +229,8 @@ def _submit(request: _TrainRequest, hosts_file: Path) -> int:
 
     if request.copy is not None or request.resume not in (None, AUTO) or request.seeds is not None or request.detach:
         raise click.UsageError("--submit cannot be combined with --resume DIR, --seeds or --detach")
+    if request.on is not None:
+        raise click.UsageError("--submit cannot be combined with --on: submit on that host (docs/slurm.md)")
     if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch with --submit requires --resume auto")
     loaded = _load(replace(request, resume=None), request.seed)
@@ -227,7 +238,7 @@ def _submit(request: _TrainRequest, hosts_file: Path) -> int:
         raise ConfigError(
             f"hosts.{LOCAL}.workers: 'auto': --submit needs a number, since this machine is not the node of the job"
         )
-    directory = request.run_dir or _default_directory(loaded.config.run.name)
+    directory = request.run_dir or default_directory(loaded.config.run.name)
     if request.resume is None:
         check_new_directory(directory)
     plan = plan_run(loaded.config, directory, request.started_at, False, loaded.sources, is_here=False)
@@ -246,7 +257,7 @@ def _submit(request: _TrainRequest, hosts_file: Path) -> int:
     return 0
 
 
-def _arguments(request: _TrainRequest) -> Iterator[str]:
+def _arguments(request: TrainRequest) -> Iterator[str]:
     """The arguments of the command that the job repeats."""
     named = (("--mode", request.mode), ("--workers", request.workers), ("--seed", request.seed))
     yield from (argument for name, value in named if value is not None for argument in (name, str(value)))
@@ -258,14 +269,14 @@ def _arguments(request: _TrainRequest) -> Iterator[str]:
         yield from ("--init-from", _source_of_weights(request.init_from))
 
 
-def _run_seeds(request: _TrainRequest, seeds: int) -> int:
+def _run_seeds(request: TrainRequest, seeds: int) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
     if request.resume is not None or request.detach:
         raise click.UsageError("--seeds cannot be combined with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory
 
     config = _load(request, request.seed).config
-    folder = request.run_dir or _default_directory(config.run.name)
+    folder = request.run_dir or default_directory(config.run.name)
     runs = {seed: folder / f"seed-{seed}" for seed in range(config.run.seed, config.run.seed + seeds)}
     for directory in runs.values():
         check_new_directory(directory)
@@ -287,7 +298,7 @@ def _was_stopped(directory: Path) -> bool:
         return False  # a dry run writes none
 
 
-def _load(request: _TrainRequest, seed: int | None) -> Any:
+def _load(request: TrainRequest, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
@@ -296,7 +307,7 @@ def _load(request: _TrainRequest, seed: int | None) -> Any:
     return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from, base)
 
 
-def _without_preset(request: _TrainRequest) -> WithoutPreset | None:
+def _without_preset(request: TrainRequest) -> WithoutPreset | None:
     if request.env is None:
         return None
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
@@ -314,13 +325,13 @@ def _source_of_weights(named: str) -> str:
     return str(find_run(named)[0].absolute())
 
 
-def _run_one(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+def _run_one(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:
     if not request.as_data:
         return _run_and_show(request, run_dir, seed)
     from zmqrl.logs.standard_output import output_as_errors
 
     with output_as_errors(forks=request.detach) as output:
-        directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
+        directory = request.resume or run_dir or default_directory(_load(request, seed).config.run.name)
         code = _run_and_show(request, directory if request.resume is None else None, seed)
         if code != ConfigError.exit_code:
             print(_result(directory, request.detach), file=output, flush=True)
@@ -340,17 +351,19 @@ def _result(directory: Path, is_detached: bool) -> str:
     return json.dumps({**place, **summary})
 
 
-def _run_and_show(request: _TrainRequest, run_dir: Path | None, seed: int | None) -> int:
-    from zmqrl.launch.detach import run_detached
+def _run_and_show(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+    from zmqrl.launch.detach import run_detached, run_in_place
 
-    directory = request.resume or run_dir or _default_directory(_load(request, seed).config.run.name)
+    directory = request.resume or run_dir or default_directory(_load(request, seed).config.run.name)
     if request.detach and not request.dry_run:
         return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
+    if request.in_place:
+        return run_in_place(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
     return _run_in(request, directory, seed)
 
 
 def _run_in(
-    request: _TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None
+    request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None
 ) -> int:
     if request.copy is None:
         return _plan_and_launch(request, directory, seed, on_ready)
@@ -376,7 +389,7 @@ def _record(directory: Path) -> bytes | None:
         return None
 
 
-def _plan_and_launch(request: _TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
+def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
     from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
@@ -403,10 +416,10 @@ def _plan_and_launch(request: _TrainRequest, directory: Path, seed: int | None, 
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
     from zmqrl.launch.launcher import launch
 
-    return launch(plan, request.plain or request.detach, request.from_scratch, on_ready)
+    return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)
 
 
-def _default_directory(name: str) -> Path:
+def default_directory(name: str) -> Path:
     """`runs/<name>-<time>`, and a number behind it when two start in the same second."""
     path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")

@@ -59,6 +59,8 @@ def check_code(code: CodeSection) -> None:
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT = Source("default")
+OF_LOGINS = ("hosts", "defaults", "ssh")
+"""The sections that define how hosts are logged into."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -153,6 +155,21 @@ def resolve(request: Request, config_of: KindConfig) -> Loaded:
         return Loaded(_resolved(config, preset, request), sources, hosts_of.is_auto_here(config, request.limit))
     except ConfigError as error:
         raise ConfigError(sources.locate(str(error))) from error
+
+
+def resolve_logins(hosts_file: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Only how hosts are logged into: the sections of runs are not read, whose kinds may be unknown on this machine.
+
+    Raises:
+        ConfigError: One message with file, line, key and value.
+    """
+    flags = as_one(from_flags(overrides), SET)
+    file = read_file(hosts_file) if hosts_file is not None else Branch(Source("defaults"))
+    tree = merge_all(_expanded(layer) for layer in (_inventory(merge_all([file, flags])), file, flags))
+    kept = {key: node for key, node in tree.children.items() if key in OF_LOGINS}
+    config = validated(Config, Branch(tree.source, kept))
+    check_hosts(config)
+    return config
 
 
 def _merged(request: Request) -> tuple[Branch, str | None]:

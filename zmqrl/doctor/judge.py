@@ -12,11 +12,11 @@ from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import handshake as versions
 from zmqrl.orchestrators.host_commands import NO_RUN
+from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
 SKEW_WARNED_S, SKEW_REFUSED_S = 1.0, 60.0
-UNKNOWN_KEY = "unknown host key"
 BUSY = 0.5
 """Load per core from which the host is called busy."""
 LITTLE_CURVE_MB_PER_S = 100.0
@@ -40,7 +40,7 @@ def judge_failure(host: HostCheck) -> None:
     }
     check = "connection" if failure.check == "ssh" and not host.need.by_ssh else failure.check
     fix = failure.fix or mends[failure.check]
-    if failure.cause.startswith(UNKNOWN_KEY):
+    if failure.cause.startswith(UNKNOWN_HOST_KEY):
         fix += f"\n   or, after comparing the key: {host.again('doctor')} --accept-new-hosts"
     host.findings.fault(check, failure.cause, fix)
 

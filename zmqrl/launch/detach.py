@@ -10,9 +10,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from zmqrl.errors import ZmqrlError
+from zmqrl.launch.run_directory import read_info
 from zmqrl.logs.standard_output import lossy_output
+from zmqrl.messages.files import LauncherReady
 
 READY = b"R"
+READY_MARK = "ZMQRL-READY "
 
 
 def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
@@ -39,6 +45,28 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
         os.close(read_fd)
     print(f"run in {run_dir} continues in the background (pid {pid}): `zmqrl status {run_dir}`")
     return 0
+
+
+def run_in_place(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:
+    """This process is the launcher, started by SSH from another machine; READY is a line of JSON behind `READY_MARK`.
+
+    From then on nothing of the login is held: its output may end at any time, before READY too.
+    """
+    with contextlib.suppress(PermissionError):  # it leads the session that sshd made
+        os.setsid()
+
+    def on_ready() -> None:
+        info = read_info(run_dir)
+        ready = LauncherReady("" if info is None else info.run_id, str(run_dir.absolute()))
+        print(READY_MARK + msgspec.json.encode(ready).decode(), flush=True)
+        _redirect(run_dir)
+
+    with lossy_output():
+        try:
+            return run(on_ready)
+        except ZmqrlError as error:
+            print(f"zmqrl: {error}", file=sys.stderr, flush=True)
+            return error.exit_code
 
 
 def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: int) -> int:

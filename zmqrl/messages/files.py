@@ -92,11 +92,105 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """The engine's job that ends with the launcher (`--submit`); `down` ends it from any machine."""
 
 
+class LauncherReady(Struct, frozen=True, forbid_unknown_fields=True):
+    """The run of a launcher that another machine has started, all of whose processes are READY.
+
+    Launcher to the command that started it: `zmqrl launch --on`, on stdout behind `ZMQRL-READY`, once.
+
+    A malformed one fails the command; the launcher continues.
+    """
+
+    run_id: Text
+    run_dir: Text
+    """Absolute path on the launcher's host."""
+
+
+class HeldFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a run directory that a copy has, or the beginning of one.
+
+    Copy to sender: part of a copy request.
+
+    As for the copy request.
+    """
+
+    nbytes: Count
+    sha256: Text
+
+
+class CopyRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a copy of a run directory has; only the rest is sent.
+
+    Copy to sender: a line on stdin of `zmqrl send-run` on the run's host, by `zmqrl fetch`.
+
+    A malformed one ends the sender with exit code 1. Digests that do not match cost a transfer of the whole file.
+    """
+
+    held: dict[Text, HeldFile]
+    """Whole files by their path in the run directory."""
+    parts: dict[Text, HeldFile]
+    """Beginnings of files whose transfer was cut."""
+
+
+class CopiedFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The begin of a file of a run directory; its bytes follow in frames, then a `CopiedEnd`.
+
+    Sender to copy: a frame on stdout of `zmqrl send-run`.
+
+    A malformed one, or a path outside of the run directory, fails the copy; what was received whole is kept.
+    """
+
+    path: Text
+    offset: Count
+    """Bytes that the copy has."""
+
+
+class CopiedEnd(Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a file of a run directory.
+
+    Sender to copy: a frame behind the bytes of the file.
+
+    Another digest than that of the bytes received fails the copy, and the file is not kept.
+    """
+
+    sha256: Text
+    """Of the whole file."""
+
+
+class NotCopied(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a run directory that is not sent.
+
+    Sender to copy: a frame on stdout of `zmqrl send-run`.
+
+    A malformed one fails the copy.
+    """
+
+    path: Text
+    cause: Text
+
+
+class RetiredFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint that the copy has, and the run no longer.
+
+    Sender to copy: a frame on stdout of `zmqrl send-run`.
+
+    A malformed one, or a path of something else, fails the copy.
+    """
+
+    path: Text
+
+
 FILES: Mapping[str, type[Struct]] = {
     "request": ScaleRequest,
     "answer": RequestAnswer,
     "connection file": ConnectionFile,
     "run.json": RunRecord,
+    "launcher ready": LauncherReady,
+    "held file": HeldFile,
+    "copy request": CopyRequest,
+    "copied file": CopiedFile,
+    "copied end": CopiedEnd,
+    "not copied": NotCopied,
+    "retired file": RetiredFile,
 }
 
 

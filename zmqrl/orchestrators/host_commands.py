@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 
 from zmqrl.config.sections import HostSection
 from zmqrl.orchestrators.handshake import PACKAGES, SENTINEL
@@ -23,6 +24,8 @@ REMOTE_RUNS = "runs"
 PROLOGUE_BEGINS, PROLOGUE_ENDED = "zmqrl: prologue begins", "zmqrl: prologue ended with exit code "
 WRAP_NOT_FOUND = "zmqrl: the command of wrap was not found"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+AGENT_VARIABLE = "SSH_AUTH_SOCK"
+"""Of an SSH agent, which a login may forward: it ends with the login."""
 _VERSIONS_THERE = (
     "import json,platform,sys; from importlib import metadata; "
     'found={(one.metadata["Name"] or "").lower(): one.version for one in reversed([*metadata.distributions()])}; '
@@ -87,6 +90,22 @@ def examiner_command(section: HostSection, host: str) -> str:
     start = f"{_python(section)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
     script = f"cd {quoted(section.workdir)} 2>/dev/null; {wrap_check(section)}exec {start}"
     return for_login_shell(_marks(host) + after_prologue(section, script, watched=True))
+
+
+def cli_command(section: HostSection, words: Sequence[str], code: str | None = None, around: str = "") -> str:
+    """Runs `zmqrl WORDS` in the work directory, without the SSH agent of the login.
+
+    Args:
+        section: Of the host.
+        words: Arguments; a `~/` at the start of one is the home there.
+        code: The folder of the user's own modules there.
+        around: A command that runs the rest as its further arguments, with a space at its end; outside of `wrap`.
+    """
+    arguments = " ".join(quoted(word) for word in words)
+    python = f"{wrap_words(section)}{environment(section, code)}{quoted(section.python)}"
+    begin = f"mkdir -p {quoted(section.workdir)} && cd {quoted(section.workdir)} || exit; {wrap_check(section)}"
+    script = f"{begin}exec nice -n {section.nice or 0} {around}{python} -m zmqrl {arguments}"
+    return for_login_shell(f"unset {AGENT_VARIABLE}; {after_prologue(section, script)}")
 
 
 def shell_handshake_command(section: HostSection, host: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
-from zmqrl.ssh.refusals import by_hand, copy_id, login_refused
+from zmqrl.ssh.refusals import MORE_THAN_A_KEY, NO_KEY, by_hand, copy_id, login_refused
 
 if TYPE_CHECKING:
     import paramiko
@@ -57,7 +57,7 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
             else:
                 if not further:
                     return
-                why = f"requires more than a key for user {target.user}: {', '.join(further)}"
+                why = f"{MORE_THAN_A_KEY} for user {target.user}: {', '.join(further)}"
                 raise HostFailed(target.host, why, "allow login by key only (AuthenticationMethods in sshd_config)")
     tried = [name for name, _ in candidates.keys[:MOST_KEYS]]
     raise login_refused(target, tried, candidates.left_out, allowed)
@@ -147,7 +147,7 @@ def _agent_at(path: str) -> paramiko.Agent:
 
 
 def _nothing_to_try(target: Target, candidates: Candidates) -> HostFailed:
-    why = f"no usable key for user {target.user}: {'; '.join(candidates.left_out)}"
+    why = f"{NO_KEY} {target.user}: {'; '.join(candidates.left_out)}"
     if candidates.locked:
         return HostFailed(target.host, why, f'eval "$(ssh-agent)" && ssh-add {candidates.locked[0]}')
     first = target.identities[0] if target.identities else "~/.ssh/id_ed25519"

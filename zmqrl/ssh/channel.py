@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -157,6 +157,54 @@ def finish(host: str, channel: Session, timeout_s: float, data: bytes, command: 
         for thread in threads:
             thread.join(END_S)
     return Finished(channel.exit_status, b"".join(streams[False]), b"".join(streams[True]))
+
+
+def relay(
+    channel: Session, data: bytes, out: Callable[[bytes], bool], err: Callable[[bytes], None], timeout_s: float | None
+) -> int | None:
+    """Pass the output of a started command on until it ends. Its stdin remains open until then.
+
+    Args:
+        channel: The command.
+        data: For its stdin.
+        out: Receives its stdout in this thread; returns whether more is wanted.
+        err: Receives its stderr, in another thread.
+        timeout_s: The limit; None: the command may last.
+
+    Returns:
+        The exit code; -1 when a signal or the connection's loss ended it; None when `out` wanted no more, or after
+        `timeout_s`.
+    """
+    is_late = threading.Event()
+
+    def drain() -> None:
+        while chunk := _receive(channel, stderr=True):
+            err(chunk)
+
+    def end() -> None:
+        is_late.set()
+        channel.close()
+
+    errors = threading.Thread(target=drain, daemon=True)
+    timer = threading.Timer(timeout_s or 0.0, end)
+    timer.daemon = True
+    try:
+        errors.start()
+        if timeout_s is not None:
+            timer.start()
+        with contextlib.suppress(OSError, EOFError):
+            channel.sendall(data)
+        while chunk := _receive(channel):
+            if not out(chunk):
+                return None
+        if is_late.is_set() or not channel.status_event.wait(END_S):
+            return None
+        errors.join(END_S)
+        return channel.exit_status
+    finally:
+        timer.cancel()
+        channel.close()
+        errors.join(END_S)
 
 
 def _receive(channel: Session, stderr: bool = False) -> bytes:

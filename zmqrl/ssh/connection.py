@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.ssh.channel import Channel, Session, SessionFailed, SessionRefused, finish
+from zmqrl.ssh.channel import Channel, Session, SessionFailed, SessionRefused, finish, relay
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
 from zmqrl.ssh.sftp import RemoteFiles
@@ -50,6 +50,23 @@ class Connection(HostShell, ABC):
     def start(self, command: str, stderr: Path) -> Channel:
         """Start a command that stays. Its stderr is appended to the file; it must end when its stdin does."""
         return Channel(self.target.host, self._session(command), stderr)
+
+    def relay(
+        self,
+        command: str,
+        out: Callable[[bytes], bool],
+        err: Callable[[bytes], None],
+        input: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> int | None:
+        """Run a command and pass its output on as it comes, see `zmqrl.ssh.channel.relay`.
+
+        HostFailed when it cannot be started, and when the connection is lost before it ends.
+        """
+        code = relay(self._session(command), input, out, err, timeout_s)
+        if code == -1 and not self.is_alive():
+            raise HostFailed(self.target.host, "the connection is lost", f"try: {self.target.login_command()} true")
+        return code
 
     def put(self, content: bytes | Path, path: str, mode: int = 0o600) -> None:
         """Write a remote file, at once and with that mode; its folders are made."""

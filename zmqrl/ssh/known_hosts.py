@@ -15,6 +15,7 @@ from typing import Literal
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
+from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
 
 AUTHORITY = "@cert-authority"
 
@@ -129,7 +130,7 @@ def unknown_key(target: Target, shown: str) -> HostFailed:
         )
     return HostFailed(
         target.host,
-        f"unknown host key: {target.address} shows {shown}",
+        f"{UNKNOWN_HOST_KEY}: {target.address} shows {shown}",
         "compare it on that host: for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done\n"
         f"   then: {target.login_command()} true   (or --set ssh.host_keys=accept-new)",
     )

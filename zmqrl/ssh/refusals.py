@@ -7,6 +7,14 @@ from collections.abc import Sequence
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
 
+LOGIN_REFUSED, NO_KEY, MORE_THAN_A_KEY = "login refused for user", "no usable key for user", "requires more than a key"
+UNKNOWN_HOST_KEY = "unknown host key"
+
+
+def is_about_keys(cause: str) -> bool:
+    """Whether a host, or a jump host before it, is there and was not entered for want of a key."""
+    return any(begin in cause for begin in (LOGIN_REFUSED, NO_KEY, MORE_THAN_A_KEY, UNKNOWN_HOST_KEY))
+
 
 def unknown_name(target: Target, why: str) -> HostFailed:
     """The name has no address."""
@@ -111,7 +119,7 @@ def login_refused(
         left_out: What was not tried, with the reason.
         allowed: Methods that sshd names.
     """
-    why = f"login refused for user {target.user}; tried {', '.join(tried) or 'no key'}"
+    why = f"{LOGIN_REFUSED} {target.user}; tried {', '.join(tried) or 'no key'}"
     if left_out:
         why += f"; not tried: {'; '.join(left_out)}"
     if allowed:

@@ -1,0 +1,109 @@
+"""`--on`: what is passed to the other host, and what is refused before a connection is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Command
+from tests.waiting import until
+from zmqrl.cli.on import without_flags
+from zmqrl.cli.status import StatusLines
+from zmqrl.launch.launcher_host import _WithoutPrologue
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["runs/a", "--on", "gpu1", "-f"], ["runs/a", "-f"]),
+        (["--on=gpu1", "--hosts=lab.yaml", "--json"], ["--json"]),
+        (["--hosts", "lab.yaml", "--on", "gpu1"], []),
+        (["--grep", "x", "--", "--on"], ["--grep", "x", "--", "--on"]),
+    ],
+)
+def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
+    assert without_flags(given) == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fetch", "runs/a"), "--on HOST is required"),
+        (("status", "--hosts", "x.yaml"), "--hosts requires --on HOST"),
+        (
+            ("train", "cartpole-ppo", "--on", "h", "--seeds", "2"),
+            "--on cannot be combined with --resume URL or --seeds",
+        ),
+        (("train", "cartpole-ppo", "--on", "local"), "local is this machine"),
+        (("train", "cartpole-ppo", "--on", "h", "--resume", "auto"), "requires --run-dir"),
+        (("train", "cartpole-ppo", "--on", "h", "--set", "run.sed=1"), "run.sed"),
+    ],
+)
+def test_a_fault_is_one_message_before_anything_is_connected_to(
+    zmqrl: Command, words: tuple[str, ...], message: str
+) -> None:
+    ended = zmqrl(*words)
+    assert ended.code == 2 and message in ended.err and ended.err.count("zmqrl: ") == 1
+
+
+@pytest.mark.parametrize("words", [("status", "r"), ("down",), ("train", "cartpole-ppo"), ("logs", "-f")])
+def test_an_unreachable_host_is_one_message(zmqrl: Command, words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("hosts: {gpu1: {ssh: 127.0.0.1, port: 1}}\n")
+    ended = zmqrl(*words, "--on", "gpu1")
+    assert ended.code == 2
+    assert ended.err.startswith("zmqrl: --on gpu1: 127.0.0.1:1 refused the connection\n")
+
+
+def test_a_command_that_another_machine_started_ends_with_its_stdin(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "launcher.log").write_text("begun\n")
+    me = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    (tmp_path / "run.json").write_text(
+        f'{{"run_id": "r-1", "pid": {os.getpid()}, "start_time": {me}, "host": "{os.uname().nodename}", '
+        '"started_at": 0.0, "preset": null}'
+    )
+    command = [sys.executable, "-m", "zmqrl", "--until-eof", "logs", str(tmp_path), "-f"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdin is not None and follower.stdout is not None
+        assert follower.stdout.readline() == b"launcher: begun\n"
+        assert follower.poll() is None
+        follower.stdin.close()
+        assert until(lambda: follower.poll(), "its end", 10.0) == 130
+
+
+@pytest.mark.parametrize(
+    ("chunks", "shown", "held"),
+    [
+        ([b"zmqrl: no run\n"], b"zmqrl: no run\n", b""),
+        ([b"zmqrl: pro", b"logue begins\nloading\nzmqrl: prologue ended with exit code 0\nda", b"ta"], b"data", b""),
+        ([b"zmqrl: prologue begins\nx", b"zmqrl: prologue ended with exit code 3\n"], b"", b"code 3\n"),
+    ],
+)
+def test_stderr_without_the_prologue(chunks: list[bytes], shown: bytes, held: bytes) -> None:
+    found: list[bytes] = []
+    notes = _WithoutPrologue(found.append)
+    for chunk in chunks:
+        notes.take(chunk)
+    assert b"".join(found) == shown
+    assert notes.held.endswith(held) and bool(notes.held) == bool(held)
+
+
+def test_the_view_of_another_host_reports_a_silent_launcher_by_the_clock_here() -> None:
+    now = 100.0
+    shown: list[tuple[int, list[str]]] = []
+    lines = StatusLines(lambda status, notes: shown.append((status["env_steps"], [*notes])), lambda: now)
+
+    def line(env_steps: int, written_at: float) -> bytes:
+        status = {"env_steps": env_steps, "written_at": written_at, "problems": ["p"] * (env_steps > 1)}
+        return json.dumps({"live": True, "status": status}).encode() + b"\n"
+
+    whole = b"Welcome\n" + line(1, 5.0) + b'{"status": null}\n' + line(2, 6.0)
+    assert all(lines.take(whole[start : start + 7]) for start in range(0, len(whole), 7))
+    now += 9.0
+    assert lines.take(line(2, 6.0))
+    assert shown == [(1, []), (2, ["p"]), (2, ["no status from the launcher for 9 s", "p"])]

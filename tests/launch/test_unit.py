@@ -1,0 +1,64 @@
+"""The systemd unit of a run: what systemd reads is what was meant."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zmqrl.config.sections import CodeSection, Config
+from zmqrl.errors import ConfigError
+from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
+
+UNIT = RunUnit("pole", Path("/runs/pole"), Path("/lab"), ["/venv/bin/python", "-m", "zmqrl"], {"PATH": "/bin"}, 400)
+ODD = ["/bin/echo", "a b", "100%", "$HOME", 'say "x"', "back\\slash", "*", "'"]
+
+
+def verified(folder: Path, unit: RunUnit) -> str:
+    """What `systemd-analyze verify` reports of the unit; nothing is right."""
+    client = shutil.which("systemd-analyze")
+    if client is None:
+        pytest.skip("systemd-analyze is not installed")
+    path = unit.install(folder)
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    done = subprocess.run(
+        [client, "verify", "--user", str(path)], capture_output=True, text=True, env=environment, timeout=60
+    )
+    return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
+
+
+def test_the_unit_is_valid_and_a_wrong_one_is_found(tmp_path: Path) -> None:
+    assert verified(tmp_path, replace(UNIT, command=ODD, folder=Path("/tmp"), environment={"A": 'x % "y" $z'})) == ""
+    assert "Failed to parse time value" in verified(tmp_path, replace(UNIT, command=["/bin/true"], stop_s="soon"))  # type: ignore[arg-type]
+
+
+def test_a_fault_of_the_configuration_is_not_retried_and_a_stop_is_no_failure() -> None:
+    lines = UNIT.text().splitlines()
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2", "SuccessExitStatus=130"} <= set(lines)
+    assert {"KillMode=mixed", "TimeoutStopSec=400", "StartLimitBurst=10", "WantedBy=default.target"} <= set(lines)
+
+
+def test_words_are_quoted_for_systemd() -> None:
+    (start,) = [line for line in replace(UNIT, command=ODD).text().splitlines() if line.startswith("ExecStart=")]
+    assert start == (r'ExecStart="/bin/echo" "a b" "100%%" "$$HOME" "say \"x\"" "back\\slash" "*" "' + "'" + '"')
+
+
+def test_a_unit_of_another_is_not_replaced(tmp_path: Path) -> None:
+    path = UNIT.install(tmp_path)
+    assert UNIT.install(tmp_path) == path and os.listdir(tmp_path) == [path.name]
+    path.write_text("[Unit]\n")
+    with pytest.raises(ConfigError, match="did not write it"):
+        UNIT.install(tmp_path)
+
+
+def test_names_times_and_modules() -> None:
+    with pytest.raises(ConfigError, match="--name 'a/b'"):
+        check_name("a/b")
+    config = Config(code=CodeSection(sync=("/srv/code/abc/my_envs", "/srv/code/abc/tools.py")))
+    assert stop_s_of(config) >= config.store.wait_s + config.limits.grace_s
+    assert module_path(config, "/x:") == "/srv/code/abc:/x"
+    assert module_path(Config(), None) is None

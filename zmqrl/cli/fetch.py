@@ -1,0 +1,138 @@
+"""`fetch`: copy the directory of a run from the host that has it; `send-run` is the other end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zmqrl.cli.on import LoginCommand, login_file
+from zmqrl.errors import ConfigError, HostFailed, WireError
+
+if TYPE_CHECKING:
+    from zmqrl.launch.launcher_host import LauncherHost
+    from zmqrl.launch.run_copy import CopyReceiver
+
+PART = ".part"
+MARKER = ".copy-of"
+KEPT = "what was received is kept: repeat the command to continue"
+MB = 1e6
+
+
+@click.command("fetch", cls=LoginCommand)
+@click.argument("run")
+@click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: Path | None) -> None:
+    """Copy the directory of RUN on the host --on to DIR (default: runs/ and its name there).
+
+    DIR appears when the copy is complete. A copy that was cut is continued; one that exists is brought up to date.
+    """
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.launch.launcher_host import connected
+    from zmqrl.launch.run_copy import CopyFailed
+
+    if on is None:
+        raise click.UsageError("--on HOST is required: the host that has the run")
+    with connected(resolve_logins(login_file(hosts_file)), on) as there:
+        found = _found(there, run)
+        target = directory or Path("runs") / Path(found["run_dir"]).name
+        copy = _copy_of(target, _identity(there, found))
+        try:
+            received = _receive(there, found["run_dir"], copy)
+            if copy != target:
+                _complete(copy, target)
+        except OSError as error:
+            raise CopyFailed(f"{copy}: {error.strerror}; {KEPT}") from error
+        except CopyFailed as error:
+            raise CopyFailed(f"{on}: {error}; {KEPT}") from error
+        except HostFailed as error:
+            raise HostFailed(error.host, error.cause, KEPT) from error
+    click.echo(f"{found['run_id']}: {received.files} files with {received.nbytes / MB:.1f} MB copied to {target}")
+    if found["live"]:
+        click.echo(f"{found['run_id']} is running; the copy is of now")
+
+
+def _found(there: LauncherHost, run: str) -> dict[str, Any]:
+    done = there.capture("status", run, "--json")
+    if done.code != 0:
+        text = done.stderr.decode(errors="replace").strip().removeprefix("zmqrl: ")
+        raise ConfigError(f"{run}: on {there.name}: {text}")
+    found: dict[str, Any] = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
+    return found
+
+
+def _identity(there: LauncherHost, found: dict[str, Any]) -> str:
+    """What all attempts of the run share."""
+    from zmqrl.launch.run_directory import RunInfo
+    from zmqrl.messages.files import decode
+
+    text = there.read(f"{found['run_dir']}/run.json")
+    try:
+        info = decode(RunInfo, text or b"")
+    except WireError as error:
+        raise ConfigError(f"{found['run_dir']}/run.json on {there.name}: {error}") from error
+    return info.lineage or info.run_id
+
+
+def _copy_of(target: Path, identity: str) -> Path:
+    """The directory that is written: `target` if it has the run, else the one that becomes `target`."""
+    from zmqrl.data_stores import files
+    from zmqrl.launch.run_directory import is_live, read_info
+
+    part = target.with_name(target.name + PART)
+    files.check_writable("DIR", part)
+    known = read_info(target)
+    if known is not None:
+        if identity != (known.lineage or known.run_id):
+            raise ConfigError(f"{target} has another run ({known.run_id}); name another directory")
+        if is_live(target, known):
+            raise ConfigError(f"{target} is the directory of a live run; name another directory")
+        return target
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} exists and is not a copy of a run; name another directory")
+    files.make_directory(str(part.absolute()))
+    marker = part / MARKER
+    if marker.exists() and marker.read_text() != identity:
+        raise ConfigError(f"{part} is the partial copy of another run; remove it, or name another directory")
+    marker.write_text(identity)
+    return part
+
+
+def _receive(there: LauncherHost, run_dir: str, copy: Path) -> CopyReceiver:
+    import msgspec
+
+    from zmqrl.launch.run_copy import CopyFailed, CopyReceiver, request_of
+
+    request = msgspec.json.encode(request_of(copy)) + b"\n"
+    receiver, errors = CopyReceiver(copy, lambda line: click.echo(line, err=True)), bytearray()
+    try:
+        code = there.relay(["send-run", run_dir], receiver.take, errors.extend, data=request)
+    finally:
+        receiver.close()
+    if not receiver.is_done:
+        text = errors.decode(errors="replace").strip().removeprefix("zmqrl: ")
+        raise CopyFailed(f"the copy ended early (exit code {code}){': ' if text else ''}{text}")
+    return receiver
+
+
+def _complete(copy: Path, target: Path) -> None:
+    from zmqrl.data_stores import files
+
+    (copy / MARKER).unlink()
+    if target.exists():
+        target.rmdir()
+    files.rename(str(copy), str(target))
+    files.sync_directory(str(target.absolute().parent))
+
+
+@click.command("send-run", hidden=True)
+@click.argument("directory", type=click.Path(path_type=Path))
+def send_run_command(directory: Path) -> None:
+    """Send what a copy of a run directory lacks; the request is a line on stdin, the answer is binary."""
+    from zmqrl.launch.run_copy import send
+    from zmqrl.messages.files import CopyRequest, decode
+
+    send(directory, decode(CopyRequest, sys.stdin.buffer.readline()), sys.stdout.buffer)

@@ -1,0 +1,68 @@
+"""`install-unit`: a systemd user unit for a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from zmqrl.cli.on import OnCommand
+
+SESSION_S = 15.0
+
+
+@click.command("install-unit", cls=OnCommand)
+@click.argument("hosts", type=click.Path(path_type=Path), metavar="HOSTS")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>.")
+@click.option("--name", help="The unit is zmqrl-NAME.service; default: run.name.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of HOSTS.")
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups.")
+@click.option("--print", "as_text", is_flag=True, help="Print the unit and write nothing.")
+def install_unit_command(
+    hosts: Path,
+    run_dir: Path | None,
+    name: str | None,
+    overrides: tuple[str, ...],
+    limit: tuple[str, ...],
+    as_text: bool,
+) -> None:
+    """Write a systemd user unit that starts the run of HOSTS (hosts.yaml) at boot, or continues it."""
+    from zmqrl.launch.configure import load
+    from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
+
+    config = load(hosts_file=hosts, overrides=overrides, limit=limit).config
+    name = name or config.run.name
+    check_name(name)
+    directory = (run_dir or Path("runs") / name).expanduser().absolute()
+    command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
+    command += ["--resume", "auto", "--plain"]
+    command += [word for pair in overrides for word in ("--set", pair)]
+    command += [word for each in limit for word in ("--limit", each)]
+    modules = module_path(config, os.environ.get("PYTHONPATH"))
+    environment = {"PATH": os.environ.get("PATH", os.defpath)} | ({"PYTHONPATH": modules} if modules else {})
+    unit = RunUnit(name, directory, Path.cwd(), command, environment, stop_s_of(config))
+    if as_text:
+        click.echo(unit.text(), nl=False)
+        return
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd" / "user"
+    click.echo(f"wrote {unit.install(folder)}; to start the run now and at each boot:")
+    click.echo(f"   systemctl --user daemon-reload && systemctl --user enable --now {shlex.quote(unit.file_name)}")
+    for line in _linger():
+        click.echo(line)
+
+
+def _linger() -> list[str]:
+    """What is needed for a unit to run without a login."""
+    from zmqrl.orchestrators.login_session import SCRIPT, LoginSession
+
+    done = subprocess.run(["sh", "-s"], input=SCRIPT.encode(), capture_output=True, timeout=SESSION_S)
+    session = LoginSession.parse(done.stdout.decode(errors="replace"))
+    if session is None or session.linger:
+        return []
+    return [
+        f"   linger is off for {session.user}: the unit runs only while you are logged in; fix: loginctl enable-linger"
+    ]

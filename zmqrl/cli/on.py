@@ -1,0 +1,101 @@
+"""`--on HOST` of commands for a run: the same command runs on the host that has the run, over SSH."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from zmqrl.errors import HostFailed
+
+HOSTS_FILE = Path("hosts.yaml")
+"""Read for the login where it is in the current directory, and --hosts names no other."""
+FLAGS = ("--on", "--hosts")
+
+
+class LoginCommand(click.Command):
+    """A command with `--on` and `--hosts`."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += [
+            click.Option(["--on"], metavar="HOST", help="The run is on HOST, which is reached over SSH."),
+            click.Option(
+                ["--hosts", "hosts_file"],
+                type=click.Path(path_type=Path),
+                help="With --on: hosts file that defines HOST.  [hosts.yaml, if it is here; else ~/.ssh/config]",
+            ),
+        ]
+
+
+class OnCommand(LoginCommand):
+    """With `--on` the same command runs on that host, and everything else is passed there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[__name__] = without_flags(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        host, hosts_file = ctx.params.pop("on"), ctx.params.pop("hosts_file")
+        if host is None:
+            if hosts_file is not None:
+                raise click.UsageError("--hosts requires --on HOST")
+            return super().invoke(ctx)
+        return run_on(host, hosts_file, [str(ctx.info_name), *ctx.meta[__name__]])
+
+
+def without_flags(arguments: Sequence[str]) -> list[str]:
+    """The arguments for the other host."""
+    kept: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*kept, word, *rest]
+        if word in FLAGS:
+            rest[:1] = []
+        elif not word.startswith(tuple(f"{flag}=" for flag in FLAGS)):
+            kept.append(word)
+    return kept
+
+
+def login_file(named: Path | None) -> Path | None:
+    """The hosts file that defines how hosts are logged into."""
+    return named or (HOSTS_FILE if HOSTS_FILE.is_file() else None)
+
+
+def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callable[[bytes], bool] | None = None) -> int:
+    """`zmqrl WORDS` on `host`, with its output and its exit code; it ends with this command.
+
+    Args:
+        host: The name after `--on`.
+        hosts_file: The value of `--hosts`.
+        words: The command, as it is written on `host`.
+        out: Receives its stdout in place of this command's, see `Connection.relay`.
+
+    Raises:
+        ConfigError: The host is unreachable; nothing was done.
+        HostFailed: The connection was lost meanwhile.
+    """
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.launch.launcher_host import connected
+
+    with connected(resolve_logins(login_file(hosts_file)), host) as there:
+        for line in there.accepted:
+            click.echo(line, err=True)
+        code = there.relay(["--until-eof", *words], out or _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
+        if code is None:
+            raise HostFailed(host, "the end of the command is unknown", f"see: zmqrl status --on {host}")
+        return 1 if code < 0 else code
+
+
+def _writer(stream: BinaryIO) -> Any:
+    def write(chunk: bytes) -> bool:
+        stream.write(chunk)
+        stream.flush()
+        return True
+
+    return write

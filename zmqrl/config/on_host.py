@@ -1,0 +1,114 @@
+"""`--on HOST`: the configuration of a run as the launcher on another host receives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.host_checks import check_hosts
+from zmqrl.config.hosts import LOCAL, filled
+from zmqrl.config.kinds import flat
+from zmqrl.config.load import presets
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.yaml_source import shown
+from zmqrl.errors import ConfigError
+
+OF_CONNECTIONS = ("run.mode", "hosts", "defaults", "learner", "ssh", "security", "limits", "orchestrator")
+"""What decides whether hosts can be reached."""
+_LAST_HOP = re.compile(r"(?:[^@,]+@)?(\[[^\]]+\]|[^:@,]+)(?::\d+)?$")
+
+
+def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
+    """`config` for a launcher on `host`, which is `local` there; the other hosts are reached from it.
+
+    Args:
+        config: Resolved on this machine. Where it does not list `host`, `local` already means the launcher's machine.
+        host: The name after `--on`.
+        is_auto_here: `local` has `workers: auto`, which `config` has as the number of this machine.
+
+    Raises:
+        ConfigError: `host` cannot have the launcher, or both it and `local` have workers.
+    """
+    listed, local = config.hosts.get(host), config.hosts.get(LOCAL)
+    if host == LOCAL:
+        raise ConfigError("--on local: local is this machine; omit --on, or name another host")
+    if listed is not None and listed.manual:
+        raise ConfigError(f"--on {host}: hosts.{host}.manual: true: SSH does not reach it; name another host")
+    if listed is not None and local is not None and local.workers != 0:
+        raise ConfigError(
+            f"hosts.{LOCAL}.workers: {shown(local.workers)}: with --on {host} the launcher's machine is {host}, and "
+            f"this one is not part of the run; set the workers of {host}, and hosts.{LOCAL}.workers: 0"
+        )
+    if listed is not None:
+        here: HostSection | None = replace(
+            HostSection(), workers=listed.workers, groups=listed.groups, only=listed.only, yield_when=listed.yield_when
+        )
+    else:
+        here = replace(local, workers="auto") if local is not None and is_auto_here else local
+    others = {name: _seen_from(host, listed, each) for name, each in config.hosts.items() if name not in (host, LOCAL)}
+    defaults = config.defaults
+    if defaults.jump is not None and _is_hop(defaults.jump, host, listed):
+        defaults = replace(defaults, jump=None)
+    learner = config.learner
+    if learner.host == host:
+        learner = replace(learner, host=LOCAL)
+    hosts = others if here is None else {LOCAL: here, **others}
+    found = replace(config, hosts=hosts, defaults=defaults, learner=learner, inventory=None)
+    check_hosts(found)
+    return found
+
+
+def login_of(config: Config, host: str) -> HostSection:
+    """How `host` is logged into and how zmqrl is started there; a host that is not listed has the defaults."""
+    return filled(config.hosts.get(host, HostSection()), config.defaults)
+
+
+def text_of(config: Config, code: str | None, keeps_code: bool = False) -> str:
+    """The file that the launcher reads there, of a configuration by `on_host`.
+
+    Args:
+        config: Of `on_host`.
+        code: The folder there that has the modules of `code.sync`.
+        keeps_code: `code` is left out if it names no modules: a resumed run keeps its own.
+    """
+    preset = config.run.preset if config.run.preset in presets() else None  # a path is of this machine
+    data = flat(to_json(replace(config, run=replace(config.run, preset=preset, init_from=None))))
+    if keeps_code and not config.code.sync:
+        del data["code"]
+    else:
+        data["code"] = {**data["code"], "sync": [f"{code}/{Path(path).name}" for path in config.code.sync]}
+    return _yaml(data)
+
+
+def connections_of(config: Config) -> str:
+    """A file with only what decides whether hosts can be reached; no module of the user's is needed to read it."""
+    data = flat(to_json(config))
+    found: dict[str, Any] = {}
+    for key in OF_CONNECTIONS:
+        section, _, inner = key.partition(".")
+        found[section] = {inner: data[section][inner]} if inner else data[section]
+    return _yaml(found)
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(data), sort_keys=False)
+
+
+def _seen_from(host: str, listed: HostSection | None, other: HostSection) -> HostSection:
+    """Another host without a jump over the launcher's."""
+    if other.jump is None or not _is_hop(other.jump, host, listed):
+        return other
+    return replace(other, jump=None)
+
+
+def _is_hop(jump: str, host: str, listed: HostSection | None) -> bool:
+    """Whether `jump` is only `host`."""
+    names = {host} if listed is None else {host, listed.ssh}
+    hop = _LAST_HOP.fullmatch(jump)
+    return hop is not None and hop[1].strip("[]") in names

@@ -1,0 +1,112 @@
+"""A systemd user unit that starts a run at boot, or continues it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError, Interrupted
+
+WRITTEN_BY = "# Written by zmqrl install-unit."
+STOP_SLACK_S = 60
+"""For what `limits` does not bound: summary, end notices, teardown."""
+RESTART_S = 30
+RETRIES = 10
+"""Of a launcher that fails soon after each start."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class RunUnit:
+    """One run and the command of its launcher."""
+
+    name: str
+    """Of the unit, without `zmqrl-` and `.service`."""
+    run_dir: Path
+    folder: Path
+    """Working directory of the launcher."""
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    stop_s: int
+    """How long the launcher may take to end after SIGTERM."""
+
+    @property
+    def file_name(self) -> str:
+        """In a directory of units."""
+        return f"zmqrl-{self.name}.service"
+
+    def text(self) -> str:
+        """The unit. Exit code 2 (configuration) is not retried, 130 (SIGTERM) is a success."""
+        variables = [f"Environment={_quoted(f'{name}={value}')}" for name, value in self.environment.items()]
+        lines = (
+            WRITTEN_BY,
+            "[Unit]",
+            f"Description=zmqrl run {_literal(self.name)} in {_literal(str(self.run_dir))}",
+            f"StartLimitIntervalSec={RETRIES * 2 * RESTART_S}",
+            f"StartLimitBurst={RETRIES}",
+            "",
+            "[Service]",
+            "Type=exec",
+            f"WorkingDirectory={_literal(str(self.folder))}",
+            *variables,
+            f"ExecStart={' '.join(_quoted(word).replace('$', '$$') for word in self.command)}",
+            "KillMode=mixed",
+            f"TimeoutStopSec={self.stop_s}",
+            f"SuccessExitStatus={Interrupted.exit_code}",
+            "Restart=on-failure",
+            f"RestartPreventExitStatus={ConfigError.exit_code}",
+            f"RestartSec={RESTART_S}",
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+        )
+        return "\n".join([*lines, ""])
+
+    def install(self, folder: Path) -> Path:
+        """Write it into a directory of units; the file.
+
+        Raises:
+            ConfigError: A unit of this name is there that zmqrl did not write, or the directory cannot be written.
+        """
+        path = folder / self.file_name
+        part = path.with_name(f".{path.name}.part")
+        try:
+            if path.exists() and not path.read_text().startswith(WRITTEN_BY):
+                raise ConfigError(f"{path} exists, and zmqrl did not write it; choose another --name, or remove it")
+            folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(self.text())
+            part.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+        return path
+
+
+def check_name(name: str) -> None:
+    """ConfigError unless `name` can be part of the name of a unit."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: letters, digits, '.', '_' and '-' only")
+
+
+def stop_s_of(config: Config) -> int:
+    """How long a launcher of `config` takes to end at most, with its checkpoint."""
+    return round(2 * config.limits.grace_s + config.store.wait_s + config.evaluator.final_limit_s) + STOP_SLACK_S
+
+
+def module_path(config: Config, before: str | None) -> str | None:
+    """PYTHONPATH with the folders of `code.sync`, so that the launcher's own processes find these modules too."""
+    parts = [str(Path(path).parent) for path in config.code.sync] + (before or "").split(":")
+    return ":".join(dict.fromkeys(part for part in parts if part)) or None
+
+
+def _literal(text: str) -> str:
+    """Without specifiers of systemd, in one line."""
+    return " ".join(text.split("\n")).replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    """One word."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'.replace("%", "%%")
