@@ -75,11 +75,7 @@ def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, byte
     if str(request.resume) == "auto":
         directory = str(request.run_dir)
         return directory, there.read(f"{directory}/config.json")
-    done = there.capture("status", str(request.resume), "--json")
-    if done.code != 0:
-        text = done.stderr.decode(errors="replace").strip().removeprefix("zmqrl: ")
-        raise ConfigError(f"--resume {request.resume}: on {there.name}: {text}")
-    directory = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])["run_dir"]
+    directory = there.find(str(request.resume)).run_dir
     return directory, there.read(f"{directory}/config.json")
 
 
