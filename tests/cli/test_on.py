@@ -14,7 +14,6 @@ from tests.cli.commands import Command
 from tests.waiting import until
 from zmqrl.cli.on import without_flags
 from zmqrl.cli.status import StatusLines
-from zmqrl.launch.launcher_host import _WithoutPrologue
 
 
 @pytest.mark.parametrize(
@@ -74,23 +73,6 @@ def test_a_command_that_another_machine_started_ends_with_its_stdin(tmp_path: Pa
         assert follower.poll() is None
         follower.stdin.close()
         assert until(lambda: follower.poll(), "its end", 10.0) == 130
-
-
-@pytest.mark.parametrize(
-    ("chunks", "shown", "held"),
-    [
-        ([b"zmqrl: no run\n"], b"zmqrl: no run\n", b""),
-        ([b"zmqrl: pro", b"logue begins\nloading\nzmqrl: prologue ended with exit code 0\nda", b"ta"], b"data", b""),
-        ([b"zmqrl: prologue begins\nx", b"zmqrl: prologue ended with exit code 3\n"], b"", b"code 3\n"),
-    ],
-)
-def test_stderr_without_the_prologue(chunks: list[bytes], shown: bytes, held: bytes) -> None:
-    found: list[bytes] = []
-    notes = _WithoutPrologue(found.append)
-    for chunk in chunks:
-        notes.take(chunk)
-    assert b"".join(found) == shown
-    assert notes.held.endswith(held) and bool(notes.held) == bool(held)
 
 
 def test_the_view_of_another_host_reports_a_silent_launcher_by_the_clock_here() -> None:

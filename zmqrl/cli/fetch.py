@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +12,7 @@ from zmqrl.cli.on import LoginCommand, login_file
 from zmqrl.errors import ConfigError, HostFailed, WireError
 
 if TYPE_CHECKING:
-    from zmqrl.launch.launcher_host import LauncherHost
+    from zmqrl.launch.launcher_host import FoundRun, LauncherHost
     from zmqrl.launch.run_copy import CopyReceiver
 
 PART = ".part"
@@ -37,11 +36,11 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
     if on is None:
         raise click.UsageError("--on HOST is required: the host that has the run")
     with connected(resolve_logins(login_file(hosts_file)), on) as there:
-        found = _found(there, run)
-        target = directory or Path("runs") / Path(found["run_dir"]).name
+        found = there.find(run)
+        target = directory or Path("runs") / Path(found.run_dir).name
         copy = _copy_of(target, _identity(there, found))
         try:
-            received = _receive(there, found["run_dir"], copy)
+            received = _receive(there, found.run_dir, copy)
             if copy != target:
                 _complete(copy, target)
         except OSError as error:
@@ -50,30 +49,21 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
             raise CopyFailed(f"{on}: {error}; {KEPT}") from error
         except HostFailed as error:
             raise HostFailed(error.host, error.cause, KEPT) from error
-    click.echo(f"{found['run_id']}: {received.files} files with {received.nbytes / MB:.1f} MB copied to {target}")
-    if found["live"]:
-        click.echo(f"{found['run_id']} is running; the copy is of now")
+    click.echo(f"{found.run_id}: {received.files} files with {received.nbytes / MB:.1f} MB copied to {target}")
+    if found.is_live:
+        click.echo(f"{found.run_id} is running; the copy is of now")
 
 
-def _found(there: LauncherHost, run: str) -> dict[str, Any]:
-    done = there.capture("status", run, "--json")
-    if done.code != 0:
-        text = done.stderr.decode(errors="replace").strip().removeprefix("zmqrl: ")
-        raise ConfigError(f"{run}: on {there.name}: {text}")
-    found: dict[str, Any] = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
-    return found
-
-
-def _identity(there: LauncherHost, found: dict[str, Any]) -> str:
+def _identity(there: LauncherHost, found: FoundRun) -> str:
     """What all attempts of the run share."""
     from zmqrl.launch.run_directory import RunInfo
     from zmqrl.messages.files import decode
 
-    text = there.read(f"{found['run_dir']}/run.json")
+    text = there.read(f"{found.run_dir}/run.json")
     try:
         info = decode(RunInfo, text or b"")
     except WireError as error:
-        raise ConfigError(f"{found['run_dir']}/run.json on {there.name}: {error}") from error
+        raise ConfigError(f"{found.run_dir}/run.json on {there.name}: {error}") from error
     return info.lineage or info.run_id
 
 

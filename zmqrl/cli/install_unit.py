@@ -59,7 +59,10 @@ def _linger() -> list[str]:
     """What is needed for a unit to run without a login."""
     from zmqrl.orchestrators.login_session import SCRIPT, LoginSession
 
-    done = subprocess.run(["sh", "-s"], input=SCRIPT.encode(), capture_output=True, timeout=SESSION_S)
+    try:
+        done = subprocess.run(["sh", "-s"], input=SCRIPT.encode(), capture_output=True, timeout=SESSION_S)
+    except subprocess.TimeoutExpired:
+        return []
     session = LoginSession.parse(done.stdout.decode(errors="replace"))
     if session is None or session.linger:
         return []

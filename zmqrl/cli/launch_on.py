@@ -75,11 +75,7 @@ def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, byte
     if str(request.resume) == "auto":
         directory = str(request.run_dir)
         return directory, there.read(f"{directory}/config.json")
-    done = there.capture("status", str(request.resume), "--json")
-    if done.code != 0:
-        text = done.stderr.decode(errors="replace").strip().removeprefix("zmqrl: ")
-        raise ConfigError(f"--resume {request.resume}: on {there.name}: {text}")
-    directory = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])["run_dir"]
+    directory = there.find(str(request.resume)).run_dir
     return directory, there.read(f"{directory}/config.json")
 
 
@@ -104,12 +100,13 @@ def _configuration(request: TrainRequest, host: str, stored: bytes | None) -> Co
 
 
 def _loaded(request: TrainRequest, stored: bytes | None) -> Loaded:
+    from zmqrl.cli.train import without_preset
     from zmqrl.launch.configure import load
     from zmqrl.launch.launcher_host import stored_copy
 
     where = (request.preset, request.hosts_file, request.overrides, request.mode, request.workers, request.seed)
     if stored is None:
-        return load(*where, None, request.limit)
+        return load(*where, None, request.limit, without_preset=without_preset(request))
     with tempfile.TemporaryDirectory(prefix="zmqrl-on-") as folder:
         return load(*where, stored_copy(stored, Path(folder), _preset_file(request)), request.limit)
 

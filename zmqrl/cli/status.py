@@ -87,7 +87,8 @@ def _watch(directory: Path, info: RunInfo) -> None:
         while is_live(directory, info):
             status = _status(directory, info)
             if status is not None:
-                notes = [Text(note, style="red") for note in [*_silence(time.time() - status["written_at"]), *status["problems"]]]
+                texts = [*_silence(time.time() - status["written_at"]), *status["problems"]]
+                notes = [Text(text, style="red") for text in texts]
                 view.update(Group(render(status), *notes), refresh=True)
             time.sleep(FOLLOW_S)  # the pace of status.json
 

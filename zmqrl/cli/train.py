@@ -303,11 +303,11 @@ def _load(request: TrainRequest, seed: int | None) -> Any:
 
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
     where = (request.preset, request.hosts_file, request.overrides)
-    base = None if request.resume is not None else _without_preset(request)
+    base = None if request.resume is not None else without_preset(request)
     return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from, base)
 
 
-def _without_preset(request: TrainRequest) -> WithoutPreset | None:
+def without_preset(request: TrainRequest) -> WithoutPreset | None:
     if request.env is None:
         return None
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset

@@ -9,6 +9,7 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from zmqrl.config.on_host import login_of
 from zmqrl.config.sections import CodeSection, Config, HostSection
@@ -38,6 +39,15 @@ from zmqrl.supervision.host_mark import PID_NAMESPACE
 ANSWER_S = 30.0
 TAIL_CHARACTERS = 600
 BEGIN, END, WROTE, NAMESPACES = "ZMQRL-FILE", "ZMQRL-END", "ZMQRL-WROTE ", "ZMQRL-NAMESPACES "
+
+
+class FoundRun(NamedTuple):
+    """A run on the launcher's host."""
+
+    run_id: str
+    run_dir: str
+    """Absolute."""
+    is_live: bool
 
 
 class LauncherHost:
@@ -95,6 +105,15 @@ class LauncherHost:
     def capture(self, *words: str, data: bytes = b"", code: str | None = None, timeout_s: float = ANSWER_S) -> Finished:
         """The end of a `zmqrl` command there; `code`: see `cli_command`."""
         return self._run(cli_command(self.section, words, code), data, timeout_s)
+
+    def find(self, run: str) -> FoundRun:
+        """A run by its directory or id. ConfigError when it is unknown there."""
+        done = self.capture("status", run, "--json")
+        if done.code != 0:
+            text = done.stderr.decode(errors="replace").strip().removeprefix("zmqrl: ")
+            raise ConfigError(f"{run}: on {self.name}: {text}")
+        found = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
+        return FoundRun(found["run_id"], found["run_dir"], found["live"])
 
     def relay(
         self,
