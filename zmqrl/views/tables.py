@@ -45,7 +45,7 @@ class RunView:
     footer: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        width, left = options.max_width, console.size.height - 1
+        width, left = options.max_width, console.size.height - 2  # the cursor has a line of its own
         top = [*header(self.status, width), *wrapped(_figures(self.status), width)]
         yield from top
         left -= len(top)
