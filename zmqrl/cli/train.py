@@ -308,6 +308,7 @@ def _load(request: TrainRequest, seed: int | None) -> Any:
 
 
 def without_preset(request: TrainRequest) -> WithoutPreset | None:
+    """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
