@@ -23,6 +23,10 @@ WITHOUT = {
     "setup": "installs",
     "worker": "runs",
     "completion": "prints a script",
+    "export": "writes files",
+    "fetch": "copies files",
+    "install-unit": "writes a file",
+    "watch": "opens a window",
 }
 
 

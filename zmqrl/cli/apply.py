@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from zmqrl.cli.runs import ANSWER_S, JSON, check_running, place
 from zmqrl.errors import ConfigError
 
 
@@ -16,12 +17,12 @@ from zmqrl.errors import ConfigError
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As at the launch of the run.")
 @click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts, as at the launch of the run.")
 @click.option("--dry-run", is_flag=True, help="Print the changes, and make none.")
+@JSON
 def apply_command(
-    hosts: Path, run: str | None, overrides: tuple[str, ...], limit: tuple[str, ...], dry_run: bool
+    hosts: Path, run: str | None, overrides: tuple[str, ...], limit: tuple[str, ...], dry_run: bool, as_data: bool
 ) -> None:
     """Give the live RUN the hosts of HOSTS (hosts.yaml): new ones join, removed ones drain, `workers` may change."""
     from zmqrl.cli.find_run import find_run
-    from zmqrl.cli.runs import ANSWER_S, check_running
     from zmqrl.config.hosts import AUTO
     from zmqrl.launch.configure import load
     from zmqrl.launch.host_changes import Changes, changes_to, check_logins, hosts_now, reach, with_numbers_of
@@ -43,8 +44,9 @@ def apply_command(
     )
     scale = with_numbers_of(changes, loaded.config, now, found)
     if not scale:
-        click.echo("the run has the hosts of the file: nothing to change")
+        done = "the run has the hosts of the file: nothing to change"
     elif dry_run:
-        click.echo("\n".join(Changes(scale, changes.joining).lines(now)))
+        done = "\n".join(Changes(scale, changes.joining).lines(now))
     else:
-        click.echo(send_request(directory, ScaleRequest(scale, dict(changes.joining)), ANSWER_S))
+        done = send_request(directory, ScaleRequest(scale, dict(changes.joining)), ANSWER_S)
+    click.echo(json.dumps({**place(directory, info), "workers": scale, "done": done}) if as_data else done)

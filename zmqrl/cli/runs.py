@@ -61,18 +61,19 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     os.kill(info.pid, signal.SIGUSR1)
     if wait_s is None:
         text = f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json"
-        click.echo(json.dumps({**_place(directory, info), "ended": False, "summary": None}) if as_data else text)
+        click.echo(json.dumps({**place(directory, info), "ended": False, "summary": None}) if as_data else text)
         return 0
     _await_end(directory, info, wait_s)
     summary = _summary(directory, info)
     if summary is None:
         raise TrainingFailed(f"run {info.run_id} in {directory} ended without a summary; see zmqrl logs {directory}")
     text = f"{info.run_id}: {summary['status']}, {summary['env_steps']} env steps; see {directory}/summary.json"
-    click.echo(json.dumps({**_place(directory, info), "ended": True, "summary": summary}) if as_data else text)
+    click.echo(json.dumps({**place(directory, info), "ended": True, "summary": summary}) if as_data else text)
     return int(summary["exit_code"])
 
 
-def _place(directory: Path, info: RunInfo) -> dict[str, str]:
+def place(directory: Path, info: RunInfo) -> dict[str, str]:
+    """What every JSON object of a command about a run begins with."""
     return {"run_dir": str(directory.absolute()), "run_id": info.run_id}
 
 
@@ -174,7 +175,7 @@ def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
     check_running(directory, info)
     joining = _joining(directory, workers)
     done = send_request(directory, ScaleRequest(workers, joining), ANSWER_S)
-    click.echo(json.dumps({**_place(directory, info), "workers": workers, "done": done}) if as_data else done)
+    click.echo(json.dumps({**place(directory, info), "workers": workers, "done": done}) if as_data else done)
 
 
 def check_running(directory: Path, info: RunInfo) -> None:
