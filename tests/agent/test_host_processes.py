@@ -183,6 +183,19 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert not host.processes.failed
 
 
+@pytest.mark.parametrize(("manner", "cause"), [
+    ("fails", "KeyError: 'robot offline' (twice before its first step)"),
+    ("raise", "EnvFault: step returned NaN"),
+])  # fmt: skip
+def test_only_what_is_raised_before_the_first_step_counts_as_the_same(
+    host_of: MakeHost, manner: str, cause: str
+) -> None:
+    host = host_of(0, 1, says={"1": manner})
+    host.until(lambda: host.report.failed == [1])
+    assert [event["cause"] for event in host.events_of("restart_limit_reached")] == [cause]
+    assert len(host.events_of("restart")) == 1
+
+
 def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
     """One that was due would be due for ever, and the loop would not rest."""
     host = host_of(0, 1, says={"0": "deaf", "1": "quits"})

@@ -121,7 +121,7 @@ FACTORIES = "tests.envs.faulty_factories"
         ),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:RescaleAction": {"min_action": 0, "max_action": 1}},)),
-            "env.wrappers: 'gymnasium.wrappers:RescaleAction' {'min_action': 0, 'max_action': 1} cannot be applied: Typ",
+            "env.wrappers: 'gymnasium.wrappers:RescaleAction' {'min_action': 0, 'max_action': 1} cannot be applied: Ty",
             ", in __init__)",
         ),
     ],

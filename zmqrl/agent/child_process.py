@@ -22,7 +22,7 @@ from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
-from zmqrl.supervision.restarts import ProcessSlot
+from zmqrl.supervision.restarts import AT_START, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
@@ -57,6 +57,8 @@ class ChildProcess:
     expected_to_end: bool = False
     ready: bool = False
     """The process reported that it is ready: from then on its silence counts."""
+    has_worked: bool = False
+    """A worker has stepped, a learner has trained, an evaluator has scored."""
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
@@ -143,10 +145,14 @@ class ChildProcess:
             return self.last_fault.error
         return cause_of(self.process.returncode)
 
-    def update_of_end(self) -> int | None:
-        """The update in which a learner raised the fault that it reported."""
-        update = None if self.last_fault is None else self.last_fault.detail.get(UPDATE)
-        return update if isinstance(update, int) else None
+    def point_of_end(self) -> str | None:
+        """Where it raised the fault that it reported, see `Died.point`; None where no exception ended it."""
+        if self.last_fault is None or self.process.returncode < 0:
+            return None
+        update = self.last_fault.detail.get(UPDATE)
+        if isinstance(update, int):
+            return f"in update {update}"
+        return None if self.has_worked or self.place.role == "broker" else AT_START
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""
