@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ from zmqrl.errors import TrainingFailed
 from zmqrl.launch.checks import check_new_directory
 from zmqrl.launch.configure import load
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.own_code import with_paths
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
@@ -55,7 +52,7 @@ def train(
         TrainingFailed: The run ended before it started.
     """
     started_at = time.time()
-    dotted = {name.replace("__", "."): value for name, value in overrides.items()}
+    dotted = with_paths({name.replace("__", "."): value for name, value in overrides.items()})
     source = None if init_from is None else str(Path(init_from).expanduser().absolute())
     loaded = load(preset, None, dotted, mode, workers, seed, init_from=source)
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -63,27 +60,10 @@ def train(
     check_new_directory(directory)
     plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
     launcher = Launcher(plan, make_orchestrator(plan), plain=True)
-    with _script_directory_for_children():
-        code = launcher.run()
+    code = launcher.run()
     if launcher.summary is None:
         raise TrainingFailed(f"the run in {directory} ended with exit code {code} before it started")
     return launcher.summary
-
-
-@contextmanager
-def _script_directory_for_children() -> Iterator[None]:
-    """Processes of the run import from the working directory and from the directory of the calling script."""
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    before = os.environ.get("PYTHONPATH")
-    if script is not None:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(script).resolve().parent), *filter(None, [before])])
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
-        elif script is not None:
-            del os.environ["PYTHONPATH"]
 
 
 class LoadedPolicy:

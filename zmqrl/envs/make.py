@@ -83,7 +83,7 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
         return None
     _register_namespace(section.id)
     env_id = section.id.rpartition(":")[2]  # the module is imported by now
-    spec = _registered(env_id)
+    spec = registered(env_id)
     if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
@@ -96,7 +96,7 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
     return env
 
 
-def _registered(env_id: str) -> EnvRegistration | None:
+def registered(env_id: str) -> EnvRegistration | None:
     """The entry of gymnasium's register; of an id without a version the highest one, as `gymnasium.make` has it."""
     found = gym.registry.get(env_id)
     if found is None:

@@ -1,7 +1,7 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready).
 
-`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and `judges`, which speaks for the
-broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
+`judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
 """
 
 from __future__ import annotations
