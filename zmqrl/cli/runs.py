@@ -18,13 +18,17 @@ from zmqrl.errors import ConfigError
 def stop_command(run: str | None) -> None:
     """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
     from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.stop_signals import StopFile
 
     directory, info = find_run(run)
     if info.host != socket.gethostname():
         raise ConfigError(f"run {info.run_id} was started on {info.host}; stop it on that host")
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
-    os.kill(info.pid, signal.SIGUSR1)
+    if info.in_thread:
+        StopFile(directory).request()
+    else:
+        os.kill(info.pid, signal.SIGUSR1)
     click.echo(f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json")
 
 

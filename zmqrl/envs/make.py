@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -127,10 +128,14 @@ def probe(section: EnvSection) -> EnvSpec:
             env.close()
 
 
+_QUIET = threading.RLock()
+"""stdout and the filter of warnings are the process's: of two threads, the second would restore what the first set."""
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings, gymnasium's log (which is warnings) and the env's prints away from the user's terminal."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with _QUIET, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 

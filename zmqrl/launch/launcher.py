@@ -8,10 +8,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
@@ -26,7 +27,7 @@ from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, Stall
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.standard_output import lossy_output
@@ -86,8 +87,22 @@ class _Deadlines:
     sent: Request = field(default=Request.NONE)
 
 
+class Observer:
+    """What a caller in this process sees of the run, in the thread of `Launcher.run`. A wait delays the launcher."""
+
+    def on_event(self, event: HostEvent, state: RunState) -> bool:
+        """After each event of the run was taken; False requests a stop."""
+        del event, state
+        return True
+
+    def on_status(self, state: RunState) -> bool:
+        """Once a second; False requests a stop."""
+        del state
+        return True
+
+
 class Launcher:
-    """One run. `run` is called once, in the main thread (signals)."""
+    """One run. `run` is called once. Outside of the main thread it catches no signals: `request_stop` stops the run."""
 
     def __init__(
         self,
@@ -96,17 +111,21 @@ class Launcher:
         plain: bool = False,
         on_ready: Callable[[], None] = lambda: None,
         directory: RunDirectory | None = None,
+        quiet: bool = False,
+        observer: Observer | None = None,
     ) -> None:
-        """`directory`: the run's, where this process owns it by now."""
+        """`directory`: the run's, where this process owns it by now; `quiet`: nothing is printed."""
         self._plan = plan
         self._orchestrator = orchestrator
-        self._plain = plain
+        self._plain, self._quiet = plain, quiet
+        self._observer = observer or Observer()
         self._on_ready: Callable[[], None] | None = on_ready
         self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
+        self._stop_file = StopFile(Path(plan.run_dir))
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
@@ -121,17 +140,26 @@ class Launcher:
         return self._summary
 
     _summary: Summary | None = None
+    refusal: str | None = None
+    """Why a process of the run rejected the configuration: nothing is left of the run."""
+
+    def request_stop(self, request: Request = Request.STOP) -> None:
+        """Any thread: as `zmqrl stop`, or as a signal."""
+        self._signals.request = max(self._signals.request, request)
 
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
-        with self._signals.caught(), lossy_output():
-            try:
+        with ExitStack() as until_the_end:
+            owned = until_the_end.enter_context(ExitStack())
+            owned.callback(self._files.attempt, "the owner's record", directory.release)
+            if is_main_thread():  # both change the whole process
+                until_the_end.enter_context(self._signals.caught())
+                until_the_end.enter_context(lossy_output())
+            with owned:
                 directory.begin(self._plan, initial, self._orchestrator.job)
                 code = self._run_in(directory)
-            finally:
-                self._files.attempt("the owner's record", directory.release)
             if self._summary is not None and not self._taken_over:
                 self._notify_end(directory, self._summary)
             return code
@@ -141,7 +169,12 @@ class Launcher:
         request = self._signals.request
         interrupted = lambda: self._signals.request > request  # noqa: E731
         for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
-            print(problem, file=sys.stderr, flush=True)
+            self._print(problem, sys.stderr)
+
+    def _print(self, text: object, stream: TextIO | None = None) -> None:
+        """To stdout, unless `stream` is given; nothing if the caller wants no output."""
+        if not self._quiet:
+            print(text, file=stream, flush=True)
 
     def _run_in(self, directory: RunDirectory) -> int:
         try:
@@ -149,7 +182,7 @@ class Launcher:
         except ConfigError:
             directory.discard()
             raise
-        view = make_view(self._plain)
+        view = make_view(self._plain, self._quiet)
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
             self._warn(view)
@@ -185,14 +218,14 @@ class Launcher:
         is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
         if mirror.is_alive and request is not Request.KILL:
             wait_s = self._plan.config.store.wait_s
-            print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)", flush=True)
+            self._print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
             is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
         mirror.abandon()
         for problem in self._state.problems[reported:]:
-            print(problem, file=sys.stderr, flush=True)
+            self._print(problem, sys.stderr)
         if not is_complete:
             text = f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}"
-            print(text, file=sys.stderr, flush=True)
+            self._print(text, sys.stderr)
 
     def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
         while self._state.agent_exit is None:
@@ -218,6 +251,9 @@ class Launcher:
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
+                self._observe(self._observer.on_status(self._state))
+                if self._stop_file.is_requested():
+                    self.request_stop()
             now_unix = time.time()
             view.update(partial(status_of, self._state, now_unix), now_unix)
         lost = lost_agent(self._state)
@@ -252,9 +288,14 @@ class Launcher:
             self._files.attempt("metrics", self._record, event, recorder)
         elif isinstance(event.event, agent.Writing):
             self._give_time()
+        self._observe(self._observer.on_event(event, self._state))
         if self._on_ready is not None and self._state.all_ready:
             self._on_ready()
             self._on_ready = None
+
+    def _observe(self, continues: bool) -> None:
+        if not continues:
+            self.request_stop()
 
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
         match event.event:
@@ -358,23 +399,24 @@ class Launcher:
         status, exit_code, error = self._outcome(teardown)
         if exit_code == BAD_CONFIGURATION:
             directory.discard()
-            print(error, file=sys.stderr)
+            self.refusal = error
+            self._print(error, sys.stderr)
             return exit_code
         self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
         self._write_summary(directory, to_json(self._summary))
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())
-        print(final_lines(self._summary), flush=True)
+        self._print(final_lines(self._summary))
         if self._state.finished is not None and self._state.finished.final_stopped:
             teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
             limit_s = self._plan.config.evaluator.final_limit_s
             cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
-            print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}", flush=True)
-        print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
+            self._print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}")
+        self._print(f"  {_teardown_line(teardown)}; results in {directory.path}")
         if error is not None:
             text = error.splitlines()[0] if self._problems_reported else error
             resume = f"  resume with: {resume_command(directory.path)}"
-            print(f"{status}: {text}\n{resume}", file=sys.stderr, flush=True)
+            self._print(f"{status}: {text}\n{resume}", sys.stderr)
         return exit_code
 
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:
