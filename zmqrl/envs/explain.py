@@ -29,7 +29,7 @@ EXTRAS = {
 """Extras of zmqrl by what an error text or an id mentions."""
 FOREIGN = tuple(
     os.path.join(path, "")
-    for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), Path(__file__).parents[1])
+    for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
 )
 """Folders of code that is not the user's: Python, installed packages, zmqrl."""
 CALLERS = (os.path.join("zmqrl", "envs", "make.py"), os.path.join("gymnasium", "envs", "registration.py"))
