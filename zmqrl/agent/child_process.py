@@ -18,6 +18,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.standard_output import tail_of
+from zmqrl.logs.start_line import start_line
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.host_mark import RUN_VARIABLE
@@ -62,6 +63,8 @@ class ChildProcess:
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
+    start_line: str = ""
+    """What its agent has written to its log."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -157,7 +160,7 @@ class ChildProcess:
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""
         try:
-            return tail_of(self.log, self.log_start)
+            return tuple(line for line in tail_of(self.log, self.log_start) if line != self.start_line)
         except OSError:  # there was no room for it
             return ()
 
@@ -212,13 +215,18 @@ class ProcessSpawner:
                     pass_fds=tuple(fds.values()),
                     env={**self._environment_of(place.role), RUN_VARIABLE: boot.plan.run_id},
                 )
+                line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
+                with contextlib.suppress(OSError):  # a full disk
+                    os.write(output.fileno(), f"{line}\n".encode())
         finally:
             os.close(events_write)
             if wake_read is not None:
                 os.close(wake_read)
         own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds)
         self._write_boot(process, own)
-        return self._child(place, spawn, process, events_read, wake_write, (log, log_start))
+        child = self._child(place, spawn, process, events_read, wake_write, (log, log_start))
+        child.start_line = line
+        return child
 
     def _environment_of(self, role: str) -> dict[str, str]:
         if role == "learner":

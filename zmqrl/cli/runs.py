@@ -33,22 +33,26 @@ def stop_command(run: str | None) -> None:
 
 
 @click.command("clean")
-def clean_command() -> None:
-    """Remove socket folders of this user's dead runs; results are kept."""
-    from zmqrl.cli.find_run import agents
+@click.argument("ids", nargs=-1, metavar="[RUN_ID]...")
+def clean_command(ids: tuple[str, ...]) -> None:
+    """Remove socket folders of dead runs: of the runs below this directory, or of RUN_ID...; results are kept."""
+    from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
 
     root = run_folder_root()
     # The folders first: a run that begins while we look has its agent before it has its folder.
     folders = sorted(root.iterdir()) if root.is_dir() else []
     live = {run_id for _, run_id in agents()}
-    removed = 0
-    for folder in folders:
-        if folder.name not in live and not _in_use(folder):
-            shutil.rmtree(folder)
-            click.echo(f"removed {folder}")
-            removed += 1
-    click.echo(f"{removed} folders of dead runs removed")
+    dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
+    wanted = set(ids) or {info.run_id for _, info in runs_here()}
+    removed = [folder for folder in dead if folder.name in wanted]
+    for folder in removed:
+        shutil.rmtree(folder)
+        click.echo(f"removed {folder}")
+    click.echo(f"{len(removed)} folders of dead runs removed")
+    elsewhere = [folder.name for folder in dead if folder.name not in wanted]
+    if elsewhere:
+        click.echo(f"of dead runs elsewhere: zmqrl clean {' '.join(elsewhere)}")
 
 
 def _in_use(folder: Path) -> bool:

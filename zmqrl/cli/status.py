@@ -77,7 +77,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
             status = _status(directory, info)
             if status is not None:
                 notes = [Text(note, style="red") for note in [*_silence(status), *status["problems"]]]
-                view.update(Group(render(status), *notes), refresh=True)
+                view.update(Group(render(status), *notes, Text()), refresh=True)  # see LiveView
             time.sleep(FOLLOW_S)  # the pace of status.json
 
 

@@ -24,6 +24,7 @@ from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
+from zmqrl.logs.native_output import native_output_hidden
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]
@@ -135,7 +136,8 @@ _QUIET = threading.RLock()
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings, gymnasium's log (which is warnings) and the env's prints away from the user's terminal."""
-    with _QUIET, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    python = contextlib.redirect_stdout(io.StringIO())
+    with _QUIET, warnings.catch_warnings(), native_output_hidden(), python:
         warnings.simplefilter("ignore")
         yield
 

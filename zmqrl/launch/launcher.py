@@ -27,7 +27,7 @@ from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, Stall
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
+from zmqrl.launch.stop_signals import SAME_PRESS_S, Request, StopFile, StopSignals, is_main_thread
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.standard_output import lossy_output
@@ -45,6 +45,7 @@ TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
+AGAIN = f"interrupt again after {SAME_PRESS_S:g} s to kill all processes"
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
@@ -130,7 +131,7 @@ class Launcher:
         self._mirror: UrlMirror | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
-        self._problems_reported = 0
+        self._problems_reported = self._same_presses = 0
         self._too_few = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
@@ -326,6 +327,9 @@ class Launcher:
 
     def _pass_requests(self, view: View, now: float) -> None:
         request = self._signals.request
+        if self._signals.same_presses > self._same_presses and request is Request.INTERRUPT:
+            view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
+        self._same_presses = self._signals.same_presses
         if request <= self._deadlines.sent:
             return
         first = self._deadlines.sent is Request.NONE
@@ -336,7 +340,7 @@ class Launcher:
             self._deadlines.end_by = now + KILL_GRACE_S
         elif first:
             if request is Request.INTERRUPT:
-                view.message("stopping with a checkpoint; interrupt again to kill")
+                view.message(f"stopping with a checkpoint; {AGAIN}")
             self._stop(now)
 
     def _stop(self, now: float) -> None:

@@ -52,6 +52,8 @@ class StopSignals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.request = Request.NONE
+        self.same_presses = 0
+        """Interrupts that counted as the first one."""
         self._clock = clock
         self._first_at: float | None = None
 
@@ -64,6 +66,8 @@ class StopSignals:
             self.request = max(self.request, Request.INTERRUPT)
         elif self._clock() - self._first_at > SAME_PRESS_S:
             self.request = Request.KILL
+        else:
+            self.same_presses += 1
 
     @contextmanager
     def caught(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -24,7 +24,8 @@ class LiveView(View):
         if now < self._next_at:
             return
         self._next_at = now + REDRAW_EVERY_S
-        self._live.update(render(status()), refresh=True)
+        # The cursor is on a line of its own: behind a full one, the terminal's echo of Ctrl-C would begin another.
+        self._live.update(Group(render(status()), Text()), refresh=True)
 
     def message(self, text: str) -> None:
         self._live.console.print(Text(text, style="red"))
