@@ -56,7 +56,9 @@ def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    classes = ("A2C", "DDPG", "DQN", "PPO", "QRDQN", "SAC", "TD3")  # of Stable-Baselines3
+    hint = "; write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy" if name in classes else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -75,6 +75,22 @@ class LoadedPolicy:
             return
         for array in self._state.values():
             array[np.asarray(ended, dtype=bool)] = 0.0
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what to write in place of a method of Stable-Baselines3's models."""
+            hint = f"; {MODEL_METHODS[name]}" if name in MODEL_METHODS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+
+MODEL_METHODS = {
+    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
+    "continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
 
 
 class Sampler:

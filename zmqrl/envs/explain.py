@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
@@ -27,6 +29,8 @@ EXTRAS = {
     "mpe2": "pettingzoo",
 }
 """Extras of zmqrl by what an error text or an id mentions."""
+OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d")
+"""Ids of Atari games before gymnasium 1.0."""
 FOREIGN = tuple(
     os.path.join(path, "")
     for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
@@ -132,12 +136,18 @@ def _missing(subject: str, error: Exception, hints: str) -> ConfigError | None:
 
 
 def _near(env_id: str) -> str:
+    if (game := OLD_ATARI.fullmatch(env_id)) is not None:
+        return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
+    module, colon, name = env_id.partition(":")
+    if colon and module in sys.modules:
+        return f"; module {module!r} has no {name!r}, and registers no env of this id"
     names = list(gym.registry)
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
     if found:
         return f"; did you mean {by_lower[found[0]]!r}?"
-    return "; write `module:Class` for your own env, or `package:Id` if a package registers it"
+    package = "" if colon else f"`package:{env_id}` for an env that a package registers, "
+    return f"; write {package}`module:Class` for your own"
 
 
 def _entry_point(env_id: str) -> str:
