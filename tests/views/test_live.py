@@ -14,6 +14,7 @@ from tests.launch.test_run_state import tell
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.views import live
+from zmqrl.views.plain import PlainView
 
 
 def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,4 +28,14 @@ def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.
         view.update(lambda: status_of(state, time.time()), float(at))
         assert screen.getvalue().rpartition("\n")[2].strip() == ""
         view.message("a message")
+    view.close()
+
+
+def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    monkeypatch.setattr("sys.stderr", closed)
+    view = PlainView()
+    view.message("a message")
     view.close()

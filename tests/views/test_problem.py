@@ -76,7 +76,12 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
             tell("restart", in_s=0.0)
     tell("restart_limit_reached", cause=f"{cause} (twice before its first step)")
     state.handle(host_event("local", "failed", cause="all rollout workers failed"))
-    first, second = map(str, state.problems)
+    played = {"code": 1, "expected": False, "detail": {}, "log": "", "log_tail": tail}
+    cause = "EnvFault: step raised KeyError (seed -1)"
+    state.handle(host_event("local", "exit", role="evaluator", index=0, cause=cause, **played))
+    state.handle(host_event("local", "restart", role="evaluator", index=0, in_s=0.0))
+    first, second, of_evaluator = map(str, state.problems)
+    assert cause in of_evaluator and "my_envs.py" not in of_evaluator
     assert "my_envs.py" in first and "my_envs.py" not in second
     assert "not restarted: it raised the same exception twice before its first step" in second
     assert state.failure is not None and state.failure.count("my_envs.py") == 1

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -175,7 +175,8 @@ class Launcher:
     def _print(self, text: object, stream: TextIO | None = None) -> None:
         """To stdout, unless `stream` is given; nothing if the caller wants no output."""
         if not self._quiet:
-            print(text, file=stream, flush=True)
+            with suppress(OSError, ValueError):  # closed; `lossy_output` is for the main thread alone
+                print(text, file=stream, flush=True)
 
     def _run_in(self, directory: RunDirectory) -> int:
         try:

@@ -75,8 +75,8 @@ class RunState:
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
     _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
-    _faults: set[tuple[str, str]] = field(default_factory=set)
-    """(role, cause) of those whose traceback was reported."""
+    _faults: set[str] = field(default_factory=set)
+    """Causes whose traceback was reported, of any process."""
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
 
@@ -420,7 +420,7 @@ class RunState:
         if died is None:
             self.problems.append(Problem(event.where, cause, action_taken))
             return
-        fault = event.process[0], without_numbers(died.cause)
+        fault = without_numbers(died.cause)
         self.problems.append(
             Problem(
                 where=event.where,

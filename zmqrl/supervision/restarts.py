@@ -81,7 +81,7 @@ Action = Start | RestartAfter | StopRestarting | FailRun
 
 def without_numbers(cause: str) -> str:
     """What an exception is recognised by: the same fault may name another seed, address or vector env."""
-    return re.sub(r"\d+", "#", cause)
+    return re.sub(r"-?\d+", "#", cause)
 
 
 class Supervision:
