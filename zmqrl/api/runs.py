@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 import atexit
-import json
-import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, RunObserver, Score
-from zmqrl.config.codec import from_json
+from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, Score
+from zmqrl.api.planning import PreparedRun, RunArguments, prepared, stored_summary
 from zmqrl.errors import ConfigError, TrainingFailed
-from zmqrl.launch.checks import check_new_directory, check_resume
-from zmqrl.launch.configure import load
-from zmqrl.launch.continuation import for_env_steps as more_env_steps
-from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
-from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.own_code import with_paths
-from zmqrl.launch.plan_run import plan_run
-from zmqrl.launch.resume import prepare_resume
-from zmqrl.launch.run_directory import SUMMARY, RunDirectory
 from zmqrl.launch.stop_signals import Request
 from zmqrl.launch.summary import Summary
-from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.types import ModeName
 
 END_S, KILL_S = 60.0, 15.0
 """At the exit of this process: until a run that still trains is stopped with a checkpoint, and then killed."""
-_planning = threading.Lock()
-"""Of several threads one plans a run, and owns its directory when the next one looks for a name."""
 _running: set[Run] = set()
 
 
 class Run:
     """A run that trains in the background, from `start`. Its methods may be called from any thread."""
 
-    def __init__(self, launcher: Launcher | None, observer: RunObserver, run_dir: Path, run_id: str) -> None:
-        """Use `start`. `launcher`: None where nothing remained to train."""
-        self.run_dir, self.run_id = run_dir, run_id
-        self._launcher, self._observer = launcher, observer
+    def __init__(self, planned: PreparedRun) -> None:
+        """Use `start`."""
+        self.run_dir, self.run_id = planned.run_dir, planned.run_id
+        self._launcher, self._observer = planned.launcher, planned.observer
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._code = 0
@@ -66,7 +50,7 @@ class Run:
     def summary(self) -> Summary | None:
         """The summary, once the run has ended."""
         if self._launcher is None:
-            return _stored_summary(self.run_dir)
+            return stored_summary(self.run_dir)
         return None if self.is_running else self._launcher.summary
 
     def stop(self) -> None:
@@ -136,23 +120,6 @@ def _end_all() -> None:
         run._end_with_process()
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The arguments that `train`, `start` and `resume` have in common."""
-
-    preset: str | None
-    run_dir: str | Path | None
-    resume: str | Path | None
-    for_env_steps: int | None
-    mode: ModeName | None
-    workers: int | None
-    seed: int | None
-    init_from: str | Path | None
-    overrides: Mapping[str, Any]
-    callbacks: Callbacks
-    quiet: bool
-
-
 def train(
     preset: str | None = None,
     *,
@@ -194,7 +161,7 @@ def train(
         TrainingFailed: The training failed; its `summary` is that of the run.
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = _Asked(preset, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
+    asked = RunArguments(preset, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
     return _run_here(asked, check)
 
 
@@ -228,7 +195,7 @@ def resume(
         TrainingFailed: The training failed.
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = _Asked(None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet)
+    asked = RunArguments(None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet)
     return _run_here(asked, check)
 
 
@@ -269,83 +236,16 @@ def start(
         ConfigError: The run cannot be started with these arguments; nothing was written.
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = _Asked(preset, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet)
-    run = _prepared(asked)
+    asked = RunArguments(
+        preset, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet
+    )
+    run = Run(prepared(asked))
     run._start()
     return run
 
 
-def _run_here(asked: _Asked, check: bool) -> Summary:
-    run = _prepared(asked)
+def _run_here(asked: RunArguments, check: bool) -> Summary:
+    run = Run(prepared(asked))
     if run._launcher is not None:
         run._execute()
     return run._result(check)
-
-
-def _prepared(asked: _Asked) -> Run:
-    """A run that is planned, and whose directory this process owns."""
-    started_at = time.time()
-    with _planning:
-        if asked.resume is not None:
-            return _resumed(asked, Path(asked.resume), started_at)
-        if asked.for_env_steps is not None:
-            raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
-        source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
-        loaded = load(
-            asked.preset, None, _dotted(asked.overrides), asked.mode, asked.workers, asked.seed, init_from=source
-        )
-        directory = Path(asked.run_dir) if asked.run_dir is not None else _default_directory(loaded.config.run.name)
-        check_new_directory(directory)
-        plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
-        observer, orchestrator = RunObserver(plan, asked.callbacks), make_orchestrator(plan)
-        owned = RunDirectory.own(plan)
-        launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
-        return Run(launcher, observer, Path(plan.run_dir), plan.run_id)
-
-
-def _resumed(asked: _Asked, directory: Path, started_at: float) -> Run:
-    given = {"run_dir": asked.run_dir, "mode": asked.mode, "seed": asked.seed, "init_from": asked.init_from}
-    wrong = [name for name, value in given.items() if value is not None]
-    if wrong:
-        raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
-    if not directory.is_dir():
-        raise ConfigError(f"resume: {directory}: run directory not found")
-    more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
-    overrides = {**more, **_dotted(asked.overrides)}
-    loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
-    check_resume(directory, loaded.config, asked.preset)
-    plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
-    observer = RunObserver(plan, asked.callbacks)
-    condition = reached(directory, loaded.config)
-    if condition is not None:
-        record_nothing_trained(directory)
-        observer.finish(_stored_summary(directory))
-        if not asked.quiet:
-            print(nothing_to_train(directory, condition))
-        return Run(None, observer, Path(plan.run_dir), plan.run_id)
-    owned = RunDirectory.own(plan)
-    try:
-        plan = prepare_resume(plan, owned)
-        orchestrator = make_orchestrator(plan)
-        launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
-    except BaseException:
-        owned.discard()
-        raise
-    return Run(launcher, observer, Path(plan.run_dir), plan.run_id)
-
-
-def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return with_paths({name.replace("__", "."): value for name, value in overrides.items()})
-
-
-def _default_directory(name: str) -> Path:
-    """`runs/<name>-<time>`, and more where a run that started in the same second has it."""
-    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return path if not path.exists() else path.with_name(f"{path.name}-{secrets.token_hex(2)}")
-
-
-def _stored_summary(run_dir: Path) -> Summary:
-    try:
-        return from_json(Summary, json.loads((run_dir / SUMMARY).read_text()))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{run_dir / SUMMARY} cannot be read: {error}") from error
