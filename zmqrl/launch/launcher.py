@@ -160,6 +160,7 @@ class Launcher:
                 until_the_end.enter_context(lossy_output())
             with owned:
                 directory.begin(self._plan, initial, self._orchestrator.job)
+                self._stop_file.is_requested()  # one that came too late for the attempt before
                 code = self._run_in(directory)
             if self._summary is not None and not self._taken_over:
                 self._notify_end(directory, self._summary)
@@ -296,7 +297,7 @@ class Launcher:
             self._on_ready = None
 
     def _observe(self, continues: bool) -> None:
-        if not continues:
+        if not continues and self._state.ended is None:  # else it is over, and was not stopped
             self.request_stop()
 
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
@@ -328,10 +329,8 @@ class Launcher:
 
     def _pass_requests(self, view: View, now: float) -> None:
         request = self._signals.request
-        if self._signals.same_presses > self._same_presses and request is Request.INTERRUPT:
-            view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
-        self._same_presses = self._signals.same_presses
         if request <= self._deadlines.sent:
+            self._acknowledge(view)
             return
         first = self._deadlines.sent is Request.NONE
         self._deadlines.sent = request
@@ -343,6 +342,12 @@ class Launcher:
             if request is Request.INTERRUPT:
                 view.message(f"stopping with a checkpoint; {AGAIN}")
             self._stop(now)
+
+    def _acknowledge(self, view: View) -> None:
+        """An interrupt that changed nothing."""
+        if self._signals.same_presses > self._same_presses and self._signals.request is Request.INTERRUPT:
+            view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
+        self._same_presses = self._signals.same_presses
 
     def _stop(self, now: float) -> None:
         self._state.hosts.ending = True
