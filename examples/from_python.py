@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
-
 import zmqrl
 
 
@@ -11,14 +9,8 @@ def main() -> None:
     summary = zmqrl.train("cartpole-ppo", seed=1, run_dir="runs/from-python")
     print(f"{summary.status}: {summary.train_return_mean_100} after {summary.env_steps} env steps")
     policy = zmqrl.load_policy("runs/from-python")
-    env = gym.make("CartPole-v1")
-    obs, _ = env.reset(seed=0)
-    played, over = 0.0, False
-    while not over:
-        obs, reward, terminated, truncated, _ = env.step(policy(obs))
-        played, over = played + float(reward), terminated or truncated
-    env.close()
-    print(f"one greedy episode: {played}")
+    result = zmqrl.evaluate(policy, "CartPole-v1", episodes=5)
+    print(f"greedy episodes: {result.mean:.1f} +- {result.std:.1f}")
 
 
 if __name__ == "__main__":

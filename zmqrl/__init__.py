@@ -1,21 +1,65 @@
-"""Distributed reinforcement learning on the machines one owns. See README.md."""
+"""Distributed reinforcement learning on the machines one owns. See README.md, and docs/python.md for what is here."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zmqrl.api import load_policy, train
+    from zmqrl.api.callbacks import Checkpoint, Progress, Score
+    from zmqrl.api.metrics import read_metrics
+    from zmqrl.api.policies import Evaluation, LoadedPolicy, evaluate, load_policy
+    from zmqrl.api.runs import Run, resume, start, train
+    from zmqrl.errors import ConfigError, FolderOfRuns, StoreError, TrainingFailed, ZmqrlError
+    from zmqrl.launch.summary import Summary
 
-__all__ = ["load_policy", "train"]
+    __version__: str
+
+__all__ = [
+    "Checkpoint",
+    "ConfigError",
+    "Evaluation",
+    "FolderOfRuns",
+    "LoadedPolicy",
+    "Progress",
+    "Run",
+    "Score",
+    "StoreError",
+    "Summary",
+    "TrainingFailed",
+    "ZmqrlError",
+    "__version__",
+    "evaluate",
+    "load_policy",
+    "read_metrics",
+    "resume",
+    "start",
+    "train",
+]
+
+_MODULES = {
+    "zmqrl.api.callbacks": ("Checkpoint", "Progress", "Score"),
+    "zmqrl.api.metrics": ("read_metrics",),
+    "zmqrl.api.policies": ("Evaluation", "LoadedPolicy", "evaluate", "load_policy"),
+    "zmqrl.api.runs": ("Run", "resume", "start", "train"),
+    "zmqrl.errors": ("ConfigError", "FolderOfRuns", "StoreError", "TrainingFailed", "ZmqrlError"),
+    "zmqrl.launch.summary": ("Summary",),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the API only when it is used: every process of a run imports this package."""
-    if name in __all__:
-        from zmqrl import api
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return getattr(api, name)
+        return version("zmqrl")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     from zmqrl.config.aliases import python_hint
 
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{python_hint(name)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

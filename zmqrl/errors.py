@@ -5,6 +5,11 @@ The exit code of the command line is the `exit_code` of the error that ended it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zmqrl.launch.summary import Summary
+
 
 class ZmqrlError(Exception):
     """The root. A message states what happened, the value got, and what to do."""
@@ -27,9 +32,16 @@ class FolderOfRuns(ConfigError):
 
 
 class TrainingFailed(ZmqrlError):
-    """The run started and could not continue: the message names the first cause."""
+    """The run started and could not continue: the message names the first cause.
+
+    `summary` is that of the run where `zmqrl.train`, `resume` or `Run.wait` raises it, else None.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, summary: Summary | None = None) -> None:
+        super().__init__(message)
+        self.summary = summary
 
 
 class HostFailed(ZmqrlError):

@@ -11,6 +11,8 @@ import atexit
 import gc
 import importlib
 import os
+import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -29,6 +31,18 @@ def set_threads(threads: int) -> None:
     """How many threads numpy and torch start; of those that are not imported yet."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(threads)
+
+
+def importing_environment() -> dict[str, str]:
+    """The environment for a new Python process that is to import the modules that this one can.
+
+    Such as those in the folder of the calling script, which is in `sys.path` of this process alone.
+    """
+    installed = tuple(filter(None, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))))
+    own = [path for path in sys.path if os.path.isdir(path) and not path.startswith(installed)]
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys(filter(None, [*map(os.path.abspath, own), *named]))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if paths else dict(os.environ)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import check_acting, state_columns, unpack_state, zero_state
-from zmqrl.api import LoadedPolicy
+from zmqrl.api.policies import LoadedPolicy
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.gru import NumpyGru
 from zmqrl.networks.spec import LayerSpec

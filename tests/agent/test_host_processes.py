@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -160,7 +161,11 @@ def test_a_judgement_of_another_spawn_or_state_or_host_kills_nobody(host_of: Mak
     host.until(lambda: time.monotonic() > over)
     assert host.report.alive == {0: 0, 1: 0}
     assert not host.events_of("exit")
-    assert not (host.log_dir / "far-worker-1.log").read_text(), "nobody asked for its stacks"
+    (line,) = (host.log_dir / "far-worker-1.log").read_text().splitlines()
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d worker-1 \(pid \d+\) starts: zmqrl [\d.]+, Python [\d.]+, device cpu, 1 \w+",
+        line,
+    ), "and no stacks"
 
 
 def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
@@ -181,6 +186,22 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert host.report.workers == [0], "nobody waits for it"
     assert [event["cause"] for event in host.events_of("restart_limit_reached")] == ["exit code 7"]
     assert not host.processes.failed
+
+
+@pytest.mark.parametrize(("manner", "cause"), [
+    ("fails", "KeyError: 'robot offline' (twice before its first step)"),
+    ("raise", "EnvFault: step returned NaN"),
+])  # fmt: skip
+def test_only_what_is_raised_before_the_first_step_counts_as_the_same(
+    host_of: MakeHost, manner: str, cause: str
+) -> None:
+    host = host_of(0, 1, says={"1": manner})
+    host.until(lambda: host.report.failed == [1])
+    assert [event["cause"] for event in host.events_of("restart_limit_reached")] == [cause]
+    assert len(host.events_of("restart")) == 1
+    tails = [event["log_tail"] for event in host.events_of("exit")]
+    assert all(tail and not any("starts: zmqrl" in line for line in tail) for tail in tails)
+    assert (host.log_dir / "far-worker-1.log").read_text().count("starts: zmqrl") == 2
 
 
 def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:

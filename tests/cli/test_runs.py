@@ -46,6 +46,11 @@ def test_a_live_run_is_found_shown_and_stopped(
     run_dir, info = live
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    for command in ("status", "stop"):
+        refused = zmqrl(command)
+        assert refused.code == 2
+        assert refused.err.endswith(f"your active runs elsewhere:\n  zmqrl {command} {run_dir}\n")
+    monkeypatch.chdir(tmp_path)
     for named in ([], [info.run_id], [run_dir]):
         shown = zmqrl("status", *named)
         assert shown.code == 0
@@ -107,6 +112,19 @@ def test_the_newest_run_here_is_meant_by_default(
     older = read_info(finished / "seed-1")
     assert older is not None
     assert zmqrl("status", older.run_id).out.startswith(f"{older.run_id}: ")
+
+
+def test_the_logs_of_a_healthy_run_name_its_processes(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    lines = zmqrl("logs", finished / "seed-2").out.splitlines()
+    for name in ("local/agent-0", "local/learner-0", "local/evaluator-0"):
+        (line,) = (line for line in lines if line.startswith(f"{name}: "))
+        role = name.removeprefix("local/")
+        assert f" {role} (pid " in line and ") starts: zmqrl " in line and "device cpu, 1 thread" in line
+    empty = shutil.copytree(finished / "seed-2", tmp_path / "empty")
+    for log in (empty / "logs").iterdir():
+        log.write_text("")
+    shown = zmqrl("logs", empty)
+    assert (shown.code, shown.out, shown.err) == (0, "", f"no log lines yet in {empty / 'logs'}\n")
 
 
 def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path) -> None:
@@ -338,8 +356,16 @@ def test_clean_removes_what_a_dead_run_left(
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(root / "held" / "control"))
         bound.listen()
+        here = json.loads((Path(shutil.copytree(finished, "runs")) / "seed-1" / "run.json").read_text())["run_id"]
+        (root / here).mkdir()
         ended = zmqrl("clean")
-    assert ended.code == 0
+        assert ended.code == 0
+        assert ended.out.splitlines() == [
+            f"removed {root / here}",
+            "1 folders of dead runs removed",
+            "of dead runs elsewhere: zmqrl clean dead",
+        ]
+        ended = zmqrl("clean", "dead", "held")
     assert ended.out.splitlines() == [f"removed {root / 'dead'}", "1 folders of dead runs removed"]
     assert os.listdir(root) == ["held"]
     shutil.rmtree(root)

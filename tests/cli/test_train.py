@@ -171,10 +171,52 @@ def test_a_directory_in_use_is_refused(zmqrl: Command, finished: Path, flags: tu
     assert sorted(os.listdir(finished / "seed-1")) == before
 
 
-def test_a_finished_run_is_not_resumed(zmqrl: Command, finished: Path) -> None:
-    ended = zmqrl("train", "--resume", finished / "seed-1")
+@pytest.fixture
+def ended_run(finished: Path, tmp_path: Path) -> Path:
+    """A run that has reached its total, to be continued."""
+    return Path(shutil.copytree(finished / "seed-1", tmp_path / "ended"))
+
+
+def test_a_resume_with_nothing_to_train_reports_so_in_message_and_summary(zmqrl: Command, ended_run: Path) -> None:
+    before = json.loads((ended_run / "summary.json").read_text())
+    assert before["trained_env_steps"] == before["env_steps"] >= 2048
+    ended = zmqrl("train", "--resume", ended_run)
     assert ended.code == 0
-    assert "finished" in ended.out
+    assert ended.out.startswith(f"nothing was trained: {ended_run} has reached run.total_env_steps (2,048) at 2,")
+    assert f"zmqrl train --resume {ended_run} --for " in ended.out
+    assert json.loads((ended_run / "summary.json").read_text()) == {**before, "trained_env_steps": 0}
+
+
+def test_for_needs_a_run_to_continue_and_no_other_total(zmqrl: Command, ended_run: Path) -> None:
+    for arguments, message in (
+        (RUN, "--for requires --resume"),
+        ((*RUN, "--run-dir", ended_run, "--resume", "auto"), "--resume auto"),
+        (("train", "--resume", ended_run, "--set", "run.total_env_steps=4096"), "remove --set run.total_env_steps"),
+    ):
+        ended = zmqrl(*arguments, "--for", "1000")
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert message in ended.err
+
+
+@pytest.mark.whole
+def test_a_solved_run_is_continued_for_more_env_steps(zmqrl: Command, tmp_path: Path) -> None:
+    first = zmqrl(
+        *RUN, "--run-dir", tmp_path / "run", "--set", "run.total_env_steps=9000", "--set", "run.stop_at_return=1"
+    )
+    assert first.code == 0, first.err
+    before = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert before["env_steps"] < 9000
+    resume = ("train", "--resume", tmp_path / "run", "--plain")
+    assert "nothing was trained" in zmqrl(*resume, "--set", "run.total_env_steps=10000").out
+    more = zmqrl(*resume, "--for", 9000)
+    assert more.code == 0, more.err
+    after = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert after["env_steps"] - before["env_steps"] == after["trained_env_steps"] >= 9000
+    assert f"  {after['trained_env_steps']:,} env steps were trained since the resume" in more.out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]["run"]
+    assert config["stop_at_return"] is None
+    assert config["schedule_env_steps"] == config["total_env_steps"] == before["env_steps"] + 9000
+    assert "the learning rate is 0" not in more.err
 
 
 @pytest.mark.whole
@@ -183,7 +225,7 @@ def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path
     first = zmqrl(*arguments)
     assert first.code == 0, first.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 1
-    assert "finished" in zmqrl(*arguments).out
+    assert "nothing was trained" in zmqrl(*arguments).out
     more = zmqrl(*arguments, "--set", "run.total_env_steps=4096")
     assert more.code == 0, more.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 2
@@ -279,5 +321,5 @@ def test_an_interrupt_removes_what_was_fetched_only_before_the_attempt_begins(
 def test_a_finished_copy_is_fetched_and_named(zmqrl: Command, copied: str) -> None:
     finished = zmqrl("train", "--resume", copied, "--run-dir", "again")
     assert finished.code == 0
-    assert finished.out.startswith("again is finished")
+    assert finished.out.startswith("nothing was trained: again has reached run.total_env_steps")
     assert Path("again", "summary.json").exists()

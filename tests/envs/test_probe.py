@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.make import probe
+from zmqrl.envs.make import make_native, probe
 from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 
@@ -75,6 +76,70 @@ def test_one_message_with_key_value_and_way_out(
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+FACTORIES = "tests.envs.faulty_factories"
+
+
+@pytest.mark.parametrize(
+    ("section", "begin", "place"),
+    [
+        (
+            EnvSection(id=f"{FACTORIES}:unregistered"),
+            f"env.id: '{FACTORIES}:unregistered' cannot be created: NameNotFound: ",
+            "faulty_factories.py:11, in unregistered); import the package that registers it in that file",
+        ),
+        (
+            EnvSection(id=f"{FACTORIES}:wrong_call"),
+            f"env.id: '{FACTORIES}:wrong_call' cannot be created: TypeError: CartPoleEnv.__init__() got an unexpected ",
+            "faulty_factories.py:15, in wrong_call)",
+        ),
+        (
+            EnvSection(id=f"{FACTORIES}:fails", kwargs={"size": 2}),
+            f"env.id: '{FACTORIES}:fails' cannot be created: TypeError: can only concatenate",
+            "faulty_factories.py:19, in fails)",
+        ),
+        (
+            EnvSection(id=f"{FACTORIES}:fails", kwargs={"length": 2}),
+            f"env.kwargs: {{'length': 2}} are not accepted by '{FACTORIES}:fails': fails() got an unexpected",
+            "",
+        ),
+        (
+            EnvSection(kwargs={"sutton_barto_reward": True}, wrappers=({f"{FACTORIES}:Fails": {"size": 3}},)),
+            f"env.wrappers: '{FACTORIES}:Fails' {{'size': 3}} cannot be applied: KeyError: 3 (",
+            "faulty_factories.py:25, in __init__)",
+        ),
+        (
+            EnvSection(wrappers=(f"{FACTORIES}:lacks_a_package",)),
+            f"env.wrappers: '{FACTORIES}:lacks_a_package' needs 'no_such_package', which is missing; run: pip install",
+            "",
+        ),
+        (
+            EnvSection(wrappers=("gymnasium.wrappers:RescaleAction",)),
+            "env.wrappers: 'gymnasium.wrappers:RescaleAction': arguments are missing: ",
+            "",
+        ),
+        (
+            EnvSection(wrappers=({"gymnasium.wrappers:RescaleAction": {"min_action": 0, "max_action": 1}},)),
+            "env.wrappers: 'gymnasium.wrappers:RescaleAction' {'min_action': 0, 'max_action': 1} cannot be applied: Ty",
+            ", in __init__)",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fault_of_a_factory_or_wrapper_names_the_right_key_and_the_line(
+    section: EnvSection, begin: str, place: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        probe(section)
+    assert str(caught.value).startswith(begin)
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_id_without_a_version_is_the_newest_version() -> None:
+    assert probe(EnvSection(id="CartPole")) == replace(probe(EnvSection(id="CartPole-v1")), id="CartPole")
+    assert make_native(EnvSection(id="gymnasium:Pendulum"), 2) is None
 
 
 def test_wrappers_take_arguments() -> None:

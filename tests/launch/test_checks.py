@@ -12,7 +12,7 @@ import pytest
 
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checks import check_new_directory, check_not_live, check_resume, is_finished
+from zmqrl.launch.checks import check_new_directory, check_not_live, check_resume
 from zmqrl.launch.configure import load as load_all
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.run_directory import RunInfo, stored_config
@@ -93,19 +93,6 @@ def test_a_hosts_file_with_another_preset(run_dir: Path) -> None:
         load_all(hosts_file=file, stored=run_dir)
     with pytest.raises(ConfigError, match=r"--set: run.preset: 'pendulum-ppo'"):
         load_all(stored=run_dir, overrides=["run.preset=pendulum-ppo"])
-
-
-def test_finished_is_judged_under_the_new_totals(run_dir: Path) -> None:
-    config = load_config("cartpole-ppo")
-    assert not is_finished(run_dir, config)
-    summary = {"env_steps": 250_112, "train_return_mean_100": 400.0}
-    (run_dir / "summary.json").write_text(json.dumps(summary))
-    assert is_finished(run_dir, config)
-    more = load_config("cartpole-ppo", overrides=["run.total_env_steps=300000"])
-    assert not is_finished(run_dir, more)
-    assert is_finished(
-        run_dir, load_config("cartpole-ppo", overrides=["run.total_env_steps=300000", "run.stop_at_return=390"])
-    )
 
 
 def test_exact_recovery_may_be_given_up_and_not_taken_up(run_dir: Path) -> None:

@@ -129,10 +129,16 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
     started.append(run)
     processes = run.ready()
     run.process.send_signal(signal.SIGINT)
-    time.sleep(1.1)
+    time.sleep(0.3)
     run.process.send_signal(signal.SIGINT)
-    code, out, _ = run.end()
+    time.sleep(0.78)
+    run.process.send_signal(signal.SIGINT)
+    code, out, err = run.end()
     assert code == 130
+    first, same, kill = err.splitlines()[:3]
+    assert first == "stopping with a checkpoint; interrupt again after 1 s to kill all processes"
+    assert same.startswith("this interrupt came within 1 s of the first and counts as the same; interrupt again")
+    assert kill == "killing every process of the run"
     assert run.summary()["status"] == "interrupted"
     assert "killed" in out
     assert not await_gone(processes, 0.0)

@@ -59,6 +59,7 @@ SUMMARY_KEYS = [
     "schema",
     "versions",
     "attempts",
+    "trained_env_steps",
 ]
 
 
@@ -155,6 +156,7 @@ def test_signals_within_a_second_are_one_press() -> None:
         signals.note(number)
         requests.append(signals.request)
     assert requests == [Request.STOP, Request.INTERRUPT, Request.INTERRUPT, Request.KILL, Request.KILL]
+    assert signals.same_presses == 1, "it is reported"
 
 
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from zmqrl.config.sections import RestartSection
 from zmqrl.supervision.restarts import (
+    AT_START,
     Died,
     FailRun,
     ProcessSlot,
@@ -49,11 +50,11 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
 def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> None:
     supervision = Supervision(RESTART, workers=1)
     for update in (7, 9):
-        (action,) = supervision.handle(Died(LEARNER, 1, "why", update), float(update))
+        (action,) = supervision.handle(Died(LEARNER, 1, "why", f"in update {update}"), float(update))
         assert isinstance(action, RestartAfter)
     (action,) = supervision.handle(died(LEARNER), 10.0)  # killed: this says nothing of the update
     assert isinstance(action, RestartAfter)
-    stop, fail = supervision.handle(Died(LEARNER, 1, "why", 9), 11.0)
+    stop, fail = supervision.handle(Died(LEARNER, 1, "why", "in update 9"), 11.0)
     assert stop == StopRestarting(LEARNER, "why (twice in update 9)")
     assert isinstance(fail, FailRun) and "learner-0 is not restarted: why (twice in update 9)" in fail.cause
 
@@ -61,7 +62,23 @@ def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> No
 def test_another_exception_in_the_same_update_is_another_fault() -> None:
     supervision = Supervision(RESTART, workers=1)
     for cause in ("why", "why else", "why"):
-        (action,) = supervision.handle(Died(LEARNER, 1, cause, 7), 0.0)
+        (action,) = supervision.handle(Died(LEARNER, 1, cause, "in update 7"), 0.0)
+        assert isinstance(action, RestartAfter)
+
+
+def test_the_same_exception_before_the_first_step_is_not_tried_a_third_time() -> None:
+    supervision = Supervision(RESTART, workers=1)
+    (action,) = supervision.handle(Died(WORKER, 1, "KeyError: seed 41", AT_START), 0.0)
+    assert isinstance(action, RestartAfter)
+    stop, fail = supervision.handle(Died(WORKER, 1, "KeyError: seed 97", AT_START), 1.0)
+    assert stop == StopRestarting(WORKER, "KeyError: seed 97 (twice before its first step)")
+    assert isinstance(fail, FailRun)
+
+
+def test_what_happened_at_the_start_of_a_process_long_ago_does_not_count() -> None:
+    supervision = Supervision(RESTART, workers=1)
+    for n in range(3):
+        (action,) = supervision.handle(Died(WORKER, 1, "why", AT_START), n * 101.0)
         assert isinstance(action, RestartAfter)
 
 

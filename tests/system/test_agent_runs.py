@@ -14,7 +14,7 @@ from tests.envs.agent_envs import AGENTS, Seesaw
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
-from zmqrl.api import load_policy, train
+from zmqrl import load_policy, train
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zmqrl.api import Summary, load_policy, train
+from zmqrl import Summary, load_policy, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
 from zmqrl.types import ModeName

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.marks import long
-from zmqrl.api import load_policy, train
+from zmqrl import load_policy, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
 from zmqrl.types import ModeName

@@ -62,6 +62,31 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
     assert said in str(state.problems[-1])
 
 
+def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) -> None:
+    state = RunState(stand_in_plan(tmp_path / "run"))
+
+    def tell(name: str, **data: Any) -> None:
+        state.handle(host_event("local", name, role="worker", index=0, **data))
+
+    tail = ["Traceback (most recent call last):", '  File "my_envs.py", line 9, in step', "KeyError: 'robot offline'"]
+    for seed in (41, 97):
+        cause = f"EnvFault: step raised KeyError (seed {seed})"
+        tell("exit", code=1, expected=False, cause=cause, detail={}, log="", log_tail=tail)
+        if seed == 41:
+            tell("restart", in_s=0.0)
+    tell("restart_limit_reached", cause=f"{cause} (twice before its first step)")
+    state.handle(host_event("local", "failed", cause="all rollout workers failed"))
+    played = {"code": 1, "expected": False, "detail": {}, "log": "", "log_tail": tail}
+    cause = "EnvFault: step raised KeyError (seed -1)"
+    state.handle(host_event("local", "exit", role="evaluator", index=0, cause=cause, **played))
+    state.handle(host_event("local", "restart", role="evaluator", index=0, in_s=0.0))
+    first, second, of_evaluator = map(str, state.problems)
+    assert cause in of_evaluator and "my_envs.py" not in of_evaluator
+    assert "my_envs.py" in first and "my_envs.py" not in second
+    assert "not restarted: it raised the same exception twice before its first step" in second
+    assert state.failure is not None and state.failure.count("my_envs.py") == 1
+
+
 @pytest.mark.parametrize(("other", "said"), [
     ("ready", "its vector envs move to the other workers"),
     ("exit", "no rollout worker remains, the run ends"),

@@ -18,11 +18,12 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.standard_output import tail_of
+from zmqrl.logs.start_line import start_line
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
-from zmqrl.supervision.restarts import ProcessSlot
+from zmqrl.supervision.restarts import AT_START, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
@@ -57,9 +58,13 @@ class ChildProcess:
     expected_to_end: bool = False
     ready: bool = False
     """The process reported that it is ready: from then on its silence counts."""
+    has_worked: bool = False
+    """A worker has stepped, a learner has trained, an evaluator has scored."""
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
+    start_line: str = ""
+    """What its agent has written to its log."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -143,15 +148,19 @@ class ChildProcess:
             return self.last_fault.error
         return cause_of(self.process.returncode)
 
-    def update_of_end(self) -> int | None:
-        """The update in which a learner raised the fault that it reported."""
-        update = None if self.last_fault is None else self.last_fault.detail.get(UPDATE)
-        return update if isinstance(update, int) else None
+    def point_of_end(self) -> str | None:
+        """Where it raised the fault that it reported, see `Died.point`; None where no exception ended it."""
+        if self.last_fault is None or self.process.returncode < 0:
+            return None
+        update = self.last_fault.detail.get(UPDATE)
+        if isinstance(update, int):
+            return f"in update {update}"
+        return None if self.has_worked or self.place.role == "broker" else AT_START
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""
         try:
-            return tail_of(self.log, self.log_start)
+            return tuple(line for line in tail_of(self.log, self.log_start) if line != self.start_line)
         except OSError:  # there was no room for it
             return ()
 
@@ -206,13 +215,18 @@ class ProcessSpawner:
                     pass_fds=tuple(fds.values()),
                     env={**self._environment_of(place.role), RUN_VARIABLE: boot.plan.run_id},
                 )
+                line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
+                with contextlib.suppress(OSError):  # a full disk
+                    os.write(output.fileno(), f"{line}\n".encode())
         finally:
             os.close(events_write)
             if wake_read is not None:
                 os.close(wake_read)
         own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds)
         self._write_boot(process, own)
-        return self._child(place, spawn, process, events_read, wake_write, (log, log_start))
+        child = self._child(place, spawn, process, events_read, wake_write, (log, log_start))
+        child.start_line = line
+        return child
 
     def _environment_of(self, role: str) -> dict[str, str]:
         if role == "learner":

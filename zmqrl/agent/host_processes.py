@@ -217,6 +217,8 @@ class HostProcesses:
             case agent.Ready():
                 child.ready = True
                 self._events.sample([child])
+            case agent.FirstStep() | agent.Metrics() | agent.Score():
+                child.has_worked = True
             case agent.Writing():
                 self._shutdown.extend(child.place.role, time.monotonic())
             case agent.Left():
@@ -224,6 +226,7 @@ class HostProcesses:
             case agent.Fault():
                 child.last_fault = event
             case agent.Ended():
+                child.has_worked = True
                 self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
 
@@ -273,7 +276,7 @@ class HostProcesses:
         if learner_done:
             self.end(ShutdownMode.CLEAN)
         elif not self.ending and not expected:
-            died = Died(place, code, child.cause_of_end(), child.update_of_end())
+            died = Died(place, code, child.cause_of_end(), child.point_of_end())
             self._act(self._supervision.handle(died, time.monotonic()))
         self.report()
         self._end_when_drained()

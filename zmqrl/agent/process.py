@@ -22,6 +22,7 @@ from zmqrl.data_stores.make import make_store, place_of
 from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
+from zmqrl.logs.start_line import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.wire.runtime_folder import run_folder_root
@@ -36,6 +37,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     if processor is not None:
         raise ConfigError(f"{boot.host}: {processor}")
     boot = _at_home(boot)
+    print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))):
         return _run_part(boot, output, command)
 

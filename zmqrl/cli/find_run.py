@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+import click
 
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.errors import ConfigError
@@ -14,22 +17,38 @@ RUNS = Path("runs")
 
 
 def find_run(run: str | None) -> tuple[Path, RunInfo]:
-    """The run directory and its `run.json`. Default: this user's newest live run, else the newest in `runs/`.
+    """The run directory and its `run.json`. Default: the newest live run below this directory, else that of `runs/`.
+
+    A run elsewhere has to be named: on a shared account it may be another person's.
 
     Raises:
         ConfigError: The run was not found.
     """
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
-    found = [*runs_of_agents(), *runs_here()]
+    active = list(runs_of_agents())
     if run is not None:
-        named = [pair for pair in found if pair[1].run_id == run]
+        named = [pair for pair in (*active, *runs_here()) if pair[1].run_id == run]
         if not named:
             raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
         return named[0]
+    found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
     if not found:
-        raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
+        elsewhere = "".join(f"\n  {_command()} {shlex.quote(str(directory))}" for directory, _ in active)
+        hint = f"; your active runs elsewhere:{elsewhere}" if active else "; give a run directory"
+        raise ConfigError(f"no active run below {Path.cwd()} and no run in {RUNS}/{hint}")
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
+
+
+def is_below_here(directory: Path) -> bool:
+    """Whether `directory` is in the working directory."""
+    return directory.resolve().is_relative_to(Path.cwd().resolve())
+
+
+def _command() -> str:
+    """The command that is executed, as the user types it."""
+    context = click.get_current_context(silent=True)
+    return "zmqrl" if context is None else f"zmqrl {context.info_name}"
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:

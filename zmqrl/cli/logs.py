@@ -41,8 +41,11 @@ def logs_command(
     from zmqrl.launch.run_directory import is_live
 
     first = -lines if lines else (0 if grep else -LINES)
-    for log in _oldest_first(logs):
-        _show(log, [line for line in log.read(to_the_end=not follow) if pattern.search(line)][first:], as_data)
+    new = {log.path: log.read(to_the_end=not follow) for log in _oldest_first(logs)}
+    if not any(new.values()):
+        click.echo(f"no log lines yet in {directory / 'logs'}", err=True)
+    for path, lines_of_log in new.items():
+        _show(logs[path], [line for line in lines_of_log if pattern.search(line)][first:], as_data)
     while follow:
         follow = is_live(directory, info)  # before we look: what it wrote last is still shown
         logs = {**_logs(directory, who), **logs}

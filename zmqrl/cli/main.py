@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,7 +48,17 @@ INTERNAL = {"send-run": "fetch"}
 """What a command on one machine runs on another."""
 
 
+class _EndOfOutput(Exception):
+    """The reader of the output has read enough, as `head` in `zmqrl logs | head`: a success."""
+
+
 class _LazyGroup(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError as error:  # click would end with exit code 1
+            raise _EndOfOutput from error
+
     def list_commands(self, context: click.Context) -> list[str]:
         del context
         return list(COMMANDS)
@@ -103,8 +114,8 @@ def main() -> None:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except BrokenPipeError:  # `zmqrl logs | head`
-        sys.stderr.close()
+    except _EndOfOutput:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -52,13 +52,17 @@ class _Limit(click.ParamType[float]):
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
     from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.stop_signals import StopFile
 
     directory, info = find_run(run)
     if info.host != socket.gethostname():
         raise ConfigError(f"run {info.run_id} was started on {info.host}; stop it on that host")
     if not info.live:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
-    os.kill(info.pid, signal.SIGUSR1)
+    if info.in_thread:
+        StopFile(directory).request()
+    else:
+        os.kill(info.pid, signal.SIGUSR1)
     if wait_s is None:
         text = f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json"
         click.echo(json.dumps({**place(directory, info), "ended": False, "summary": None}) if as_data else text)
@@ -100,25 +104,30 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 
 
 @click.command("clean", cls=OnCommand)
+@click.argument("ids", nargs=-1, metavar="[RUN_ID]...")
 @JSON
-def clean_command(as_data: bool) -> None:
-    """Remove socket folders of this user's dead runs; results are kept."""
-    from zmqrl.cli.find_run import agents
+def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
+    """Remove socket folders of dead runs: of the runs below this directory, or of RUN_ID...; results are kept."""
+    from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
 
     root = run_folder_root()
     # The folders first: a run that begins while we look has its agent before it has its folder.
     folders = sorted(root.iterdir()) if root.is_dir() else []
     live = {run_id for _, run_id in agents()}
-    removed = []
-    for folder in folders:
-        if folder.name not in live and not _in_use(folder):
-            shutil.rmtree(folder)
-            removed.append(str(folder))
-            if not as_data:
-                click.echo(f"removed {folder}")
+    dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
+    wanted = set(ids) or {info.run_id for _, info in runs_here()}
+    removed = [folder for folder in dead if folder.name in wanted]
+    elsewhere = [folder.name for folder in dead if folder.name not in wanted]
+    for folder in removed:
+        shutil.rmtree(folder)
+    if as_data:
+        click.echo(json.dumps({"removed": [str(folder) for folder in removed], "elsewhere": elsewhere}))
+        return
     count = "1 folder" if len(removed) == 1 else f"{len(removed)} folders"
-    click.echo(json.dumps({"removed": removed}) if as_data else f"{count} of dead runs removed")
+    click.echo("\n".join([*(f"removed {folder}" for folder in removed), f"{count} of dead runs removed"]))
+    if elsewhere:
+        click.echo(f"of dead runs elsewhere: zmqrl clean {' '.join(elsewhere)}")
 
 
 def _in_use(folder: Path) -> bool:

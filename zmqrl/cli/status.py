@@ -89,7 +89,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
             if status is not None:
                 texts = [*_silence(time.time() - status["written_at"]), *status["problems"]]
                 notes = [Text(text, style="red") for text in texts]
-                view.update(Group(render(status), *notes), refresh=True)
+                view.update(Group(render(status), *notes, Text()), refresh=True)  # see LiveView
             time.sleep(FOLLOW_S)  # the pace of status.json
 
 

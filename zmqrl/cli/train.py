@@ -50,6 +50,13 @@ OPTIONS = (
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
     ),
+    click.option(
+        "--for",
+        "for_env_steps",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --resume: train N more env steps; the stop conditions of the stored run are off.",
+    ),
     click.option("--init-from", metavar="RUN|FILE", help="Start a new run with the weights of another."),
     click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
     click.option("--on", metavar="HOST", help="Start the launcher on HOST, which this machine can then leave."),
@@ -87,6 +94,7 @@ class TrainRequest:
     copy: str | None
     """URL of the copy that is fetched into `resume` first."""
     from_scratch: bool
+    for_env_steps: int | None
     init_from: str | None
     limit: tuple[str, ...]
     on: str | None
@@ -186,6 +194,8 @@ def _run(request: TrainRequest) -> int:
     if request.copy is not None:
         request = _to_fetch(request, request.copy)
     if request.resume == AUTO:
+        if request.for_env_steps is not None:
+            raise click.UsageError("--for cannot be combined with --resume auto: each start would train N more")
         request = _resumed_or_new(request)
     if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
@@ -195,9 +205,19 @@ def _run(request: TrainRequest) -> int:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
     if request.as_data and request.dry_run:
         raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
+    _check_for(request)
     if request.seeds is not None:
         return _run_seeds(request, request.seeds)
     return _run_one(request, request.run_dir, request.seed)
+
+
+def _check_for(request: TrainRequest) -> None:
+    if request.for_env_steps is None:
+        return
+    if request.resume is None:
+        raise click.UsageError("--for requires --resume; a new run trains --set run.total_env_steps=N")
+    if any(pair.partition("=")[0].strip() == "run.total_env_steps" for pair in request.overrides):
+        raise click.UsageError("--for sets run.total_env_steps: remove --set run.total_env_steps")
 
 
 def _to_fetch(request: TrainRequest, copy: str) -> TrainRequest:
@@ -233,6 +253,8 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
         raise click.UsageError("--submit cannot be combined with --on: submit on that host (docs/slurm.md)")
     if request.from_scratch and request.resume is None:
         raise click.UsageError("--from-scratch with --submit requires --resume auto")
+    if request.for_env_steps is not None:
+        raise click.UsageError("--submit cannot be combined with --for")
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(
@@ -302,7 +324,13 @@ def _load(request: TrainRequest, seed: int | None) -> Any:
     from zmqrl.launch.configure import load
 
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
-    where = (request.preset, request.hosts_file, request.overrides)
+    overrides = request.overrides
+    if request.resume is not None and request.for_env_steps is not None:
+        from zmqrl.launch.continuation import for_env_steps
+
+        more = for_env_steps(request.resume, request.for_env_steps)
+        overrides = (*(f"{key}={json.dumps(value)}" for key, value in more.items()), *overrides)
+    where = (request.preset, request.hosts_file, overrides)
     base = None if request.resume is not None else without_preset(request)
     return load(*where, request.mode, request.workers, seed, request.resume, request.limit, init_from, base)
 
@@ -391,7 +419,8 @@ def _record(directory: Path) -> bytes | None:
 
 
 def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
-    from zmqrl.launch.checks import check_new_directory, check_resume, is_finished
+    from zmqrl.launch.checks import check_new_directory, check_resume
+    from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
     from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
     if request.resume is not None and not request.resume.is_dir():
@@ -399,8 +428,11 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     loaded = _load(request, seed)
     if request.resume is not None:
         check_resume(directory, loaded.config, request.preset)
-        if is_finished(directory, loaded.config):
-            click.echo(f"{directory} is finished; to continue, raise run.total_env_steps")
+        condition = reached(directory, loaded.config)
+        if condition is not None:
+            click.echo(nothing_to_train(directory, condition))
+            if not request.dry_run:
+                record_nothing_trained(directory)
             return 0
     else:
         check_new_directory(directory)

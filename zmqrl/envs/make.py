@@ -3,100 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import io
-import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium import error as gym_error
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec as EnvRegistration
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import state_spec
+from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
+from zmqrl.logs.native_output import native_output_hidden
 from zmqrl.types import EnvSpec
-
-EXTRAS = {
-    "box2d": "box2d",
-    "Box2D": "box2d",
-    "mujoco": "mujoco",
-    "ale_py": "atari",
-    "ALE": "atari",
-    "minatar": "minatar",
-    "pettingzoo": "pettingzoo",
-    "mpe2": "pettingzoo",
-}
-"""Extras of zmqrl by what an error text or an id mentions."""
-
-
-OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d")
-"""Ids of Atari games before gymnasium 1.0."""
-
-
-def explain(section: EnvSection, error: Exception) -> ConfigError:
-    """The configuration error behind `error`, which making the env of `section` raised."""
-    if isinstance(error, ConfigError):
-        return error
-    if isinstance(error, gym_error.DependencyNotInstalled):
-        fix = _install(section, error)
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing ({error}); {fix}")
-    if isinstance(error, gym_error.UnregisteredEnv):
-        return _unregistered(section, error)
-    if isinstance(error, ImportError):
-        missing = error.name or str(error)
-        module = section.id.partition(":")[0]
-        if f"{module}.".startswith(f"{missing}.") and missing not in EXTRAS:
-            return ConfigError(f"env.id: {section.id!r}: module {missing!r} was not found{_near(section.id)}")
-        return ConfigError(f"env.id: {section.id!r} needs {missing!r}, which is missing; {_install(section, error)}")
-    if isinstance(error, TypeError) and section.kwargs:
-        kwargs = dict(section.kwargs)
-        return ConfigError(f"env.kwargs: {kwargs} are not accepted by {section.id!r}: {_first_line(error)}")
-    return ConfigError(f"env.id: {section.id!r} cannot be created: {type(error).__name__}: {_first_line(error)}")
-
-
-def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
-    namespace = section.id.partition("/")[0]
-    if namespace in EXTRAS:
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing; {_install(section, error)}")
-    return ConfigError(f"env.id: no env is registered as {section.id!r}{_near(section.id)}")
-
-
-def _near(env_id: str) -> str:
-    if (game := OLD_ATARI.fullmatch(env_id)) is not None:
-        return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
-    module, colon, name = env_id.partition(":")
-    if colon:  # the module was imported
-        return f"; module {module!r} has no {name!r}, and registers no env of this id"
-    names = list(gym.registry)
-    by_lower = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
-    if found:
-        return f"; did you mean {by_lower[found[0]]!r}?"
-    return f"; write `package:{env_id}` for an env that a package registers, `module:Class` for your own"
-
-
-def _install(section: EnvSection, error: Exception) -> str:
-    spec = gym.registry.get(section.id)
-    hints = f"{section.id} {error} {spec.entry_point if spec is not None else ''}"
-    for text, extra in EXTRAS.items():
-        if text in hints:
-            return f'run: pip install "zmqrl[{extra}]"'
-    missing = getattr(error, "name", None)
-    return f"run: pip install {missing}" if missing else "install it"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
-
 
 Env = gym.Env[Any, Any]
 NAMESPACES = {"ALE": "ale_py"}
@@ -156,17 +85,27 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
         return None
     _register_namespace(section.id)
     env_id = section.id.rpartition(":")[2]  # the module is imported by now
-    spec = gym.spec(env_id)
-    if spec.vector_entry_point is None or spec.additional_wrappers:
+    spec = registered(env_id)
+    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     try:
-        env = gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
+        env = gym.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
     except TypeError:
         return None  # the single env takes these kwargs, its vector form does not
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         env.close()
         return None
     return env
+
+
+def registered(env_id: str) -> EnvRegistration | None:
+    """The entry of gymnasium's register; of an id without a version the highest one, as `gymnasium.make` has it."""
+    found = gym.registry.get(env_id)
+    if found is None:
+        namespace, name, version = registration.parse_env_id(env_id)
+        highest = registration.find_highest_version(namespace, name) if version is None else None
+        found = None if highest is None else gym.registry.get(registration.get_env_id(namespace, name, highest))
+    return found
 
 
 def probe(section: EnvSection) -> EnvSpec:
@@ -190,10 +129,15 @@ def probe(section: EnvSection) -> EnvSpec:
             env.close()
 
 
+_QUIET = threading.RLock()
+"""stdout and the filter of warnings are the process's: of two threads, the second would restore what the first set."""
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings, gymnasium's log (which is warnings) and the env's prints away from the user's terminal."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    python = contextlib.redirect_stdout(io.StringIO())
+    with _QUIET, warnings.catch_warnings(), native_output_hidden(), python:
         warnings.simplefilter("ignore")
         yield
 
@@ -292,27 +236,14 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
             '["a.b:Wrapper", {"a.b:Other": {name: value}}]'
         )
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
-    wrapper = _wrapper(path)
     try:
-        return wrapper(env, **arguments)
-    except (ConfigError, ImportError, gym_error.DependencyNotInstalled):
-        raise
-    except TypeError as error:
-        given = f"the arguments {dict(arguments)!r:.80} are not accepted" if arguments else "arguments are missing"
-        raise ConfigError(f"env.wrappers: {path!r}: {given}: {_first_line(error)}") from error
+        wrapper = _attribute(path)
+        if wrapper is None:
+            raise ConfigError(f"env.wrappers: {path!r} was not found; write `module:Wrapper`")
+        wrapped: Env = wrapper(env, **arguments)
+        return wrapped
     except Exception as error:  # the user's wrapper may raise anything
-        cause = f"{type(error).__name__}: {_first_line(error)}"
-        raise ConfigError(f"env.wrappers: {path!r} {dict(arguments)!r:.80} cannot be applied: {cause}") from error
-
-
-def _wrapper(path: str) -> Callable[[Env], Env]:
-    try:
-        found = _attribute(path)
-    except ImportError as error:
-        raise ConfigError(f"env.wrappers: {path!r} cannot be imported: {error}") from error
-    if found is None:
-        raise ConfigError(f"env.wrappers: {path!r} was not found; write `module:Wrapper`")
-    return found
+        raise explain_wrapper(path, arguments, error) from error
 
 
 def _register_namespace(env_id: str) -> None:

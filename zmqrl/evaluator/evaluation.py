@@ -12,7 +12,7 @@ import numpy as np
 from zmqrl.acting.base import Policy
 from zmqrl.acting.heads import bounds
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.make import make_for_scores
+from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.vector import make_seeded
 from zmqrl.types import EnvSpec
 
@@ -101,7 +101,8 @@ class Evaluation:
 
 def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:
     """`episodes` greedy episodes of a loaded policy, to their ends."""
-    evaluation = Evaluation(section, spec, episodes, seed)
+    with quiet():
+        evaluation = Evaluation(section, spec, episodes, seed)
     try:
         score = evaluation.play(policy)
         assert score is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -259,15 +258,3 @@ def _changed(
     section: str, requested: Mapping[str, object], before: Mapping[str, object]
 ) -> list[tuple[str, object, object]]:
     return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in sorted({*requested, *before})]
-
-
-def is_finished(run_dir: Path, config: Config) -> bool:
-    """Whether the run has reached its total or `stop_at_return` under `config`: `--resume` then does nothing."""
-    try:
-        summary = json.loads((run_dir / "summary.json").read_text())
-    except (OSError, ValueError):
-        return False
-    env_steps, mean = summary.get("env_steps"), summary.get("train_return_mean_100")
-    total, goal = config.run.total_env_steps, config.run.stop_at_return
-    reached_goal = goal is not None and mean is not None and mean >= goal
-    return (env_steps is not None and env_steps >= total) or reached_goal

@@ -8,10 +8,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
@@ -27,7 +28,7 @@ from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, Stall
 from zmqrl.launch.run_directory import RunDirectory, resume_command
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.stop_signals import SAME_PRESS_S, Request, StopFile, StopSignals, is_main_thread
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.too_few import TooFew
 from zmqrl.launch.url_mirror import UrlMirror, target_of
@@ -46,6 +47,7 @@ TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
+AGAIN = f"interrupt again after {SAME_PRESS_S:g} s to kill all processes"
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
@@ -88,8 +90,22 @@ class _Deadlines:
     sent: Request = field(default=Request.NONE)
 
 
+class Observer:
+    """What a caller in this process sees of the run, in the thread of `Launcher.run`. A wait delays the launcher."""
+
+    def on_event(self, event: HostEvent, state: RunState) -> bool:
+        """After each event of the run was taken; False requests a stop."""
+        del event, state
+        return True
+
+    def on_status(self, state: RunState) -> bool:
+        """Once a second; False requests a stop."""
+        del state
+        return True
+
+
 class Launcher:
-    """One run. `run` is called once, in the main thread (signals)."""
+    """One run. `run` is called once. Outside of the main thread it catches no signals: `request_stop` stops the run."""
 
     def __init__(
         self,
@@ -98,23 +114,27 @@ class Launcher:
         plain: bool = False,
         on_ready: Callable[[], None] = lambda: None,
         directory: RunDirectory | None = None,
+        quiet: bool = False,
+        observer: Observer | None = None,
     ) -> None:
-        """`directory`: the run's, where this process owns it by now."""
+        """`directory`: the run's, where this process owns it by now; `quiet`: nothing is printed."""
         self._plan = plan
         self._orchestrator = orchestrator
-        self._plain = plain
+        self._plain, self._quiet = plain, quiet
+        self._observer = observer or Observer()
         self._on_ready: Callable[[], None] | None = on_ready
         self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
+        self._stop_file = StopFile(Path(plan.run_dir))
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
         self._environment: EnvironmentWriter | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
-        self._problems_reported = 0
+        self._problems_reported = self._same_presses = 0
         self._too_few = TooFew(plan.config.limits.too_few_s)
         self._too_few_error: str | None = None
         self._taken_over = False
@@ -126,17 +146,27 @@ class Launcher:
         return self._summary
 
     _summary: Summary | None = None
+    refusal: str | None = None
+    """Why a process of the run rejected the configuration: nothing is left of the run."""
+
+    def request_stop(self, request: Request = Request.STOP) -> None:
+        """Any thread: as `zmqrl stop`, or as a signal."""
+        self._signals.request = max(self._signals.request, request)
 
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
         initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
-        with self._signals.caught(), lossy_output():
-            try:
+        with ExitStack() as until_the_end:
+            owned = until_the_end.enter_context(ExitStack())
+            owned.callback(self._files.attempt, "the owner's record", directory.release)
+            if is_main_thread():  # both change the whole process
+                until_the_end.enter_context(self._signals.caught())
+                until_the_end.enter_context(lossy_output())
+            with owned:
                 directory.begin(self._plan, initial, self._orchestrator.job)
+                self._stop_file.is_requested()  # one that came too late for the attempt before
                 code = self._run_in(directory)
-            finally:
-                self._files.attempt("the owner's record", directory.release)
             if self._summary is not None and not self._taken_over:
                 self._notify_end(directory, self._summary)
             return code
@@ -146,7 +176,13 @@ class Launcher:
         request = self._signals.request
         interrupted = lambda: self._signals.request > request  # noqa: E731
         for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
-            print(problem, file=sys.stderr, flush=True)
+            self._print(problem, sys.stderr)
+
+    def _print(self, text: object, stream: TextIO | None = None) -> None:
+        """To stdout, unless `stream` is given; nothing if the caller wants no output."""
+        if not self._quiet:
+            with suppress(OSError, ValueError):  # closed; `lossy_output` is for the main thread alone
+                print(text, file=stream, flush=True)
 
     def _run_in(self, directory: RunDirectory) -> int:
         self._environment = EnvironmentWriter(self._plan)
@@ -155,7 +191,7 @@ class Launcher:
         except ConfigError:
             directory.discard()
             raise
-        view = make_view(self._plain)
+        view = make_view(self._plain, self._quiet)
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
             self._warn(view)
@@ -191,14 +227,14 @@ class Launcher:
         is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
         if mirror.is_alive and request is not Request.KILL:
             wait_s = self._plan.config.store.wait_s
-            print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)", flush=True)
+            self._print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
             is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
         mirror.abandon()
         for problem in self._state.problems[reported:]:
-            print(problem, file=sys.stderr, flush=True)
+            self._print(problem, sys.stderr)
         if not is_complete:
             text = f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}"
-            print(text, file=sys.stderr, flush=True)
+            self._print(text, sys.stderr)
 
     def _watch(self, directory: RunDirectory, recorder: Recorder, view: View) -> None:
         while self._state.agent_exit is None:
@@ -229,6 +265,9 @@ class Launcher:
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
+                self._observe(self._observer.on_status(self._state))
+                if self._stop_file.is_requested():
+                    self.request_stop()
                 if self._state.has_begun and self._environment is not None and self._environment.is_due:
                     self._record_environment(directory)
             now_unix = time.time()
@@ -270,9 +309,14 @@ class Launcher:
             self._files.attempt("metrics", self._record, event, recorder)
         elif isinstance(event.event, agent.Writing):
             self._give_time()
+        self._observe(self._observer.on_event(event, self._state))
         if self._on_ready is not None and self._state.all_ready:
             self._on_ready()
             self._on_ready = None
+
+    def _observe(self, continues: bool) -> None:
+        if not continues and self._state.ended is None:  # else it is over, and was not stopped
+            self.request_stop()
 
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
         match event.event:
@@ -304,6 +348,7 @@ class Launcher:
     def _pass_requests(self, view: View, now: float) -> None:
         request = self._signals.request
         if request <= self._deadlines.sent:
+            self._acknowledge(view)
             return
         first = self._deadlines.sent is Request.NONE
         self._deadlines.sent = request
@@ -313,8 +358,14 @@ class Launcher:
             self._deadlines.end_by = now + KILL_GRACE_S
         elif first:
             if request is Request.INTERRUPT:
-                view.message("stopping with a checkpoint; interrupt again to kill")
+                view.message(f"stopping with a checkpoint; {AGAIN}")
             self._stop(now)
+
+    def _acknowledge(self, view: View) -> None:
+        """An interrupt that changed nothing."""
+        if self._signals.same_presses > self._same_presses and self._signals.request is Request.INTERRUPT:
+            view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
+        self._same_presses = self._signals.same_presses
 
     def _stop(self, now: float) -> None:
         self._state.hosts.ending = True
@@ -387,7 +438,8 @@ class Launcher:
         status, exit_code, error = self._outcome(teardown)
         if exit_code == BAD_CONFIGURATION:
             directory.discard()
-            print(error, file=sys.stderr)
+            self.refusal = error
+            self._print(error, sys.stderr)
             return exit_code
         if not self._taken_over:
             self._record_environment(directory)
@@ -395,17 +447,17 @@ class Launcher:
         self._write_summary(directory, to_json(self._summary))
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())
-        print(final_lines(self._summary), flush=True)
+        self._print(final_lines(self._summary))
         if self._state.finished is not None and self._state.finished.final_stopped:
             teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
             limit_s = self._plan.config.evaluator.final_limit_s
             cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
-            print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}", flush=True)
-        print(f"  {_teardown_line(teardown)}; results in {directory.path}", flush=True)
+            self._print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}")
+        self._print(f"  {_teardown_line(teardown)}; results in {directory.path}")
         if error is not None:
             text = error.splitlines()[0] if self._problems_reported else error
             resume = f"  resume with: {resume_command(directory.path)}"
-            print(f"{status}: {text}\n{resume}", file=sys.stderr, flush=True)
+            self._print(f"{status}: {text}\n{resume}", sys.stderr)
         return exit_code
 
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:

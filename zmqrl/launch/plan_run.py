@@ -36,6 +36,7 @@ from zmqrl.launch.checks import (
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
+from zmqrl.launch.own_code import check_own_code
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
@@ -68,6 +69,7 @@ def plan_run(
         check_parts(config)
         if is_here:
             check_processor(config, workers)
+        check_own_code(config)
         env = probe(config.env)
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)

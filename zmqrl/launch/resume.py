@@ -125,7 +125,7 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
     if env_steps >= total:
         yield (
             f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps: nothing remains to "
-            "train; to continue, raise it"
+            "train; to train N more env steps, use --for N"
         )
 
 

@@ -24,6 +24,7 @@ from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, FolderOfRuns, WireError
+from zmqrl.launch.stop_signals import is_main_thread
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
@@ -154,6 +155,7 @@ class RunDirectory:
             lineage=plan.lineage.id,
             attempt=plan.lineage.attempt,
             job=job,
+            in_thread=not is_main_thread(),
         )
         self.reserve_summary()
         if initial is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.supervision.restarts import BAD_CONFIGURATION
+from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
 from zmqrl.views.problem import Problem
 
 STOP = "stop"
@@ -77,6 +77,8 @@ class RunState:
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
     _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
+    _faults: set[str] = field(default_factory=set)
+    """Causes whose traceback was reported, of any process."""
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
 
@@ -252,7 +254,9 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.state = "failed"
-        self._note(event, f"{self._why_not_restarted(event)}; {self._without(event.process[0])}", message.cause)
+        self._note(
+            event, f"{self._why_not_restarted(event, message)}; {self._without(event.process[0])}", message.cause
+        )
 
     def _how_often(self, event: HostEvent) -> str:
         """From the second restart on: how many it has left, as its agent counts them."""
@@ -263,8 +267,11 @@ class RunState:
             return f", the last restart within {restart.window_s:g} s (restart.max {restart.max})"
         return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
 
-    def _why_not_restarted(self, event: HostEvent) -> str:
+    def _why_not_restarted(self, event: HostEvent, message: agent.RestartLimitReached) -> str:
         died = self._last_exit.get(event.process)
+        if died is not None and died.cause != message.cause and message.cause.startswith(died.cause):
+            twice = message.cause.removeprefix(died.cause).strip(" ()")
+            return f"not restarted: it raised the same exception {twice}"
         if died is not None and died.code == BAD_CONFIGURATION:
             return f"not restarted: exit code {BAD_CONFIGURATION} means invalid configuration"
         restart = self.plan.config.restart
@@ -305,7 +312,7 @@ class RunState:
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
         self.failure = self.failure or message.cause
         if self.problems:
-            self.failure = f"{message.cause}\n{self.problems[-1]}"
+            self.failure = f"{message.cause}\n{replace(self.problems[-1], is_repeated=False)}"
 
     @_take.register
     def _on_fault(self, message: agent.Fault, event: HostEvent) -> None:
@@ -417,6 +424,7 @@ class RunState:
         if died is None:
             self.problems.append(Problem(event.where, cause, action_taken))
             return
+        fault = without_numbers(died.cause)
         self.problems.append(
             Problem(
                 where=event.where,
@@ -425,5 +433,7 @@ class RunState:
                 detail=died.detail,
                 log=self._log_of(event),
                 log_tail=tuple(died.log_tail),
+                is_repeated=fault in self._faults,
             )
         )
+        self._faults.add(fault)

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 
 SAME_PRESS_S = 1.0
 """A terminal sends Ctrl-C to the whole process group and wrappers send it again: within this it is one."""
+
+
+def is_main_thread() -> bool:
+    """Whether this thread may have handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+class StopFile:
+    """A request to stop a run whose launcher catches no signals, since it is a thread of a process of the user."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "stop-requested"
+
+    def request(self) -> None:
+        """From another process. OSError: it cannot be written."""
+        self._path.touch()
+
+    def is_requested(self) -> bool:
+        """Whether there is a request; it is removed."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
 
 
 class Request(IntEnum):
@@ -26,6 +52,8 @@ class StopSignals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.request = Request.NONE
+        self.same_presses = 0
+        """Interrupts that counted as the first one."""
         self._clock = clock
         self._first_at: float | None = None
 
@@ -38,6 +66,8 @@ class StopSignals:
             self.request = max(self.request, Request.INTERRUPT)
         elif self._clock() - self._first_at > SAME_PRESS_S:
             self.request = Request.KILL
+        else:
+            self.same_presses += 1
 
     @contextmanager
     def caught(self) -> Iterator[None]:

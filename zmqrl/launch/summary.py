@@ -94,6 +94,8 @@ class Summary:
     """Of zmqrl, Python, torch, gymnasium and numpy on the launcher's machine; see `environment/attempt-N.json`."""
     attempts: int = 1
     """Lifetimes of the launcher of this run: 1, and one more for each resume."""
+    trained_env_steps: int | None = None
+    """Env steps that the last command stored: those of this attempt; 0 if it found nothing to train."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -136,6 +138,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         last_seen=None if state.last_seen is None else to_json(state.last_seen),
         versions=versions(),
         attempts=plan.lineage.attempt,
+        trained_env_steps=_trained(known, ledger, state),
     )
 
 
@@ -154,6 +157,14 @@ def _env_steps(known: Mapping[str, Any], ledger: Ledger | None) -> int | None:
     return int(known["env_steps_before"]) + ledger.stored
 
 
+def _trained(known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -> int | None:
+    """Rows stored in this attempt; without the ledger, by the learner's counter."""
+    if ledger is not None:
+        return ledger.stored
+    env_steps, before = _whole(known.get("env_steps")), state.resumed_from
+    return None if env_steps is None else max(0, env_steps - (0 if before is None else before.env_steps))
+
+
 def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
@@ -166,6 +177,9 @@ def final_lines(summary: Summary) -> str:
     """The summary for people."""
     counts = f"{_count(summary.env_steps)} env steps, {_count(summary.updates)} updates in {summary.wall_s:.1f} s"
     lines = [f"run {summary.run_id}: {summary.status}, {counts}"]
+    if summary.resumed_from is not None and summary.trained_env_steps is not None:
+        trained = f"{summary.trained_env_steps:,} env steps were" if summary.trained_env_steps else "nothing was"
+        lines.append(f"  {trained} trained since the resume")
     if summary.train_return_mean_100 is not None:
         solved = f", solved at {summary.solved_at_env_steps:,} env steps" if summary.solved_at_env_steps else ""
         lines.append(f"  return {summary.train_return_mean_100:.1f} (mean of the last 100 episodes){solved}")

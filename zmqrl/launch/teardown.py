@@ -14,7 +14,7 @@ from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, read_config, read_info
-from zmqrl.launch.stop_signals import SAME_PRESS_S
+from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
@@ -99,6 +99,10 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
         return HostReport("launcher", cause=cause)
     process = ProcessId(info.pid, info.start_time)
     if not info.live:
+        return HostReport("launcher")
+    if info.in_thread:  # of a process of the user; it ends with its hosts at the latest
+        StopFile(run_dir).request()
+        _waits(run_dir, info, LAUNCHER_S)
         return HostReport("launcher")
     if not is_stopped(process):
         send(process, signal.SIGTERM)

@@ -152,6 +152,8 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
     device = plan.config.learner.device
     if device == "auto":
         device = "cuda" if plan.config.network.kind != "mlp" and _has_cuda() else "cpu"
+        if plan.config.network.kind != "mlp":  # else the start line in the log has it
+            print(f"learner: device {device}", file=sys.stderr, flush=True)
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),
         device=device,

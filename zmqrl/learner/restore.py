@@ -168,7 +168,8 @@ def _counters(boot: Boot, store: DataStore, channel: LearnerChannel, full: Full 
     """Those of FULL under the next incarnation, else new ones."""
     new = _new_counters(boot)
     stored = stored_counters(full) if full is not None else {}
-    counters = replace(new, **stored)
+    horizon = boot.plan.config.run.schedule_env_steps or stored.get("schedule_env_steps", new.schedule_env_steps)
+    counters = replace(new, **{**stored, "schedule_env_steps": horizon})
     newest, record = store.newest(), channel.last_record()
     versions = (full.version if full else None, newest[0] if newest else None, record.version if record else None)
     seen = max((version for version in versions if version is not None), default=Version(0, 0))

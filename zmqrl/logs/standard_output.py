@@ -40,7 +40,12 @@ class _LossyFile(io.FileIO):
 
 
 def lossy(stream: TextIO) -> TextIO:
-    """A stream on the descriptor of `stream` whose writes raise no OSError; `stream` itself where it has none."""
+    """A stream on the descriptor of `stream` whose writes raise no OSError; `stream` itself where it has none.
+
+    A notebook's stream may have the descriptor of the kernel's terminal: what is written there is not in the notebook.
+    """
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
     try:
         stream.flush()
         descriptor = stream.fileno()

@@ -90,6 +90,8 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
     attempt: Count = 1
     job: Text | None = None
     """The engine's job that ends with the launcher (`--submit`); `down` ends it from any machine."""
+    in_thread: bool = False
+    """The launcher is a thread of a process of the user, which no signal may end: `stop` requests it by a file."""
 
 
 class LauncherReady(Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -177,15 +177,22 @@ class PipedAgent(Agent):
     A kind overrides `remaining` and `cancel` where its engine knows what is left of a host's part of the run.
     """
 
-    def __init__(self, boot: Boot, warn: Warn, command: Sequence[str], log: Path) -> None:
-        """Start `command`; its stderr is appended to `log`.
+    def __init__(
+        self,
+        boot: Boot,
+        warn: Warn,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start `command`, with `environment` in place of that of this process; its stderr is appended to `log`.
 
         Raises:
             HostFailed: The command cannot be started.
         """
         super().__init__(boot, warn)
         self.log, self._log_start = log, size_of(log)
-        self.process = PipedProcess(boot.host, command, log)
+        self.process = PipedProcess(boot.host, command, log, environment)
 
     def remaining(self) -> Sequence[str]:
         """What the engine still has of this agent and its processes, by names that `cancel` takes. HostFailed."""

@@ -11,6 +11,7 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.loading import importing_environment
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, session_members
@@ -21,11 +22,12 @@ DEATH_SIGNAL_S = 1.0
 
 
 class LocalAgent(PipedAgent):
-    """Runs with this interpreter, in this working directory."""
+    """Runs with this interpreter, in this working directory, and imports from where this process does."""
 
     def __init__(self, boot: Boot, warn: Warn, agent_command: Sequence[str] = ENTRY) -> None:
         log = Path(boot.plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
-        super().__init__(boot, warn, [*agent_command, "zmqrl.agent", boot.plan.run_id, "0"], log)
+        command = [*agent_command, "zmqrl.agent", boot.plan.run_id, "0"]
+        super().__init__(boot, warn, command, log, importing_environment())
         self._killed: list[str] = []
 
     def silent_end(self, code: int | None) -> None:

@@ -7,7 +7,7 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,13 +21,23 @@ CHUNK = 65536
 class PipedProcess(Pipe):
     """Owns the process. What it does not read of its stdin delays no other process."""
 
-    def __init__(self, host: str, command: Sequence[str], stderr: Path) -> None:
-        """Start `command` in a session of its own; its stderr is appended to the file. HostFailed."""
+    def __init__(
+        self, host: str, command: Sequence[str], stderr: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `command` in a session of its own; its stderr is appended to the file. HostFailed.
+
+        `environment`: None: that of this process.
+        """
         stderr.parent.mkdir(parents=True, exist_ok=True)
         try:
             with stderr.open("ab") as log:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
                 )
         except OSError as error:
             raise _not_started(host, command, error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from zmqrl.types import Role
 
 BAD_CONFIGURATION = 2
 """The exit code that no restart can fix."""
+AT_START = "before its first step"
 
 
 @dataclass(frozen=True, order=True)
@@ -31,8 +33,8 @@ class Died:
     code: int
     """Exit code; negative: the signal."""
     cause: str
-    update: int | None = None
-    """The update in which the learner raised `cause`; None: it ended otherwise."""
+    point: str | None = None
+    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, or `AT_START`."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,17 @@ class FailRun:
 Action = Start | RestartAfter | StopRestarting | FailRun
 
 
+def without_numbers(cause: str) -> str:
+    """What an exception is recognised by: the same fault may name another seed, address or vector env."""
+    return re.sub(r"-?\d+", "#", cause)
+
+
 class Supervision:
     """Restarts a process at once, then with backoff while it dies again within the window.
 
-    The restart limit is reached on the death after `restart.max` restarts within the window, or on a second death of a
-    learner by the same exception in the same update: it continues from a checkpoint, and so raises it again.
+    The restart limit is reached on the death after `restart.max` restarts within the window, or on a second death by
+    the same exception at the same point: before the first step, or in one update of the learner, which continues from
+    a checkpoint and so raises it again.
     """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
@@ -89,7 +97,7 @@ class Supervision:
         self._restart = restart
         self._workers = workers
         self._deaths: dict[ProcessSlot, list[float]] = defaultdict(list)
-        self._raised: dict[ProcessSlot, tuple[int, str]] = {}
+        self._raised: dict[ProcessSlot, tuple[str, str]] = {}
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
         self._due: dict[ProcessSlot, float] = {}
         self.failed: set[ProcessSlot] = set()
@@ -116,17 +124,22 @@ class Supervision:
     def _died(self, event: Died, now: float) -> list[Action]:
         deaths = self._deaths[event.slot]
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
+        if self._is_repeated(event, recently=len(deaths) > 1):
+            return self._stop_restarting(replace(event, cause=f"{event.cause} (twice {event.point})"))
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
-        if event.update is not None:
-            raised, before = (event.update, event.cause), self._raised.get(event.slot)
-            self._raised[event.slot] = raised
-            if raised == before:
-                return self._stop_restarting(replace(event, cause=f"{event.cause} (twice in update {event.update})"))
         backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
         delay_s = backoff_s if len(deaths) > 1 else 0.0
         self._due[event.slot] = now + delay_s
         return [RestartAfter(event.slot, delay_s)]
+
+    def _is_repeated(self, event: Died, recently: bool) -> bool:
+        """Whether it is the same exception at the same point as last time; at the start within the window only."""
+        if event.point is None:
+            return False
+        before, raised = self._raised.get(event.slot), (event.point, without_numbers(event.cause))
+        self._raised[event.slot] = raised
+        return raised == before and (recently or event.point != AT_START)
 
     def _stop_restarting(self, event: Died) -> list[Action]:
         self.failed.add(event.slot)

@@ -33,8 +33,23 @@ class View(ABC):
         """Return the terminal to its normal state."""
 
 
-def make_view(plain: bool) -> View:
+class QuietView(View):
+    """Shows nothing: the caller in this process reads the run's state."""
+
+    def update(self, status: Status, now: float) -> None:
+        return
+
+    def message(self, text: str) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def make_view(plain: bool, quiet: bool = False) -> View:
     """The live view on a terminal, plain lines elsewhere and with `--plain`."""
+    if quiet:
+        return QuietView()
     if plain or not sys.stdout.isatty():
         from zmqrl.views.plain import PlainView
 

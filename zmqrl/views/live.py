@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -28,7 +28,8 @@ class LiveView(View):
         self._next_at = now + REDRAW_EVERY_S
         current = status()
         hint = "   Ctrl-C: stop with a checkpoint" if current["phase"] in STOPPABLE else ""
-        self._live.update(render(current, current["run_dir"] + hint), refresh=True)
+        # The cursor is on a line of its own: behind a full one, the terminal's echo of Ctrl-C would begin another.
+        self._live.update(Group(render(current, current["run_dir"] + hint), Text()), refresh=True)
 
     def message(self, text: str) -> None:
         self._live.console.print(Text(text, style="red"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from zmqrl.views.base import Status, View, bottleneck_of
 from zmqrl.views.header import duration
@@ -22,13 +23,19 @@ class PlainView(View):
         if now < self._next_at or not (current := status())["metrics"]:
             return
         self._next_at = now + LINE_EVERY_S
-        print(line_of(current), flush=True)
+        _print(line_of(current), sys.stdout)
 
     def message(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        _print(text, sys.stderr)
 
     def close(self) -> None:
-        sys.stdout.flush()
+        return
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """A stream that is closed, or whose reader has gone, ends no run; in the main thread they are lossy anyway."""
+    with suppress(OSError, ValueError):
+        print(text, file=stream, flush=True)
 
 
 def line_of(status: Mapping[str, Any]) -> str:

@@ -25,12 +25,14 @@ class Problem:
     detail: Mapping[str, Any] = field(default_factory=dict)
     log: str = ""
     log_tail: tuple[str, ...] = ()
+    is_repeated: bool = False
+    """The same was reported before: its traceback is not shown again."""
 
     def __str__(self) -> str:
         in_cause = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
         detail = ", ".join(f"{name} {short(value)}" for name, value in self.detail.items() if not in_cause[name])
         lines = [f"{self.where}: {self.cause}" + (f" ({detail})" if detail else "")]
-        lines += [f"    {line}" for line in shown_tail(self.log_tail)]
+        lines += [f"    {line}" for line in ([] if self.is_repeated else shown_tail(self.log_tail))]
         if self.log:
             lines.append(f"  log: {self.log}")
         return "\n".join([*lines, f"  {self.action_taken}"])

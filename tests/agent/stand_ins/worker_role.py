@@ -1,7 +1,7 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready).
 
-`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), and `judges`, which speaks for the
-broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
+`judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def main(boot: Boot) -> int:
         signal.sigwait({signal.SIGTERM})
         return 0
     events.send(agent.Ready())
+    if manner == "fails":
+        raise KeyError("robot offline")
     events.send(agent.FirstStep(time.time()))
     events.send(agent.WorkerRates(64, 1000.0, 0.1, 3))
     if manner == "raise":

@@ -1,0 +1,92 @@
+"""`load_policy` and `evaluate` without a run of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zmqrl
+from tests.envs.odd_envs import Counting
+from zmqrl.acting.base import ActingContext, Policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.api.policies import LoadedPolicy, Sampler
+from zmqrl.config.sections import EnvSection
+from zmqrl.types import Array, EnvSpec, SpaceSpec
+
+OBS = SpaceSpec("box", (3,), "float64", 0)
+ACTION = SpaceSpec("box", (2,), "float32", 0, (-1.0, -1.0), (1.0, 1.0))
+
+
+def test_episodes_are_played_to_their_end_on_their_own_seeds() -> None:
+    seeds = []
+
+    def policy(obs: Any) -> int:
+        if obs[1] == 0.0:
+            seeds.append(int(obs[0]))
+        return 1
+
+    env = Counting(length=7)
+    result = zmqrl.evaluate(policy, env, episodes=3, seed=40)
+    assert (result.returns, result.lengths, result.mean, result.std) == ((7.0,) * 3, (7,) * 3, 7.0, 0.0)
+    assert seeds == [40, 41, 42]
+    assert zmqrl.evaluate(policy, env, episodes=1).lengths == (7,), "it stays open"
+
+
+def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
+    by_id = zmqrl.evaluate(lambda _: 1, "tests.envs.odd_envs:Counting", episodes=2)
+    assert by_id.lengths == (5, 5)
+
+    class Ones(LoadedPolicy):
+        def __call__(self, obs: Any) -> Array:
+            return np.array(1)
+
+    section = EnvSection(id="tests.envs.odd_envs:Counting", kwargs={"length": 3})
+    policy = Ones(Fixed(), EnvSpec("toy", OBS, ACTION), section)
+    assert zmqrl.evaluate(policy, episodes=2).lengths == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("env", "episodes", "message"),
+    [
+        (None, 1, "give an env or its id"),
+        ("CartPole-v1", 0, "episodes: 0: at least 1"),
+        ("CartPol-v1", 1, "did you mean 'CartPole-v1'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(env: str | None, episodes: int, message: str) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        zmqrl.evaluate(lambda _: 0, env, episodes=episodes)
+
+
+class Fixed(Policy):
+    """Acts by its noise alone, and counts in its state."""
+
+    def load(self, weights: Any, schedule: Any) -> None:
+        return
+
+    def act(self, obs: Array, t: int, context: ActingContext) -> Array:
+        return np.float32(5.0) * context.noise.normal[t].astype(np.float32)
+
+    def act_greedily(self, obs: Array, state: Any = None) -> Array:
+        return np.zeros((len(obs), 2), np.float32)
+
+
+def test_sampled_actions_are_in_the_space_and_repeat_with_the_seed() -> None:
+    spec = ActingSpec(runtime="numpy", observation=OBS, action=ACTION, layers=(), head="gaussian", extras=())
+    drawn = []
+    for seed in (1, 1, 2):
+        policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, ACTION), None, Sampler(spec, seed))
+        drawn.append([policy(np.zeros((4, 3))).tolist() for _ in range(2)])
+    assert drawn[0] == drawn[1] != drawn[2]
+    actions = np.array(drawn[0])
+    assert actions.shape == (2, 4, 2) and np.abs(actions).max() == 1.0 and len(np.unique(actions)) > 4
+
+
+def test_a_name_of_another_library_is_answered() -> None:
+    policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, ACTION))
+    with pytest.raises(AttributeError, match=r"'predict'; call it: policy\(obs\)"):
+        policy.predict  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"write zmqrl.train\(PRESET\)"):
+        zmqrl.PPO  # type: ignore[attr-defined]  # noqa: B018

@@ -1,0 +1,109 @@
+"""What the calling script defines or registers is refused, with the line that works."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from tests.envs.odd_envs import Counting
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.errors import ConfigError
+from zmqrl.launch.configure import load_config
+from zmqrl.launch.own_code import check_own_code, path_of, with_paths
+
+
+class Walk(Counting):
+    pass
+
+
+class Mine(PPO):
+    pass
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if this module were the script that was started."""
+    main = sys.modules["__main__"]
+    before = dict(gym.registry)
+    for cls in (Walk, Mine):
+        monkeypatch.setattr(cls, "__module__", "__main__")
+        monkeypatch.setattr(main, cls.__name__, cls, raising=False)
+    yield
+    for name in set(gym.registry) - set(before):
+        del gym.registry[name]
+
+
+def refusal(**overrides: Any) -> str:
+    given = with_paths({key.replace("__", "."): value for key, value in overrides.items()})
+    with pytest.raises(ConfigError) as caught:
+        check_own_code(load_config("cartpole-ppo", overrides=given))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("script")
+def test_a_class_of_the_script_is_refused() -> None:
+    for named in (Walk, "__main__:Walk"):
+        message = refusal(env__id=named)
+        assert message.startswith("env.id: '__main__:Walk' is defined in the calling script or notebook")
+        assert message.endswith("move the class to my_envs.py and use env.id=my_envs:Walk")
+    assert refusal(env__wrappers=[{Walk: {"size": 1}}]).endswith("use env.wrappers=[my_envs:Walk]")
+    assert refusal(algorithm__kind=Mine).endswith(
+        "move the class to my_algorithm.py and use algorithm.kind=my_algorithm:Mine"
+    )
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("entry_point", "fix"),
+    [
+        (Walk, "move the class to my_envs.py and use env.id=my_envs:Walk"),
+        ("__main__:Walk", "move the class to my_envs.py and use env.id=my_envs:Walk"),
+        (lambda: Walk(), "move the class to my_envs.py and use env.id=my_envs:Name"),
+        (Counting, "use env.id=tests.envs.odd_envs:Counting, env.max_episode_steps=9"),
+        ("tests.envs.odd_envs:Counting", "use env.id=tests.envs.odd_envs:Counting, env.max_episode_steps=9"),
+    ],
+)
+def test_an_id_that_the_script_alone_registers_is_refused(entry_point: Any, fix: str) -> None:
+    gym.register("Own-v0", entry_point=entry_point, max_episode_steps=9)
+    for named in ("Own-v0", "Own"):
+        message = refusal(env__id=named)
+        assert message.startswith(f"env.id: {named!r} is registered by the calling script or notebook alone")
+        assert message.endswith(fix)
+
+
+def test_the_package_that_registers_an_id_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: None
+) -> None:
+    package = tmp_path / "bird_lab"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import gymnasium\ngymnasium.register('Bird-v0', entry_point='tests.envs.odd_envs:Counting')\n"
+        "gymnasium.register('Nest-v0', entry_point='bird_lab.nest:Nest')\n"
+    )
+    (package / "nest.py").write_text("from tests.envs.odd_envs import Counting as Nest\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("bird_lab")
+    assert refusal(env__id="Nest-v0").endswith("; use env.id=bird_lab:Nest-v0")
+    check_own_code(load_config("cartpole-ppo", overrides={"env.id": "bird_lab:Nest-v0"}))
+
+
+def test_what_other_processes_can_import_is_accepted() -> None:
+    assert path_of(Counting) == "tests.envs.odd_envs:Counting"
+    for named in ("CartPole-v1", "CartPole", "NotThere-v1", "tests.envs.odd_envs:Counting"):
+        check_own_code(load_config("cartpole-ppo", overrides={"env.id": named}))
+
+
+def test_what_has_no_name_in_its_module_is_refused() -> None:
+    class Inner:
+        pass
+
+    for value in (Inner, lambda: None, types.SimpleNamespace().__class__.__call__):
+        with pytest.raises(ConfigError, match="at the top level of a module"):
+            path_of(value)

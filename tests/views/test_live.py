@@ -1,0 +1,41 @@
+"""The live view on a terminal, as its bytes."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.agent.plans import stand_in_plan
+from tests.launch.test_run_state import tell
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import status_of
+from zmqrl.views import live
+from zmqrl.views.plain import PlainView
+
+
+def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a full line the terminal's echo of Ctrl-C would begin another, and the first line of the view stays."""
+    screen = io.StringIO()
+    monkeypatch.setattr(live, "Console", lambda: Console(file=screen, force_terminal=True, width=80, height=24))
+    state = RunState(stand_in_plan(tmp_path / "run"))
+    tell(state, "ready", role="worker", index=0)
+    view = live.LiveView()
+    for at in range(2):
+        view.update(lambda: status_of(state, time.time()), float(at))
+        assert screen.getvalue().rpartition("\n")[2].strip() == ""
+        view.message("a message")
+    view.close()
+
+
+def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    monkeypatch.setattr("sys.stderr", closed)
+    view = PlainView()
+    view.message("a message")
+    view.close()

@@ -1,0 +1,1 @@
+"""zmqrl from Python; `zmqrl` exports what is public here (docs/python.md)."""

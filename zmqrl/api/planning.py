@@ -1,0 +1,129 @@
+"""From the arguments of `train`, `start` and `resume` to a launcher whose directory this process owns."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zmqrl.api.callbacks import Callbacks, RunObserver
+from zmqrl.config.codec import from_json
+from zmqrl.errors import ConfigError
+from zmqrl.launch.checks import check_new_directory, check_resume
+from zmqrl.launch.configure import load
+from zmqrl.launch.continuation import for_env_steps as more_env_steps
+from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
+from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.own_code import with_paths
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.resume import prepare_resume
+from zmqrl.launch.run_directory import SUMMARY, RunDirectory
+from zmqrl.launch.summary import Summary
+from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.types import ModeName
+
+_planning = threading.Lock()
+"""Of several threads one plans a run, and owns its directory when the next one looks for a name."""
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """The arguments that `train`, `start` and `resume` have in common."""
+
+    preset: str | None
+    run_dir: str | Path | None
+    resume: str | Path | None
+    for_env_steps: int | None
+    mode: ModeName | None
+    workers: int | None
+    seed: int | None
+    init_from: str | Path | None
+    overrides: Mapping[str, Any]
+    callbacks: Callbacks
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """Planned, and not begun."""
+
+    launcher: Launcher | None
+    """None: nothing remains to train."""
+    observer: RunObserver
+    run_dir: Path
+    run_id: str
+
+
+def prepared(asked: RunArguments) -> PreparedRun:
+    """A run that is planned, and whose directory this process owns."""
+    started_at = time.time()
+    with _planning:
+        if asked.resume is not None:
+            return _resumed(asked, Path(asked.resume), started_at)
+        if asked.for_env_steps is not None:
+            raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
+        source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
+        loaded = load(
+            asked.preset, None, _dotted(asked.overrides), asked.mode, asked.workers, asked.seed, init_from=source
+        )
+        directory = Path(asked.run_dir) if asked.run_dir is not None else _default_directory(loaded.config.run.name)
+        check_new_directory(directory)
+        plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
+        observer, orchestrator = RunObserver(plan, asked.callbacks), make_orchestrator(plan)
+        owned = RunDirectory.own(plan)
+        launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
+        return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
+
+
+def _resumed(asked: RunArguments, directory: Path, started_at: float) -> PreparedRun:
+    given = {"run_dir": asked.run_dir, "mode": asked.mode, "seed": asked.seed, "init_from": asked.init_from}
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
+    if not directory.is_dir():
+        raise ConfigError(f"resume: {directory}: run directory not found")
+    more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
+    overrides = {**more, **_dotted(asked.overrides)}
+    loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
+    check_resume(directory, loaded.config, asked.preset)
+    plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
+    observer = RunObserver(plan, asked.callbacks)
+    condition = reached(directory, loaded.config)
+    if condition is not None:
+        record_nothing_trained(directory)
+        observer.finish(stored_summary(directory))
+        if not asked.quiet:
+            print(nothing_to_train(directory, condition))
+        return PreparedRun(None, observer, Path(plan.run_dir), plan.run_id)
+    owned = RunDirectory.own(plan)
+    try:
+        plan = prepare_resume(plan, owned)
+        orchestrator = make_orchestrator(plan)
+        launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
+    except BaseException:
+        owned.discard()
+        raise
+    return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
+
+
+def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return with_paths({name.replace("__", "."): value for name, value in overrides.items()})
+
+
+def _default_directory(name: str) -> Path:
+    """`runs/<name>-<time>`, and more where a run that started in the same second has it."""
+    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return path if not path.exists() else path.with_name(f"{path.name}-{secrets.token_hex(2)}")
+
+
+def stored_summary(run_dir: Path) -> Summary:
+    """`summary.json` of a run. ConfigError: it cannot be read."""
+    try:
+        return from_json(Summary, json.loads((run_dir / SUMMARY).read_text()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{run_dir / SUMMARY} cannot be read: {error}") from error

@@ -1,0 +1,214 @@
+"""Trained policies from Python: `load_policy`, and `evaluate` for any function of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
+from zmqrl.acting.heads import bounds
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.algorithms.make import make_algorithm
+from zmqrl.api.runs import Run
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.explain import explain
+from zmqrl.envs.make import make_for_scores, probe, quiet
+from zmqrl.envs.packing import packed_batch
+from zmqrl.errors import ConfigError, ZmqrlError
+from zmqrl.launch.policies import stored_policy
+from zmqrl.launch.run_directory import read_config
+from zmqrl.spaces import forbids_all, view
+from zmqrl.types import Array, EnvSpec, SpaceSpec
+
+
+class LoadedPolicy:
+    """The policy of a run: `policy(obs) -> action`, for one observation or a batch. From `load_policy`.
+
+    A recurrent policy remembers what it has seen of the envs of its batch. Call `reset` where an episode begins; for
+    other policies it has no effect.
+    """
+
+    def __init__(
+        self, policy: Policy, env: EnvSpec, section: EnvSection | None = None, sampler: Sampler | None = None
+    ) -> None:
+        """`sampler`: None: greedy actions."""
+        self._policy, self._env, self._sampler = policy, env, sampler
+        self.section = section
+        """The `env` section of the run: what `evaluate` makes where no env is given."""
+        self._state: dict[str, Array] = {}
+        self._rows = 0
+
+    def __call__(self, obs: Any) -> Array:
+        """The action for one observation, or the actions for a batch.
+
+        A batch of a Dict or Tuple has its structure, with a leading axis in each part.
+
+        Raises:
+            ValueError: `obs` is of another space, or its `action_mask` forbids every action. A recurrent policy acted
+                for another number of envs before, and was not reset.
+        """
+        space, action = self._env.observation, self._env.action
+        batch, single = _batch(space, obs)
+        if space.action_mask is not None and forbids_all(view(batch, space, space.action_mask), action.choices).any():
+            raise ValueError("the action_mask of the observation forbids every action")
+        if not self._rows:
+            self._state, self._rows = self._policy.zero_state(len(batch)), len(batch)
+        if self._state and len(batch) != self._rows:
+            raise ValueError(f"{len(batch)} observations after {self._rows}: call reset() before other envs begin")
+        if self._sampler is None:
+            chosen = self._policy.act_greedily(batch, self._state)
+        else:
+            chosen = self._sampler.act(self._policy, batch, self._state)
+        actions = np.array(action.for_env(chosen))
+        first: Array = actions[0]
+        return first if single else actions
+
+    def reset(self, ended: Any = None) -> None:
+        """An episode begins in all envs, or in those of the batch where `ended [N]` is true."""
+        if ended is None:
+            self._rows = 0
+            return
+        for array in self._state.values():
+            array[np.asarray(ended, dtype=bool)] = 0.0
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what to write in place of a method of Stable-Baselines3's models."""
+            hint = f"; {MODEL_METHODS[name]}" if name in MODEL_METHODS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+
+MODEL_METHODS = {
+    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
+    "continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
+
+
+class Sampler:
+    """Draws actions as a rollout worker does, with the schedule values of the end of the run."""
+
+    def __init__(self, spec: ActingSpec, seed: int) -> None:
+        self._spec, self._generator = spec, np.random.default_rng(seed)
+        self._bounds = bounds(spec.action)
+
+    def act(self, policy: Policy, obs: Array, state: dict[str, Array]) -> Array:
+        """Actions for `obs [N, ...]`, clipped to the action space."""
+        spec, rows = self._spec, len(obs)
+        size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
+        noise = noise_for(self._generator, 1, rows, size, spec.noise, len(spec.action.choices))
+        extras = {column.name: np.zeros((1, rows, *column.shape[2:]), column.dtype) for column in spec.extras}
+        actions = policy.act(obs, 0, ActingContext(noise, extras, Place.of(0, 1, rows), state))
+        low, high = self._bounds
+        if low is None or high is None:
+            return actions
+        return np.clip(actions, low.reshape(spec.action.shape), high.reshape(spec.action.shape))
+
+
+def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0) -> LoadedPolicy:
+    """The trained policy of a run: `load_policy(path)(obs) -> action`, for one observation or a batch.
+
+    Args:
+        path: A run, or its directory. The best version, or else the newest, is loaded.
+        stochastic: Sample actions as in training, at the end of its schedules; False: greedy actions.
+        seed: Of the sampled actions.
+
+    Raises:
+        FolderOfRuns: `path` is the folder of several runs, which the message names.
+        ConfigError: `path` has no configuration of a run.
+        StoreError: It has no checkpoint.
+    """
+    directory = path.run_dir if isinstance(path, Run) else Path(path)
+    config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
+    env = probe(config.env)
+    _, policy = stored_policy(directory, config, env)
+    sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
+    return LoadedPolicy(policy, env, config.env, sampler)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of the episodes, in the order of their seeds."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+
+def evaluate(
+    policy: Callable[[Any], Any], env: gym.Env[Any, Any] | str | None = None, episodes: int = 20, *, seed: int = 0
+) -> Evaluation:
+    """Play whole episodes with a policy, one after the other; episode k is reset with `seed + k`.
+
+    Args:
+        policy: From `load_policy`, or any function from an observation to an action.
+        env: An env, which stays open, or an id as `env.id` takes it; None: that of the run of `load_policy`, with its
+            wrappers and without those that change rewards.
+        episodes: How many.
+        seed: Of the first episode.
+
+    Raises:
+        ConfigError: The env cannot be made, or has several agents.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes: {episodes}: at least 1")
+    made = env if isinstance(env, gym.Env) else _made(policy, env)
+    try:
+        played = [_play(policy, made, seed + episode) for episode in range(episodes)]
+    finally:
+        if made is not env:
+            made.close()
+    return Evaluation(tuple(score for score, _ in played), tuple(length for _, length in played))
+
+
+def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
+    section = EnvSection(id=env) if env is not None else getattr(policy, "section", None)
+    if section is None:
+        raise ConfigError("env: give an env or its id; only a policy of load_policy has an env of its own")
+    try:
+        with quiet():
+            made = make_for_scores(section)
+    except ZmqrlError:
+        raise
+    except Exception as error:  # the user's constructor may raise anything
+        raise explain(section, error) from error
+    if not isinstance(made, gym.Env):
+        raise ConfigError(f"env.id: {section.id!r} has several agents; `zmqrl eval` scores its policy")
+    return made
+
+
+def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tuple[float, int]:
+    if isinstance(policy, LoadedPolicy):
+        policy.reset()
+    obs, _ = env.reset(seed=seed)
+    score, length, over = 0.0, 0, False
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(policy(obs))
+        score, length, over = score + float(reward), length + 1, terminated or truncated
+    return score, length
+
+
+def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
+    """As a batch of rows, and whether `obs` is a single observation."""
+    if space.kind != "box":
+        return packed_batch(space, obs)
+    rows = np.asarray(obs, dtype=space.dtype)
+    single = rows.shape == space.shape
+    return (rows[None] if single else rows), single

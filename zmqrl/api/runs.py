@@ -1,0 +1,251 @@
+"""Runs from Python: `train` and `resume` wait for the end, `start` returns a handle."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, Score
+from zmqrl.api.planning import PreparedRun, RunArguments, prepared, stored_summary
+from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.summary import Summary
+from zmqrl.types import ModeName
+
+END_S, KILL_S = 60.0, 15.0
+"""At the exit of this process: until a run that still trains is stopped with a checkpoint, and then killed."""
+_running: set[Run] = set()
+
+
+class Run:
+    """A run that trains in the background, from `start`. Its methods may be called from any thread."""
+
+    def __init__(self, planned: PreparedRun) -> None:
+        """Use `start`."""
+        self.run_dir, self.run_id = planned.run_dir, planned.run_id
+        self._launcher, self._observer = planned.launcher, planned.observer
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._code = 0
+
+    @property
+    def progress(self) -> Progress:
+        """As of the last second."""
+        return self._observer.progress
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The newest row of training metrics; empty before the first."""
+        return self._observer.metrics
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary, once the run has ended."""
+        if self._launcher is None:
+            return stored_summary(self.run_dir)
+        return None if self.is_running else self._launcher.summary
+
+    def stop(self) -> None:
+        """Request a stop at the next version boundary, with a checkpoint and a summary; `wait` for the end."""
+        if self._launcher is not None:
+            self._launcher.request_stop()
+
+    def wait(self, timeout_s: float | None = None, check: bool = True) -> Summary:
+        """The summary, once the run has ended.
+
+        Args:
+            timeout_s: None: no limit.
+            check: Raise where the training failed; else its summary is returned.
+
+        Raises:
+            TimeoutError: The run has not ended; it continues.
+            TrainingFailed: The training failed.
+            ConfigError: A process of the run rejected the configuration; nothing is left of the run.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s:g} s")
+        return self._result(check)
+
+    def _result(self, check: bool) -> Summary:
+        if self._error is not None:
+            raise self._error
+        if self._launcher is not None and self._launcher.refusal is not None:
+            raise ConfigError(self._launcher.refusal)
+        summary = self.summary
+        if summary is None:
+            raise TrainingFailed(f"the run in {self.run_dir} ended with exit code {self._code} before it started")
+        if check and summary.status == "failed":
+            raise TrainingFailed(f"run {self.run_id} failed: {summary.error}; see {self.run_dir}", summary)
+        return summary
+
+    def _execute(self) -> None:
+        """In the thread of the run: until its end."""
+        assert self._launcher is not None
+        try:
+            self._code = self._launcher.run()
+        except BaseException as error:  # noqa: BLE001 - raised where the run is waited for
+            self._error = error
+        finally:
+            self._observer.finish(self._launcher.summary)
+            _running.discard(self)
+
+    def _start(self) -> None:
+        if self._launcher is not None:
+            _running.add(self)
+            self._thread = threading.Thread(target=self._execute, name=f"run {self.run_id}", daemon=True)
+            self._thread.start()
+
+    def _end_with_process(self) -> None:
+        if self._launcher is None or self._thread is None:
+            return
+        for request, limit_s in ((Request.INTERRUPT, END_S), (Request.KILL, KILL_S)):
+            self._launcher.request_stop(request)
+            self._thread.join(limit_s)
+
+
+@atexit.register
+def _end_all() -> None:
+    """No run outlives the process that holds it."""
+    for run in list(_running):
+        run._end_with_process()
+
+
+def train(
+    preset: str | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    mode: ModeName | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+    init_from: str | Path | None = None,
+    on_metrics: Callable[[Mapping[str, float]], object] | None = None,
+    on_score: Callable[[Score], object] | None = None,
+    on_checkpoint: Callable[[Checkpoint], object] | None = None,
+    quiet: bool = False,
+    check: bool = True,
+    **overrides: Any,
+) -> Summary:
+    """Train on this machine and return the content of `summary.json`.
+
+    In the main thread Ctrl-C stops the run with a checkpoint, and again kills it. Other threads catch no signals.
+
+    Args:
+        preset: A name of `zmqrl presets`, or a path of a YAML file; None: the defaults.
+        run_dir: Run directory; default `runs/<name>-<time>`.
+        mode: single, sync or async.
+        workers: Rollout workers.
+        seed: Seed of all random streams.
+        init_from: Run directory or checkpoint file with the initial weights; None: random weights.
+        on_metrics: Called with each row of training metrics, about once a second. False stops the run, as for the next
+            two. They are called in the thread of the run: one that waits delays the launcher.
+        on_score: Called with each score of the evaluator.
+        on_checkpoint: Called with each new full or best checkpoint.
+        quiet: Print nothing.
+        check: Raise where the training failed; else its summary is returned.
+        overrides: As for `--set`: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
+            `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets. A
+            class at the top level of a module is its dotted path: `env__id=my_envs.Walk`.
+
+    Raises:
+        ConfigError: The run cannot be started with these arguments; nothing was written.
+        TrainingFailed: The training failed; its `summary` is that of the run.
+    """
+    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
+    asked = RunArguments(preset, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
+    return _run_here(asked, check)
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    for_env_steps: int | None = None,
+    workers: int | None = None,
+    on_metrics: Callable[[Mapping[str, float]], object] | None = None,
+    on_score: Callable[[Score], object] | None = None,
+    on_checkpoint: Callable[[Checkpoint], object] | None = None,
+    quiet: bool = False,
+    check: bool = True,
+    **overrides: Any,
+) -> Summary:
+    """Continue the run in `run_dir`, as `zmqrl train --resume` does. `trained_env_steps` is 0 if nothing remained.
+
+    Args:
+        run_dir: Run directory.
+        for_env_steps: Train so many more env steps; the stop conditions of the stored run are off.
+        workers: Rollout workers; None: as before.
+        on_metrics: See `train`, also for what follows.
+        on_score: Called with each score of the evaluator.
+        on_checkpoint: Called with each new full or best checkpoint.
+        quiet: Print nothing.
+        check: Raise where the training failed.
+        overrides: As for `train`; totals, stop conditions and workers may change.
+
+    Raises:
+        ConfigError: The run cannot be continued with these arguments.
+        TrainingFailed: The training failed.
+    """
+    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
+    asked = RunArguments(None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet)
+    return _run_here(asked, check)
+
+
+def start(
+    preset: str | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    for_env_steps: int | None = None,
+    mode: ModeName | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+    init_from: str | Path | None = None,
+    on_metrics: Callable[[Mapping[str, float]], object] | None = None,
+    on_score: Callable[[Score], object] | None = None,
+    on_checkpoint: Callable[[Checkpoint], object] | None = None,
+    quiet: bool = True,
+    **overrides: Any,
+) -> Run:
+    """Start a run in the background. It is stopped with a checkpoint when this process exits.
+
+    Args:
+        preset: As for `train`, like all arguments that are not listed here.
+        run_dir: Run directory; default `runs/<name>-<time>`.
+        resume: Continue the run in this directory instead; `for_env_steps` as for `resume`.
+        for_env_steps: Train so many more env steps.
+        mode: single, sync or async.
+        workers: Rollout workers.
+        seed: Seed of all random streams.
+        init_from: Run directory or checkpoint file with the initial weights.
+        on_metrics: Called in the thread of the run, as the next two.
+        on_score: Called with each score of the evaluator.
+        on_checkpoint: Called with each new full or best checkpoint.
+        quiet: Print nothing.
+        overrides: As for `train`.
+
+    Raises:
+        ConfigError: The run cannot be started with these arguments; nothing was written.
+    """
+    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
+    asked = RunArguments(
+        preset, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet
+    )
+    run = Run(prepared(asked))
+    run._start()
+    return run
+
+
+def _run_here(asked: RunArguments, check: bool) -> Summary:
+    run = Run(prepared(asked))
+    if run._launcher is not None:
+        run._execute()
+    return run._result(check)

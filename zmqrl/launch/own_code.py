@@ -1,0 +1,132 @@
+"""Whether the processes of a run can import the user's code: they do not execute the calling script or notebook.
+
+Nothing is pickled: a class is named by its module, and each process imports it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zmqrl.config.sections import Config, EnvSection
+from zmqrl.envs.make import NAMESPACES, registered
+from zmqrl.errors import ConfigError
+from zmqrl.loading import importing_environment
+
+MAIN, WRAPPERS = "__main__", "env.wrappers"
+IMPORT_S = 30.0
+REGISTERED, BY_PACKAGE = 0, 3
+CHECK = f"""
+import importlib, sys
+import gymnasium as gym
+from zmqrl.envs.make import registered
+id, package = sys.argv[1:]
+if registered(id) is None and package:
+    importlib.import_module(package)
+    sys.exit({BY_PACKAGE} if registered(id) is not None else 1)
+sys.exit({REGISTERED} if registered(id) is not None else 1)
+"""
+"""In a new process: whether it knows an id of gymnasium, or would after the import of a package."""
+
+
+def check_own_code(config: Config) -> None:
+    """Raise `ConfigError` for what the calling script defines or registers, and other processes cannot import."""
+    for key, named in _named(config):
+        module, _, name = named.partition(":")
+        if module == MAIN:
+            file = "my_envs" if key.startswith("env.") else f"my_{key.partition('.')[0]}"
+            written = f"[{file}:{name}]" if key == WRAPPERS else f"{file}:{name}"
+            raise ConfigError(
+                f"{key}: {named!r} is defined in the calling script or notebook, which the processes of the run do not "
+                f"execute; move the class to {file}.py and use {key}={written}"
+            )
+    _check_registered(config.env)
+
+
+def path_of(value: Any) -> str:
+    """`module:Name` of a class or function, as a configuration names it.
+
+    Raises:
+        ConfigError: It is not at the top level of its module.
+    """
+    name = getattr(value, "__qualname__", type(value).__name__)
+    if not name.isidentifier():
+        raise ConfigError(
+            f"{name}: the processes of the run import what a configuration names by module:Name; define it at the top "
+            "level of a module"
+        )
+    return f"{value.__module__}:{name}"
+
+
+def _named(config: Config) -> Iterator[tuple[str, str]]:
+    """Every key that may name a class of the user, which processes of the run import."""
+    yield "env.id", config.env.id
+    yield from ((WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")) for entry in config.env.wrappers)
+    yield "algorithm.kind", str(config.algorithm.get("kind"))
+    yield "network.kind", config.network.kind
+    yield "network.activation", config.network.activation
+    for section in ("store", "memory_backend", "segment_transport"):
+        yield f"{section}.kind", getattr(config, section).kind
+
+
+def _check_registered(env: EnvSection) -> None:
+    """An id of gymnasium that only this process knows, since the calling script has registered it."""
+    spec = None if ":" in env.id or env.id.partition("/")[0] in NAMESPACES else registered(env.id)
+    if spec is None:  # the probe reports an id that is unknown here
+        return
+    module, name = _module_of(spec.entry_point)
+    if module.startswith("gymnasium."):
+        return
+    package = "" if module == MAIN else module.partition(".")[0]
+    code = _exit_code(spec.id, package)
+    if code in (REGISTERED, None):
+        return
+    if code == BY_PACKAGE:
+        fix = f"use env.id={package}:{env.id}"
+    elif module == MAIN or not name.isidentifier():
+        fix = f"move the class to my_envs.py and use env.id=my_envs:{name if name.isidentifier() else 'Name'}"
+    else:
+        limit = "" if spec.max_episode_steps is None else f", env.max_episode_steps={spec.max_episode_steps}"
+        fix = f"use env.id={module}:{name}{limit}"
+    raise ConfigError(
+        f"env.id: {env.id!r} is registered by the calling script or notebook alone, which the processes of the run do "
+        f"not execute; {fix}"
+    )
+
+
+def _module_of(entry_point: Any) -> tuple[str, str]:
+    if isinstance(entry_point, str):
+        module, _, name = entry_point.partition(":")
+        return module, name
+    return getattr(entry_point, "__module__", MAIN), getattr(entry_point, "__qualname__", "")
+
+
+def _exit_code(env_id: str, package: str) -> int | None:
+    """Of `CHECK`; None where it gave no answer."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CHECK, env_id, package],
+            env=importing_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=IMPORT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.returncode
+
+
+def with_paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides in which each class or function is its `module:Name`."""
+    return {key: _with_paths(value) for key, value in values.items()}
+
+
+def _with_paths(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {path_of(key) if callable(key) else key: _with_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_paths(item) for item in value]
+    return path_of(value) if callable(value) else value
