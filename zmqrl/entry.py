@@ -132,7 +132,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     die_with_parent()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
     if role != WORKER:  # there can be many; it writes no lines of its own
-        from zmqrl.logs.levels import VARIABLE, log_to_stderr
+        from zmqrl.logs.process_log import VARIABLE, log_to_stderr
 
         log_to_stderr(os.environ.get(VARIABLE))
     keys = line = None

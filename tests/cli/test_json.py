@@ -85,4 +85,4 @@ def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -
 def test_version_and_clean(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(json.loads(zmqrl("version", "--json").out)) == {"zmqrl", "python", "torch", "gymnasium", "numpy"}
     monkeypatch.setenv("ZMQRL_RUNTIME_DIR", str(tmp_path / "runtime"))
-    assert json.loads(zmqrl("clean", "--json").out) == {"removed": []}
+    assert json.loads(zmqrl("clean", "--json").out) == {"removed": [], "elsewhere": []}

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.api import LoadedPolicy
+from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.sections import NetworkSection
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError

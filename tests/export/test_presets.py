@@ -15,7 +15,7 @@ from tests.stored_runs import store_run
 from zmqrl.config.load import presets
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.write import export
-from zmqrl.launch.exports import exported_of
+from zmqrl.launch.policies import exported_of
 from zmqrl.types import Version
 
 STEPS = 4

@@ -12,7 +12,7 @@ import pytest
 from tests.envs.odd_envs import Counting
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
-from zmqrl.logs.native_output import native_output_hidden
+from zmqrl.logs.standard_output import native_output_hidden
 
 
 class Loud(Counting):

@@ -17,8 +17,8 @@ from typing import BinaryIO
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
+from zmqrl.logs.process_log import start_line
 from zmqrl.logs.standard_output import tail_of
-from zmqrl.logs.start_line import start_line
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.host_mark import RUN_VARIABLE

@@ -22,7 +22,7 @@ from zmqrl.data_stores.make import make_store, place_of
 from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
-from zmqrl.logs.start_line import start_line
+from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.wire.runtime_folder import run_folder_root

@@ -15,6 +15,7 @@ from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
+from zmqrl.config.aliases import python_hint
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, probe, quiet
@@ -80,17 +81,7 @@ class LoadedPolicy:
 
         def __getattr__(self, name: str) -> Any:
             """Names what to write in place of a method of Stable-Baselines3's models."""
-            hint = f"; {MODEL_METHODS[name]}" if name in MODEL_METHODS else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-
-MODEL_METHODS = {
-    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
-    "continues",
-    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
-    "predict": "call it: policy(obs)",
-    "save": "its weights are in the checkpoints of its run directory",
-}
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{python_hint(name)}")
 
 
 class Sampler:

@@ -60,7 +60,7 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
     onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
     """
     from zmqrl.export.write import export
-    from zmqrl.launch.exports import exported_of
+    from zmqrl.launch.policies import exported_of
 
     with run_directory(run) as run_dir:
         for path in export(folder, form, *exported_of(run_dir, checkpoint)):

@@ -1,8 +1,13 @@
-"""Names of Stable-Baselines3, CleanRL and RLlib, and what zmqrl has in their place."""
+"""Names of Stable-Baselines3, CleanRL and RLlib, and what zmqrl has in their place; what else is given as a preset."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
+from pathlib import Path
+
+from zmqrl.config.yaml_source import shown
 
 _KEYS = """
 algorithm.adam_epsilon: adam_eps
@@ -118,7 +123,8 @@ Keys of single algorithms are names too: they are missed in the configuration of
 _TRAIN = "write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy"
 PYTHON: Mapping[str, str] = {
     **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "PPOConfig", "QRDQN", "SAC", "TD3", "make"), _TRAIN),
-    "learn": "zmqrl.train(PRESET) trains, and `zmqrl train --resume DIR` continues",
+    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
+    "continues",
     "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
     "predict": "call it: policy(obs)",
     "save": "its weights are in the checkpoints of its run directory",
@@ -134,3 +140,26 @@ def python_hint(name: str) -> str:
 def alias(name: str) -> str:
     """The name as the tables have it: of an option `--total-timesteps` too."""
     return name.lstrip("-").replace("-", "_").lower()
+
+
+ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
+"""As gymnasium writes ids; presets have no version."""
+DOTTED_PATH = re.compile(r"[\w.]+:\w+")
+
+
+def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
+    """The end of the message for an unknown preset, with what to write. `envs`: the env id of each preset."""
+    kinds = {name.rpartition("-")[2] for name in envs}
+    if preset.endswith(".py"):
+        return f"{preset!r} is a Python file: zmqrl train --env {Path(preset).stem}:NAME trains in its env NAME"
+    if ENV_ID.fullmatch(preset) or DOTTED_PATH.fullmatch(preset):
+        named = [name for name, env in envs.items() if env == preset]
+        found = f"; presets with it: {', '.join(named)}" if named else ""
+        return f"{preset!r} is an env: zmqrl train --env {preset} --algo KIND ({', '.join(sorted(kinds))}){found}"
+    if preset.lower() in kinds:
+        named = [name for name in envs if name.endswith(f"-{preset.lower()}")]
+        command = f"zmqrl train --env ID --algo {preset.lower()}"
+        return f"{preset!r} is an algorithm: {command}; presets with it: {', '.join(named)}"
+    near = difflib.get_close_matches(preset.lower(), envs, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown preset {shown(preset)}; {hint}known: {', '.join(envs)}"

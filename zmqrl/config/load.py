@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config import hosts as hosts_of
+from zmqrl.config.aliases import ENV_ID, not_a_preset
 from zmqrl.config.codec import to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
@@ -18,7 +19,6 @@ from zmqrl.config.keys import all_keys
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
-from zmqrl.config.preset_hints import ENV_ID, what_it_is
 from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import UnknownKey, names_of, validated
 from zmqrl.config.webhook import check_webhook
@@ -132,7 +132,7 @@ def preset_path(preset: str, base_folder: Path | None = None) -> Path:
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
-    raise ConfigError(f"run.preset: {what_it_is(preset, _envs())}")
+    raise ConfigError(f"run.preset: {not_a_preset(preset, _envs())}")
 
 
 def _envs() -> dict[str, str | None]:

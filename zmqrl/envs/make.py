@@ -24,7 +24,7 @@ from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
-from zmqrl.logs.native_output import native_output_hidden
+from zmqrl.logs.standard_output import native_output_hidden
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]

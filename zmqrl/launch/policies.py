@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import open_store
+from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.launch.run_directory import stored_place
-from zmqrl.types import EnvSpec, Version
+from zmqrl.export.card import Source
+from zmqrl.launch.run_directory import read_config, read_info, stored_place
+from zmqrl.types import EnvSpec, Version, Weights
 
 BEST, LAST = "best", "last"
 """Names of checkpoints besides versions."""
@@ -97,3 +101,30 @@ def _listed(store: DataStore, versions: Sequence[Version]) -> str:
     shown = versions[-MOST_LISTED:]
     more = f" and {len(versions) - len(shown)} older ones" if len(versions) > len(shown) else ""
     return ", ".join([*names, *map(str, shown)]) + more if names else "no version"
+
+
+def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Source]:
+    """The acting spec and the weights of a checkpoint, and what is known of it.
+
+    Raises:
+        ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
+        StoreError: It has no version.
+    """
+    config = read_config(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
+    acting = make_algorithm(config, probe(config.env)).acting()
+    store, place = stored_checkpoints(run_dir, config)
+    version, content = named_checkpoint(store, place, checkpoint)
+    weights, metadata = tensors.parse(content)
+    best = store.best()
+    info = read_info(run_dir)
+    source = Source(
+        config.env.id,
+        str(config.algorithm["kind"]),
+        config.run.seed,
+        run_dir.absolute().name if info is None else info.run_id,
+        version,
+        best[2] if best is not None and best[0] == version else None,
+        int(metadata["env_steps"]) if "env_steps" in metadata else None,
+        config.env.frame_stack,
+    )
+    return acting, weights, source

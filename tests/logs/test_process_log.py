@@ -10,7 +10,7 @@ import pytest
 
 LINES = """
 import logging, sys
-from zmqrl.logs.levels import log_to_stderr
+from zmqrl.logs.process_log import log_to_stderr
 log_to_stderr(sys.argv[1] or None)
 logging.basicConfig(level="CRITICAL", force=True)
 for level in ("debug", "info", "warning"):
