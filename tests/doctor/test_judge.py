@@ -48,7 +48,7 @@ SOUND = Measurement(
     "node07",
     Hello("node07", "rl", "/v/python", VERSIONS),
     ClockFacts(0.002, 0.01),
-    Machine(8, 0.1, 16_000_000_000, False),
+    Machine(8, 0.1, 16_000_000_000, False, {}),
     Locks(()),
     Folders(ROOMY, None),
     Curve(True, 800.0),
@@ -129,7 +129,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         WORKDIR,
     ),
     "little memory": (
-        {"machine": Machine(8, 0.1, 200_000_000, False)},
+        {"machine": Machine(8, 0.1, 200_000_000, False, {})},
         "memory",
         "200 MB are available, 6 workers need about 360 MB",
         "hosts.node07.workers",
@@ -196,8 +196,8 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
         "lock",
         "run 6a2b (pid 77, since 1 min, 2 workers)",
     ),
-    "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
-    "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
+    "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False, {})}, "load", "load 7.5 on 8 cores"),
+    "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False, {})}, "cores", "6 workers for 4 cores"),
     "little room": (
         {"folders": Folders(edited(ROOMY, free_bytes=500_000_000), None)},
         "workdir",
@@ -237,7 +237,7 @@ def test_the_clock_of_the_learners_host_counts_max_wall_s() -> None:
 def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch() -> None:
     changed = replace(
         LEARNER,
-        machine=Machine(8, 0.1, 900_000_000, False),
+        machine=Machine(8, 0.1, 900_000_000, False, {}),
         folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
         listening=Listening((), (), "", "port 47100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),

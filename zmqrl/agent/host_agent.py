@@ -47,6 +47,12 @@ class HostLease:
         return None
 
 
+def _compared_runtime(boot: Boot) -> str | None:
+    """How workers act, where hosts compare what that computes: in a sync run with other hosts."""
+    is_alone = boot.host == boot.plan.config.learner.host and boot.listen is None
+    return None if is_alone or not boot.plan.config.mode.deterministic else str(boot.plan.acting["runtime"])
+
+
 READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
 
@@ -118,6 +124,7 @@ class HostAgent:
         host = boot.plan.config.hosts.get(boot.host)
         yields = host is not None and host.yield_when is not None
         self._other_use = OtherUseMeter(now) if yields else None
+        self._runtime = _compared_runtime(boot)
         self._wakeup_read, self._wakeup_write = os.pipe()
 
     def run(self) -> int:
@@ -182,6 +189,7 @@ class HostAgent:
         self._processes.step(now)
         if now >= self._clock.heartbeat_at:
             self._clock.heartbeat_at = now + self._limits.heartbeat_s
+            self._compute_digest()
             self._processes.report()
             self._events.send_logs()
             self._report_refused()
@@ -190,6 +198,16 @@ class HostAgent:
             self._processes.measure()
             if self._other_use is not None:
                 self._output.send(self._other_use.sample(now))
+
+    def _compute_digest(self) -> None:
+        """Once the processes are starting, so that none of them waits for it."""
+        if self._runtime is None or not self._processes.has_children:
+            return
+        from zmqrl.acting.digest import acting_digests  # most runs do not need it
+
+        self._processes.acting = acting_digests()[self._runtime]
+        self._runtime = None
+        self._output.send(agent.ActingDigest(self._processes.acting))
 
     def _report_refused(self) -> None:
         counts = self._commands.refused + self._processes.refused + self._data_plane.refused

@@ -226,6 +226,7 @@ def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fau
     """Of all hosts; faults that prevent a launch first, else in the order of the hosts."""
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
+    found += judge_between.judge_acting(measurements, needs)
     if needs.refusal is not None:
         fix = "`zmqrl launch` reports the same error; fix it on this machine"
         found.append(Fault("launcher", "configuration", needs.refusal, fix))

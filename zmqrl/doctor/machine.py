@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from zmqrl.acting.digest import acting_digests
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
 from zmqrl.orchestrators.handshake import physical_cores
@@ -20,7 +21,7 @@ PAUSE_S = 0.005
 def examine_machine() -> Machine:
     """This host as it is now."""
     cores = physical_cores(Path("/sys/devices/system/cpu"))
-    return Machine(cores, os.getloadavg()[0], available_bytes(), Path("/dev/nvidia0").exists())
+    return Machine(cores, os.getloadavg()[0], available_bytes(), Path("/dev/nvidia0").exists(), acting_digests())
 
 
 def examine_folder(path: str) -> Folder:

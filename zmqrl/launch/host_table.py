@@ -39,6 +39,8 @@ class HostRow:
     pss_mb: float | None = None
     received_at: float | None = None
     """Unix time of its last event."""
+    acting: str = ""
+    """Digest of what acting computes there; empty: not known."""
     public: str = ""
     """The public key of its agent; an agent that is started again has another."""
     incarnation: int = 0
@@ -238,6 +240,10 @@ class HostTable:
         how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
         cause = self._faults.get(row.host) or f"the host agent exited ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
+
+    @_take.register
+    def _on_acting(self, message: agent.ActingDigest, row: HostRow, event: HostEvent) -> None:
+        row.acting = message.digest
 
     @_take.register
     def _on_other_use(self, message: agent.OtherUse, row: HostRow, event: HostEvent) -> None:

@@ -33,6 +33,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
         "slowest": None if state.slowest_worker is None else str(state.slowest_worker),
+        "relieved": [str(relieved) for relieved in state.relieved_workers],
         "ready_workers": state.ready_workers,
         "expected_workers": state.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,

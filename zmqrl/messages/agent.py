@@ -179,6 +179,22 @@ class ProblemReport(_Event, frozen=True, tag="problem"):
     done: Text
 
 
+class Relieved(_Event, frozen=True, tag="relieved"):
+    """Vector envs of a sync run move from this worker to faster ones, or back when it is faster again.
+
+    Broker to its agent, and on to the launcher: when they move.
+
+    It is shown to the user.
+    """
+
+    worker: Index
+    factor: Finite
+    """Its time for a segment by the median of the others."""
+    before: Count
+    after: Count
+    """How many vector envs it has."""
+
+
 class Resumed(_Event, frozen=True, tag="resumed"):
     """The checkpoint from which the learner continues; `written_at` is None where it has no time.
 
@@ -339,6 +355,7 @@ ForwardedEvent: TypeAlias = (
     | WorkerRates
     | Metrics
     | ProblemReport
+    | Relieved
     | Resumed
     | Writing
     | Score
@@ -492,6 +509,17 @@ class Unreachable(_Event, frozen=True, tag="unreachable"):
     cause: Text
 
 
+class ActingDigest(_Event, frozen=True, tag="acting"):
+    """What acting computes on this host, as a digest.
+
+    Agent to launcher: once, after its processes were started, in a sync run on several hosts.
+
+    With a wrong one the launcher reports hosts as different, or does not; the broker decides by that of `agent`.
+    """
+
+    digest: Name
+
+
 class Joined(_Event, frozen=True, tag="joined"):
     """The host has reached the broker, and starts its processes.
 
@@ -520,6 +548,7 @@ AgentEvent: TypeAlias = (
     | LeaseLost
     | Unreachable
     | Joined
+    | ActingDigest
 )
 
 

@@ -178,6 +178,8 @@ class Machine(_Reply, frozen=True):
     available_bytes: Count
     """Memory that may still be taken."""
     nvidia: bool
+    acting: Mapping[Name, Name]
+    """Digests of what acting computes, by its runtime (`zmqrl.acting.digest`)."""
 
 
 class Folder(Struct, frozen=True, forbid_unknown_fields=True):
