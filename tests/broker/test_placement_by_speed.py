@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -44,7 +45,7 @@ class Simulated:
         self.assignment = Assignment(replace(plan, workers={"a": workers}), self.ledger, self.workers)
         self.segment_s, self.noise, self.replay_s, self.dice = segment_s, noise, replay_s, random.Random(7)
         self.now = 0.0
-        self.counts = {index: (0, 0.0) for index in range(workers)}
+        self.counts = dict.fromkeys(range(workers), (0, 0.0))
         self.moves: dict[int, list[float]] = defaultdict(list)
         """Vector env to when it moved."""
         self.reported: list[ev.Relieved] = []
@@ -180,7 +181,7 @@ def test_noise_moves_no_vector_env_twice_within_30_s(lasting_s: float) -> None:
     run = Simulated(4, 8, busy, noise=0.0 if lasting_s else 0.3)
     run.run(MINUTES_10)
     for times in run.moves.values():
-        assert all(later - earlier >= 30.0 for earlier, later in zip(times, times[1:], strict=False)), times
+        assert all(later - earlier >= 30.0 for earlier, later in pairwise(times)), times
     if not lasting_s:
         assert not run.moves
 

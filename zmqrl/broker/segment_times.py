@@ -42,10 +42,10 @@ class SegmentTimes:
 
     def of(self, index: int) -> float | None:
         """Seconds per segment; None while too little is known. Of a worker without vector envs: those of before."""
-        _, samples = self._samples.get(index, (0, ()))
-        if len(samples) < 2:
+        known = self._samples.get(index)
+        if known is None or len(known[1]) < 2:
             return None
-        first, last = samples[0], samples[-1]
+        first, last = known[1][0], known[1][-1]
         segments = last.segments - first.segments
         if segments < LEAST_SEGMENTS or last.at - first.at < LEAST_S:
             return None
