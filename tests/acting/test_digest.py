@@ -1,4 +1,4 @@
-"""The digest of what acting computes: equal where results are equal, another one with other kernels of BLAS or numpy."""
+"""The digest of what acting computes: equal where results are equal, another with other kernels of BLAS or numpy."""
 
 from __future__ import annotations
 

@@ -267,6 +267,22 @@ def test_envs_are_held_against_that_of_the_learners_host() -> None:
     assert judge_all({"gpu1": LEARNER, "node07": other_bits}, replace(NEEDS, mode="async")) == []
 
 
+def test_hosts_on_which_acting_computes_other_bits_are_one_warning() -> None:
+    def acting(measured: Measurement, digest: str) -> Measurement:
+        assert measured.machine is not None
+        return replace(measured, machine=edited(measured.machine, acting={"numpy": digest}))
+
+    needs = replace(NEEDS, hosts=NEEDS.hosts | {"gpu1": replace(NEEDS.hosts["gpu1"], workers=1)})
+    alike = {"gpu1": acting(LEARNER, "d1"), "node07": acting(SOUND, "d1")}
+    assert judge_all(alike, needs) == []
+    differ = alike | {"node07": acting(SOUND, "d2")}
+    assert judge_all(differ, NEEDS) == [], "no worker acts on gpu1"
+    fault = only(judge_all(differ, needs))
+    assert (fault.host, fault.severity) == ("hosts", "warning")
+    assert fault.cause.startswith("node07: acting computes other bits there than on gpu1")
+    assert judge_all(differ, replace(needs, mode="async")) == []
+
+
 def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
     late = replace(SOUND, clock=ClockFacts(90.0, 0.01))
     refused = replace(NEEDS, refusal="replay.capacity: too little")

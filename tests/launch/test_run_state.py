@@ -55,6 +55,7 @@ SUMMARY_KEYS = [
     "resumed_from",
     "last_seen",
     "slowest",
+    "relieved",
 ]
 
 

@@ -555,7 +555,7 @@ AgentEvent: TypeAlias = (
 # what the launcher's own orchestrator adds
 
 
-EXAMINATION = 1
+EXAMINATION = 2
 """Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 
