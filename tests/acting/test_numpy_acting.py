@@ -241,3 +241,16 @@ def test_torch_runs_convolutions() -> None:
 def test_numpy_acting_imports_no_torch_and_no_pydantic() -> None:
     code = "import sys, zmqrl.acting.numpy_policy as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU here")
+def test_a_gpu_that_torch_cannot_use_is_refused_and_with_auto_the_processor_acts() -> None:
+    space = SpaceSpec("box", (3,), "float32")
+    spec = ActingSpec(
+        (LayerSpec("linear", "0", 3, 2),), "categorical", SpaceSpec("discrete", (), "int64", 2), space, runtime="torch"
+    )
+    with pytest.raises(ConfigError, match="worker_device: cuda: torch .* finds no GPU"):
+        make_policy(spec, "cuda")
+    policy = make_policy(spec, "auto")
+    policy.load({"0.weight": np.eye(2, 3, dtype=np.float32), "0.bias": np.zeros(2, np.float32)}, {})
+    assert policy.act_greedily(np.array([[0.0, 1.0, 0.0]], np.float32)).tolist() == [1]

@@ -11,7 +11,7 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.types import AllowList, ArenaUsage, HostKey, Ledger, Notice, SlotRef, Version
+from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
 NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
@@ -95,6 +95,7 @@ AGENT: list[agent.AgentEvent] = [
     agent.Unreachable("c"),
     agent.Joined("a", 1.0, True),
     agent.ActingDigest("5d"),
+    agent.GpuUse([Gpu(0, "GPU-1", "A100", 5, 81920, False, (GpuProcess(7, "anna", False, 5),))]),
 ]
 LAUNCHER: list[Struct] = [
     agent.Handshake({"zmqrl": "0.1.0"}, 3, 4.0),
@@ -134,7 +135,7 @@ REQUESTS: list[doctor.Request] = [
 REPLIES: list[doctor.Reply] = [
     doctor.Broken("c"),
     doctor.Clock(1.5),
-    doctor.Machine(4, 0.5, 1 << 34, False, {"numpy": "5d"}),
+    doctor.Machine(4, 0.5, 1 << 34, False, {"numpy": "5d"}, ()),
     doctor.Folders(doctor.Folder("w", "/", 5, None), doctor.Folder("s", "/", 5, "e")),
     doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
     doctor.Curve(True, 100.5),

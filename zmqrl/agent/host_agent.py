@@ -15,6 +15,7 @@ import zmq
 
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.gpu_meter import GpuMeter
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.other_use import OtherUseMeter
 from zmqrl.agent.output import AgentOutput, LogStream
@@ -105,8 +106,15 @@ class HostAgent:
     """Holds one host's part of a run. Everything happens in the thread that calls `run`."""
 
     def __init__(
-        self, boot: Boot, spawner: ProcessSpawner, data_plane: DataPlane, output: AgentOutput, stdin_fd: int
+        self,
+        boot: Boot,
+        spawner: ProcessSpawner,
+        data_plane: DataPlane,
+        output: AgentOutput,
+        stdin_fd: int,
+        acting_gpu: str = "",
     ) -> None:
+        """`acting_gpu`: the model on which workers act; empty: the processor."""
         self._limits = boot.plan.config.limits
         self._data_plane = data_plane
         self._output = output
@@ -126,7 +134,8 @@ class HostAgent:
         host = boot.plan.config.hosts.get(boot.host)
         yields = host is not None and host.yield_when is not None
         self._other_use = OtherUseMeter(now) if yields else None
-        self._runtime = _compared_runtime(boot)
+        self._runtime, self._acting_gpu = _compared_runtime(boot), (acting_gpu,) if acting_gpu else ()
+        self._gpu_meter = GpuMeter()
         self._wakeup_read, self._wakeup_write = os.pipe()
 
     def run(self) -> int:
@@ -137,6 +146,7 @@ class HostAgent:
             self._processes.begin()
         while not self._processes.is_over(time.monotonic()):
             self._turn()
+        self._gpu_meter.close()
         self._processes.finish()
         self._output.drain(DRAIN_S)
         self._release_sigterm()
@@ -192,6 +202,9 @@ class HostAgent:
         if now >= self._clock.heartbeat_at:
             self._clock.heartbeat_at = now + self._limits.heartbeat_s
             self._compute_digest()
+            gpus = self._gpu_meter.sample(now)
+            if gpus is not None:
+                self._output.send(agent.GpuUse(gpus))
             self._processes.report()
             self._events.send_logs()
             self._report_refused()
@@ -207,7 +220,7 @@ class HostAgent:
             return
         from zmqrl.acting.digest import acting_digests  # most runs do not need it
 
-        self._processes.acting = acting_digests()[self._runtime]
+        self._processes.acting = " ".join((acting_digests()[self._runtime], *self._acting_gpu))
         self._runtime = None
         self._output.send(agent.ActingDigest(self._processes.acting))
 

@@ -10,7 +10,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
-from zmqrl.types import HostKey
+from zmqrl.types import Gpu, HostKey
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 LEAVE_S = 10.0
@@ -39,6 +39,8 @@ class HostRow:
     pss_mb: float | None = None
     received_at: float | None = None
     """Unix time of its last event."""
+    gpus: list[Gpu] = field(default_factory=list)
+    """As last reported."""
     acting: str = ""
     """Digest of what acting computes there; empty: not known."""
     public: str = ""
@@ -244,6 +246,10 @@ class HostTable:
     @_take.register
     def _on_acting(self, message: agent.ActingDigest, row: HostRow, event: HostEvent) -> None:
         row.acting = message.digest
+
+    @_take.register
+    def _on_gpus(self, message: agent.GpuUse, row: HostRow, event: HostEvent) -> None:
+        row.gpus = message.gpus
 
     @_take.register
     def _on_other_use(self, message: agent.OtherUse, row: HostRow, event: HostEvent) -> None:

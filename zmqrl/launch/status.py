@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from zmqrl.config.codec import to_json
 from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
@@ -58,6 +60,7 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
         ),
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
+        "gpus": [msgspec.to_builtins(gpu) for gpu in row.gpus],
         "restarts": sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,

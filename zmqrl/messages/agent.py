@@ -14,7 +14,20 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
-from zmqrl.types import AllowList, ArenaUsage, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
+from zmqrl.types import (
+    AllowList,
+    ArenaUsage,
+    Count,
+    Finite,
+    Gpu,
+    JudgedRole,
+    Ledger,
+    Name,
+    Notice,
+    Role,
+    Version,
+    Whole,
+)
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
@@ -509,6 +522,17 @@ class Unreachable(_Event, frozen=True, tag="unreachable"):
     cause: Text
 
 
+class GpuUse(_Event, frozen=True, tag="gpus"):
+    """The GPUs of a host, and whose processes are on them.
+
+    Agent to launcher: every 30 s where nvidia-smi is installed.
+
+    It is shown in the status.
+    """
+
+    gpus: list[Gpu]
+
+
 class ActingDigest(_Event, frozen=True, tag="acting"):
     """What acting computes on this host, as a digest.
 
@@ -549,6 +573,7 @@ AgentEvent: TypeAlias = (
     | Unreachable
     | Joined
     | ActingDigest
+    | GpuUse
 )
 
 

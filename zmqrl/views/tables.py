@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from zmqrl.supervision.gpus import brief
+from zmqrl.types import Gpu
 from zmqrl.views.base import bottleneck_of
 
 ROWS_SHOWN = 16
@@ -23,7 +26,8 @@ def render(status: Mapping[str, Any]) -> Group:
     """All of it as one renderable."""
     hosts = status.get("hosts", [])
     table = _host_table(hosts) if len(hosts) > 1 else _worker_table(status["workers"])
-    return Group(_progress_line(status), _learner_line(status), table)
+    gpus = [_gpu_line(host["host"], host["gpus"]) for host in hosts[:ROWS_SHOWN] if host.get("gpus")]
+    return Group(_progress_line(status), _learner_line(status), table, *gpus)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -69,6 +73,11 @@ def _learner_line(status: Mapping[str, Any]) -> Text:
     text.append(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%  ")
     text.append(f"bottleneck: {bottleneck_of(status)}", style="yellow")
     return text
+
+
+def _gpu_line(host: str, gpus: Sequence[Mapping[str, Any]]) -> Text:
+    """Memory used and whole of each GPU, and who uses it."""
+    return Text(f"GPUs of {host}: " + "; ".join(brief(msgspec.convert(gpu, Gpu)) for gpu in gpus), style="dim")
 
 
 def _host_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
