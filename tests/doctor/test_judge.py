@@ -281,7 +281,7 @@ def test_a_gpu_of_another_user_and_one_that_does_not_exist_are_faults() -> None:
         fault = only(judge(with_gpu, replace(NEEDS, device=device)))
         assert (fault.check, fault.severity) == ("device", "error") and says in fault.cause
         assert "by anna" in fault.cause
-    assert "learner.share_gpu: true" in only(judge(with_gpu, replace(NEEDS, is_gpu_of_use=True))).fix
+    assert "learner.share_gpu: true" in only(judge(with_gpu, replace(NEEDS, is_gpu_of_use=True))).cause
     assert judge(with_gpu, replace(NEEDS, device="cuda:0", share_gpu=True)) == []
     out = io.StringIO()
     print_report({"gpu1": with_gpu}, [], [], out, None)

@@ -55,7 +55,7 @@ def choose_devices(boot: Boot, found: Sequence[Gpu], environ: Mapping[str, str],
         taken: UUIDs of GPUs that other runs of this user have.
 
     Raises:
-        ConfigError: A GPU that is asked for does not exist or is in use by other users.
+        ConfigError: A configured GPU does not exist or is in use by other users.
     """
     device, worker_device = _learner_device(boot), _worker_device(boot)
     boot = replace(boot, device=worker_device)

@@ -101,8 +101,7 @@ def judge_processors(host: HostCheck) -> None:
         try:
             choose(key, device, machine.gpus, share=host.needs.share_gpu)
         except ConfigError as error:
-            cause, _, fix = str(error).rpartition("; ")
-            host.findings.fault("device", cause or fix, fix)
+            host.findings.fault("device", str(error), f"set {key} to auto, cpu or another GPU")
     if host.need.learner and host.needs.device.startswith("cuda") and not machine.nvidia:
         cause = f"learner.device is {host.needs.device}, and the host has no NVIDIA device"
         host.findings.fault("device", cause, "set learner.device: auto, or learner.host to a host with one")

@@ -75,7 +75,7 @@ def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu] | None:
 
 
 def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = (), share: bool = False) -> Gpu | None:
-    """The GPU that `device` stands for.
+    """The GPU that `device` selects.
 
     auto and cuda: the one with the most free memory among those that no process uses and that no run of this user has
     taken, or else among those that only this user uses. cuda:N: that one.
@@ -85,13 +85,13 @@ def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = 
         device: auto, cuda or cuda:N.
         gpus: Those that are visible.
         taken: UUIDs of GPUs that other runs of this user have.
-        share: Whether processes of other users are no reason to refuse a GPU.
+        share: Whether a GPU may be in use by processes of other users.
 
     Returns:
-        None: there is no GPU, and `device` is auto.
+        None: none was found, and `device` is auto.
 
     Raises:
-        ConfigError: There is none, or it is in use by other users, or divided by MIG.
+        ConfigError: None was found, or it is in use by other users, or divided by MIG.
     """
     kind, _, number = device.partition(":")
     if number:
