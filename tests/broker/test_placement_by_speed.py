@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
@@ -39,8 +40,10 @@ class Simulated:
         noise: float = 0.0,
         replay_s: float = 0.0,
         digests: Mapping[int, str] | None = None,
+        recovery: Literal["exact", "restart_episode"] = "exact",
     ) -> None:
         plan = bus_plan("sync", workers, vector_envs, slots=4 * vector_envs)
+        plan = replace(plan, config=replace(plan.config, env=replace(plan.config.env, recovery=recovery)))
         self.ledger, self.workers = StreamLedger(Arena.private(plan), ROWS), Workers(workers)
         self.assignment = Assignment(replace(plan, workers={"a": workers}), self.ledger, self.workers)
         self.segment_s, self.noise, self.replay_s, self.dice = segment_s, noise, replay_s, random.Random(7)
@@ -214,6 +217,12 @@ def test_between_hosts_with_other_digests_the_assignment_stays_even() -> None:
     among = Simulated(4, 8, slow_from(0.0, 10.0, 3), digests={0: "other", 1: "other"})
     among.run(60.0)
     assert among.loads() == [2, 2, 4, 0], "by speed among those that are equal"
+
+
+def test_where_a_move_would_end_episodes_none_moves_by_speed() -> None:
+    run = Simulated(3, 6, slow_from(0.0, 10.0), recovery="restart_episode")
+    run.run(60.0)
+    assert (run.loads(), run.reported) == ([2, 2, 2], [])
 
 
 def test_a_worker_that_dies_leaves_its_vector_envs_to_the_fast_ones() -> None:

@@ -39,7 +39,8 @@ class Assignment:
         self._ledger, self._workers = ledger, workers
         self._sync, self._resume = plan.config.mode.deterministic, plan.resume
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
-        self._owners = Owners(self._sync, self._vector_envs, workers)
+        replays = plan.config.env.recovery != "restart_episode"
+        self._owners = Owners(self._sync, self._vector_envs, workers, by_speed=replays)
         self._min_workers = plan.config.min_workers
         self._begun = any(record.incarnation >= 0 for record in ledger.records)
         self.holders: dict[int, int] = {}

@@ -36,9 +36,17 @@ class Owners:
     a later incarnation.
     """
 
-    def __init__(self, sync: bool, vector_envs: int, workers: Workers) -> None:
-        """`vector_envs`: those of the run in sync; in async what the stream table has room for."""
+    def __init__(self, sync: bool, vector_envs: int, workers: Workers, by_speed: bool = True) -> None:
+        """Even at first.
+
+        Args:
+            sync: Whether the mode is sync.
+            vector_envs: Those of the run in sync; in async what the stream table has room for.
+            workers: Of the broker.
+            by_speed: Whether vector envs may move by speed: not where a move restarts episodes.
+        """
         self._sync, self._vector_envs, self._workers = sync, vector_envs, workers
+        self._by_speed = sync and by_speed
         self._owner: dict[int, int] = {}
         self.times = SegmentTimes()
         self._adopted: dict[int, float] = {}
@@ -104,7 +112,7 @@ class Owners:
         Returns:
             Workers that `balance` relieves of vector envs; None when it has nothing to move.
         """
-        if not self._sync or now < self._reviewed_at + REVIEW_S:
+        if not self._by_speed or now < self._reviewed_at + REVIEW_S:
             return None
         self._reviewed_at = now
         loads = self._loads()
