@@ -17,9 +17,7 @@ CONFIRM_S = 3.0
 SETTLE_S = 30.0
 """After vector envs were moved by speed, none is moved by speed for so long."""
 COST_SHARE = 0.1
-"""Of the time: what moves by speed may cost."""
-HORIZON_S = 60.0
-"""Within it a move must regain what it costs."""
+"""Of the time: what moves by speed may cost. With the least gain a move then regains what it costs before the next."""
 PROBE_S, MOST_PROBE_S = 120.0, 1920.0
 """After so long a slow worker without vector envs gets one, to be measured again; doubled each time."""
 REPORTED = 1.5
@@ -125,7 +123,7 @@ class Owners:
         times = self._completed(known, loads)
         before = self._targets(loads, self._completed(self._adopted, loads))
         after = self._targets(loads, times)
-        if not self._pays(_round_s(before, times), _round_s(after, times)):
+        if not _gains(_round_s(before, times), _round_s(after, times)):
             self._gains_since = None
             return self._probe(loads, times, now) if self._probed is None else self._end_probe(now)
         self._gains_since = now if self._gains_since is None else self._gains_since
@@ -154,17 +152,13 @@ class Owners:
         loads = self._loads()
         return _round_s(loads, self._completed(self._adopted, loads))
 
-    def _pays(self, before_s: float, after_s: float) -> bool:
-        saved_s = HORIZON_S * (1.0 - after_s / before_s) if before_s else 0.0
-        return before_s >= LEAST_GAIN * after_s and saved_s > self._cost_s
-
     def _probe(self, loads: Mapping[int, int], times: Mapping[int, float], now: float) -> Sequence[Relieved] | None:
         """A worker that was slow gets one vector env, if the round would be shorter were it as fast as the others."""
         typical_s, round_s = median(times.values()), _round_s(self._targets(loads, times), times)
         for index, since in self._idle_since.items():
             wait_s = self._probe_after_s.get(index, PROBE_S)
             recovered = {**times, index: min(times[index], typical_s)}
-            if now - since >= wait_s and self._pays(round_s, _round_s(self._targets(loads, recovered), recovered)):
+            if now - since >= wait_s and _gains(round_s, _round_s(self._targets(loads, recovered), recovered)):
                 self._probe_after_s[index] = min(2.0 * wait_s, MOST_PROBE_S)
                 self._probed, self._settled_at = index, now
                 return ()
@@ -218,6 +212,10 @@ class Owners:
             most = max(room, key=lambda acting: sum(loads[i] for i in groups[acting]) - quotas[acting])
             quotas[most] += 1
         return [(group, quotas[acting]) for acting, group in groups.items()]
+
+
+def _gains(before_s: float, after_s: float) -> bool:
+    return before_s > 0.0 and before_s >= LEAST_GAIN * after_s
 
 
 def _round_s(loads: Mapping[int, int], times: Mapping[int, float]) -> float:
