@@ -75,7 +75,7 @@ def by_hand(frame: bytes) -> dict[str, Any]:
 
 
 MESSAGES: tuple[bus.Message, ...] = (
-    bus.WorkerReport(3, 1, 2, 7, False, [SlotRef(i, 5) for i in range(4)], [bus.StreamAt(3, 1)], [], []),
+    bus.WorkerReport(3, 1, 2, 7, False, [SlotRef(i, 5) for i in range(4)], [bus.StreamAt(3, 1)], [], [], 0, 0),
     bus.Heartbeat("worker", 3, 0, 12_345),
     bus.CurrentNotice(Notice(Version(0, 9), "v9.safetensors", 70_000, "0" * 64, 4096, 32, {"epsilon": 0.1})),
 )

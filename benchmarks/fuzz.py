@@ -104,7 +104,7 @@ class Fuzzer:
     def ask(self) -> None:
         """A question that is always answered, by one welcome: until then nothing more is sent."""
         begun = time.monotonic()
-        self._asking.send(pack(bus.HostReport("fuzz", {}, [], [], [])))
+        self._asking.send(pack(bus.HostReport("fuzz", {}, [], [], [], "")))
         answer = None
         while not isinstance(answer, bus.Welcome):  # notices come with it
             if not self._asking.poll(int(ANSWER_S * 1000)):
@@ -151,7 +151,15 @@ class Fuzzer:
     def _unknown_worker(self) -> bytes:
         fields = {"index": 1 << 30, "spawn": self._dice.randrange(9), "broker": 1, "serial": -1, "remote": False}
         return pack(
-            bus.WorkerReport(**fields, leases=[SlotRef(0, 1)], streams=[bus.StreamAt(0, 0)], stopped=[], open=[])
+            bus.WorkerReport(
+                **fields,
+                leases=[SlotRef(0, 1)],
+                streams=[bus.StreamAt(0, 0)],
+                stopped=[],
+                open=[],
+                segments=0,
+                busy_us=0,
+            )
         )
 
     def _claimed_length(self) -> bytes:

@@ -222,3 +222,27 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether every produced row is accounted for, with a reason, and once."""
         accounted = self.stored + self.in_flight + sum(self.dropped.values())
         return self.produced == accounted and not self.dropped.get("unknown", 0) and not self.overbooked
+
+
+class GpuProcess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process that computes on a GPU."""
+
+    pid: Count
+    user: Name
+    """Login name; empty: the process is not visible from here, as one of another container."""
+    own: bool
+    """Of the user who looks."""
+    used_mib: Count
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU of a host, as nvidia-smi reports it."""
+
+    index: Count
+    uuid: Name
+    name: Name
+    used_mib: Count
+    total_mib: Count
+    mig: bool
+    """Divided by MIG: its instances are used, and not the whole."""
+    processes: tuple[GpuProcess, ...] = ()

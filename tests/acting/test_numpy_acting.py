@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
@@ -241,3 +242,15 @@ def test_torch_runs_convolutions() -> None:
 def test_numpy_acting_imports_no_torch_and_no_pydantic() -> None:
     code = "import sys, zmqrl.acting.numpy_policy as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_gpu_that_torch_cannot_use_is_refused_and_with_auto_the_processor_acts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec = ActingSpec((LayerSpec("linear", "0", 3, 5),), "categorical", DISCRETE, OBS, runtime="torch")
+    with pytest.raises(ConfigError, match=r"worker_device: cuda: torch .* finds no GPU"):
+        make_policy(spec, "cuda")
+    policy = make_policy(spec, "auto")
+    policy.load({"0.weight": np.eye(5, 3, dtype=np.float32), "0.bias": np.zeros(5, np.float32)}, {})
+    assert policy.act_greedily(np.array([[0.0, 1.0, 0.0]], np.float32)).tolist() == [1]

@@ -123,7 +123,7 @@ def host_of(tmp_path: Path) -> Iterator[MakeHost]:
 def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
-    assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5])
+    assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5], "")
     assert [event["index"] for event in host.events_of("started")] == [4, 5]
 
 

@@ -95,7 +95,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         while asking.is_alive() and time.monotonic() < until:
             broker.turn()
         asking.join(WAIT_S)
-        plane.report(HostReport("b", {1: 0}, [], [], [1]))
+        plane.report(HostReport("b", {1: 0}, [], [], [1], ""))
         while time.monotonic() < until and plane.received == 0:
             broker.turn()
             assert plane.take_notice() is None

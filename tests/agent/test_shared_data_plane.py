@@ -73,7 +73,7 @@ def broker(plan: RunPlan, folder: IpcFolder) -> Iterator[Broker]:
 @pytest.fixture
 def plane(plan: RunPlan, folder: IpcFolder, broker: Broker) -> Iterator[SharedDataPlane]:
     held = SharedDataPlane(plan, folder.endpoints(), KEYS)
-    held.report(HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1]))
+    held.report(HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1], ""))
     assert broker.control.poll(WAIT_MS)
     yield held
     held.close()
@@ -89,7 +89,7 @@ def take(plane: SharedDataPlane) -> Notice | None:
 
 def test_who_lives_reaches_the_broker(plane: SharedDataPlane, broker: Broker) -> None:
     message = unpack(broker.control.recv_multipart()[-1])
-    assert message == HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1])
+    assert message == HostReport("local", {0: 0, 1: 3}, [1], [2], [0, 1], "")
 
 
 def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane, broker: Broker) -> None:
@@ -118,7 +118,7 @@ def test_every_new_broker_has_the_newest_list_and_the_key_and_nobody_else_has(
     for role in ("learner", "worker", "evaluator"):
         boot = plane.boot_of(role, Boot(role, 0, 0, "local", plan))
         assert (boot.keys, boot.allowed) == (None, AllowList())
-    plane.report(HostReport("local", {}, [], [], []))
+    plane.report(HostReport("local", {}, [], [], [], ""))
     received = []
     while len(received) < 6:
         assert broker.control.poll(WAIT_MS)

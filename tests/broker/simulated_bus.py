@@ -25,6 +25,9 @@ from zmqrl.types import ModeName, Notice, SegmentId, Version
 
 NEAR, FAR = "local", "far"
 QUIET_TURNS = 2500
+TURN_S = 3.0
+SPEEDS_LAST = 200
+"""Turns for which a worker is slow: its vector envs move to others in the middle of all that dies."""
 MORE_DEADLY = {"broker": 1.0, "worker": 4.0, "learner": 2.0}
 MOST_STORES = {"broker": 40, "worker": 20, "learner": 12}
 """Of one turn, about."""
@@ -44,7 +47,7 @@ class Worker:
             self._step(dice)
             return
         if dice.random() < 0.3:
-            self.sink.report(resend=dice.random() < 0.5)
+            self.sink.report(dice.random() < 0.5, *self.bus.speed(self.index))
         self.sink.receive()
         assignments = self.sink.poll()
         if assignments.stop:
@@ -170,10 +173,14 @@ class Bus:
         """sync: vector env and version to the segment that the present lineage was trained on."""
         self.fulls, self.published, self.kills = [Full(0, (0,) * self.vector_envs)], 0, Counter[str]()
         self.kept_by_full: dict[Full, dict[tuple[int, int], SegmentId]] = {}
-        self.held = set(self.hosts)
+        self.held, self.turns = set(self.hosts), 0
         self.workers = {index: Worker(self, index, 0, host) for index, host in self.hosts.items()}
         self.state = self._broker()
         self.learner = Learner(self, 0)
+
+    def speed(self, index: int) -> tuple[float, float]:
+        """Seconds per segment of a worker, which change, and the time."""
+        return 1.0 + 9.0 * ((index + self.turns // SPEEDS_LAST) % 3 == 0), self.turns * TURN_S
 
     def rows_of(self, id: SegmentId) -> int:
         """Valid rows of the segment; in sync whoever steps a position comes to the same."""
@@ -241,7 +248,7 @@ class Bus:
 
     def ends(self, worker: Worker) -> None:
         """By itself: it writes no more."""
-        worker.sink.report(resend=False)
+        worker.sink.report(False, *self.speed(worker.index))
         worker.sink.control.append(ev.WorkerExited(worker.index, worker.spawn))
         worker.alive = False
 
@@ -295,6 +302,7 @@ class Bus:
                 return
 
     def turn(self, deadly: float) -> None:
+        self.turns += 1
         worker = self.workers[self.dice.choice(list(self.workers))]
         roll = self.dice.random()
         if roll < 0.5:

@@ -46,6 +46,7 @@ class Sink(LeasedSink):
         self.remote = RemoteWriter(plan) if remote else None
         super().__init__(self.remote or ArenaWriter(arena))
         self._arena, self._who, self._broker = arena, (index, spawn), 0
+        self._said_s, self._said_segments = 0.0, 0
         self.control: deque[ev.Event] = deque()
         self.data: deque[ev.Event] = deque()
         self.inbox: deque[tuple[int, ev.AssignmentSnapshot]] = deque()
@@ -58,7 +59,10 @@ class Sink(LeasedSink):
             columns = {name: column.copy() for name, column in self.remote._columns[ref].items()}
             self.data.append(ev.Delivered(*self._who, ref, self.remote._metas[ref], columns))
 
-    def report(self, resend: bool) -> None:
+    def report(self, resend: bool, segment_s: float, now: float) -> None:
+        """`segment_s`: what each segment since the last report is said to have taken."""
+        self._said_s += segment_s * (self._segments - self._said_segments)
+        self._said_segments = self._segments
         seen = self._arena.broker_incarnation
         if self.remote is None and seen != self._broker:
             self._broker, self._serial = seen, -1
@@ -73,7 +77,8 @@ class Sink(LeasedSink):
             open_rows,
             self._stopped(),
         )
-        self.control.append(ev.WorkerReported(*self._who, *report))
+        counted = (self._segments, self._said_s, now)
+        self.control.append(ev.WorkerReported(*self._who, *report, *counted))
         if resend and self._sealed:
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 

@@ -81,7 +81,7 @@ class Broker:
         self.notices = bind(self._context, zmq.PUB, ends.notices)
         self.control = bind(self._context, zmq.ROUTER, ends.control)
         self.link = AgentLink(ends)
-        self.link.report(HostReport("local", {}, [], [], []))
+        self.link.report(HostReport("local", {}, [], [], [], ""))
         assert self.control.poll(WAIT_S * 1000)
         self.peer = self.control.recv_multipart()[0]
         self._said = 0

@@ -106,7 +106,7 @@ def peers(tmp_path: Path) -> Iterator[BrokerWithPeers]:
 
 
 def agent(host: str, workers: list[int]) -> bytes:
-    return pack(HostReport(host, {}, [], [], workers))
+    return pack(HostReport(host, {}, [], [], workers, ""))
 
 
 def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
@@ -278,8 +278,9 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
 
 def test_a_worker_is_told_where_it_stands_once_per_round(peers: BrokerWithPeers) -> None:
     event = peers.receive(peers.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
-        leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[])))  # fmt: skip
-    assert event == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0])
+        leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[],
+        segments=6, busy_us=7)))  # fmt: skip
+    assert event == ev.WorkerReported(0, 2, [SlotRef(1, 1)], {0: 3}, 0, -1, False, [], [0], 6, 7e-6, event.at)
     peers.outbound.perform(peers.state.handle_all((event, event)))
     assert peers.replies_to(peers.near) == ["assignments"]
     assert peers.replies_to(peers.near) == []

@@ -30,7 +30,7 @@ def peers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerWith
 
 def worker(index: int, remote: bool = True, spawn: int = 2) -> bytes:
     return pack(bus.WorkerReport(index=index, spawn=spawn, broker=0, serial=-1, remote=remote,
-        leases=[], streams=[], stopped=[], open=[]))  # fmt: skip
+        leases=[], streams=[], stopped=[], open=[], segments=0, busy_us=0))  # fmt: skip
 
 
 def worker_exit(index: int) -> bytes:
@@ -98,7 +98,7 @@ def test_a_worker_of_another_host_has_no_arena(peers: BrokerWithPeers) -> None:
 @pytest.mark.parametrize("field", ["alive", "ready", "failed", "workers"])
 def test_an_agent_names_none_of_another_hosts_workers(peers: BrokerWithPeers, field: str) -> None:
     value: Any = {LOCAL: 7} if field == "alive" else [LOCAL]
-    empty: dict[str, Any] = {"alive": {}, "ready": [], "failed": [], "workers": []}
+    empty: dict[str, Any] = {"alive": {}, "ready": [], "failed": [], "workers": [], "acting": ""}
     report = HostReport("far", **{**empty, field: value})
     assert refused(peers, peers.far, pack(report)) == "host"
 
@@ -110,7 +110,8 @@ def test_no_agent_speaks_for_the_learners_host_from_outside(peers: BrokerWithPee
 def test_a_worker_of_the_plan_is_heard_before_its_agent(peers: BrokerWithPeers) -> None:
     """Their connections are not in step: after a broker's restart either may be first."""
     event = peers.receive(peers.far, worker(FAR))
-    assert event == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [])
+    assert isinstance(event, ev.WorkerReported)
+    assert event == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [], at=event.at)
 
 
 def test_a_worker_that_came_later_is_heard_once_its_agent_was(peers: BrokerWithPeers) -> None:
@@ -129,6 +130,6 @@ def test_a_worker_that_came_later_here_is_nobody_elses(peers: BrokerWithPeers) -
 
 def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(peers: BrokerWithPeers) -> None:
     """Its host holds it no more, and lists it as alive."""
-    alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR]))
+    alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR], ""))
     peers.receive(peers.far, alive)
     assert isinstance(peers.receive(peers.far, worker(LATER)), ev.WorkerReported)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from zmqrl.doctor.judge import judge, judge_all
 from zmqrl.doctor.links import why_it_ended
 from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
 from zmqrl.doctor.needs import HostNeed, Needs
-from zmqrl.doctor.report import grouped
+from zmqrl.doctor.report import grouped, print_report
 from zmqrl.messages.doctor import (
     Answer,
     Curve,
@@ -27,6 +28,7 @@ from zmqrl.messages.doctor import (
     Machine,
     Reached,
 )
+from zmqrl.types import Gpu, GpuProcess
 
 VERSIONS: Mapping[str, str | None] = {
     "python": "3.11.7",
@@ -48,7 +50,7 @@ SOUND = Measurement(
     "node07",
     Hello("node07", "rl", "/v/python", VERSIONS),
     ClockFacts(0.002, 0.01),
-    Machine(8, 0.1, 16_000_000_000, False),
+    Machine(8, 0.1, 16_000_000_000, False, {}, ()),
     Locks(()),
     Folders(ROOMY, None),
     Curve(True, 800.0),
@@ -74,6 +76,9 @@ NEEDS = Needs(
     store="/nfs/rl",
     port=47100,
     device="auto",
+    share_gpu=False,
+    is_gpu_of_use=False,
+    acts_with_torch=False,
     mode="sync",
     refusal=None,
 )
@@ -129,7 +134,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         WORKDIR,
     ),
     "little memory": (
-        {"machine": Machine(8, 0.1, 200_000_000, False)},
+        {"machine": Machine(8, 0.1, 200_000_000, False, {}, ())},
         "memory",
         "200 MB are available, 6 workers need about 360 MB",
         "hosts.node07.workers",
@@ -196,8 +201,8 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
         "lock",
         "run 6a2b (pid 77, since 1 min, 2 workers)",
     ),
-    "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False)}, "load", "load 7.5 on 8 cores"),
-    "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False)}, "cores", "6 workers for 4 cores"),
+    "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False, {}, ())}, "load", "load 7.5 on 8 cores"),
+    "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False, {}, ())}, "cores", "6 workers for 4 cores"),
     "little room": (
         {"folders": Folders(edited(ROOMY, free_bytes=500_000_000), None)},
         "workdir",
@@ -237,7 +242,7 @@ def test_the_clock_of_the_learners_host_counts_max_wall_s() -> None:
 def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch() -> None:
     changed = replace(
         LEARNER,
-        machine=Machine(8, 0.1, 900_000_000, False),
+        machine=Machine(8, 0.1, 900_000_000, False, {}, ()),
         folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
         listening=Listening((), (), "", "port 47100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),
@@ -265,6 +270,38 @@ def test_envs_are_held_against_that_of_the_learners_host() -> None:
     other_bits = replace(SOUND, env=edited(env, digest="d2"))
     assert only(judge_all({"gpu1": LEARNER, "node07": other_bits}, NEEDS)).severity == "warning"
     assert judge_all({"gpu1": LEARNER, "node07": other_bits}, replace(NEEDS, mode="async")) == []
+
+
+def test_a_gpu_of_another_user_and_one_that_does_not_exist_are_faults() -> None:
+    annas = Gpu(0, "GPU-0", "NVIDIA A100", 70000, 81920, False, (GpuProcess(7, "anna", False, 69990),))
+    assert LEARNER.machine is not None
+    with_gpu = replace(LEARNER, machine=edited(LEARNER.machine, nvidia=True, gpus=(annas,)))
+    assert judge(with_gpu, NEEDS) == [], "auto, and a network that is trained on the processor"
+    for device, says in (("cuda:0", "in use by other users"), ("cuda:1", "found: cuda:0 NVIDIA A100, 68.4 of 80.0 GB")):
+        fault = only(judge(with_gpu, replace(NEEDS, device=device)))
+        assert (fault.check, fault.severity) == ("device", "error") and says in fault.cause
+        assert "by anna" in fault.cause
+    assert "learner.share_gpu: true" in only(judge(with_gpu, replace(NEEDS, is_gpu_of_use=True))).cause
+    assert judge(with_gpu, replace(NEEDS, device="cuda:0", share_gpu=True)) == []
+    out = io.StringIO()
+    print_report({"gpu1": with_gpu}, [], [], out, None)
+    assert "A100 68/80 GB anna" in out.getvalue()
+
+
+def test_hosts_on_which_acting_computes_other_bits_are_one_warning() -> None:
+    def acting(measured: Measurement, digest: str) -> Measurement:
+        assert measured.machine is not None
+        return replace(measured, machine=edited(measured.machine, acting={"numpy": digest}))
+
+    needs = replace(NEEDS, hosts=NEEDS.hosts | {"gpu1": replace(NEEDS.hosts["gpu1"], workers=1)})
+    alike = {"gpu1": acting(LEARNER, "d1"), "node07": acting(SOUND, "d1")}
+    assert judge_all(alike, needs) == []
+    differ = alike | {"node07": acting(SOUND, "d2")}
+    assert judge_all(differ, NEEDS) == [], "no worker acts on gpu1"
+    fault = only(judge_all(differ, needs))
+    assert (fault.host, fault.severity) == ("hosts", "warning")
+    assert fault.cause.startswith("node07: acting computes other bits there than on gpu1")
+    assert judge_all(differ, replace(needs, mode="async")) == []
 
 
 def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:

@@ -92,3 +92,13 @@ def test_a_view_names_it() -> None:
     assert bottleneck_of({"bottleneck": "workers", "slowest": late}) == f"workers: {late}"
     assert bottleneck_of({"bottleneck": "store", "slowest": late}) == "store"
     assert bottleneck_of({"bottleneck": None}) == "-"
+
+
+def test_a_worker_that_the_broker_has_relieved_is_named(tmp_path: Path) -> None:
+    state = made(tmp_path, "sync")
+    tell(state, "relieved", role="broker", worker=1, factor=6.08, before=2, after=0)
+    assert list(map(str, state.relieved_workers)) == ["local (worker 1), 6.1x slower, has no vector envs"]
+    assert "worker 1 is 6.1 times slower than the others" in str(state.problems[-1])
+    assert "2 of its 2 vector envs move to faster workers" in str(state.problems[-1])
+    tell(state, "relieved", role="broker", worker=1, factor=1.0, before=1, after=2)
+    assert (state.relieved_workers, state.problems[-1].cause) == ([], "worker 1 is faster again")

@@ -60,6 +60,7 @@ SUMMARY_KEYS = [
     "versions",
     "attempts",
     "trained_env_steps",
+    "relieved",
 ]
 
 

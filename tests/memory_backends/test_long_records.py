@@ -42,7 +42,7 @@ class LongBus(RealBus):
         self.ends = self.learner()
         self.spawn = 0
         first = self.sink()
-        self.agent.report(HostReport("local", {0: 0}, [], [], [0]))
+        self.agent.report(HostReport("local", {0: 0}, [], [], [0], ""))
         until(lambda: len(first.poll(TURN_S).streams) == VECTOR_ENVS, "assignments")
         for vector_env in range(VECTOR_ENVS):
             segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
@@ -51,12 +51,12 @@ class LongBus(RealBus):
         until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "accepted")
         self.ends.source.release([taken.ref for taken in self.ends.source.take(TURN_S)])
         first._heartbeat.close()
-        self.agent.report(HostReport("local", {}, [], [], [0]))
+        self.agent.report(HostReport("local", {}, [], [], [0], ""))
 
     def successor(self) -> ZmqSink:
         self.spawn += 1
         made = self.sink(spawn=self.spawn)
-        self.agent.report(HostReport("local", {0: self.spawn}, [], [], [0]))
+        self.agent.report(HostReport("local", {0: self.spawn}, [], [], [0], ""))
         return made
 
     def turn(self, sink: ZmqSink) -> tuple[StreamAssignment, ...]:
@@ -112,7 +112,7 @@ def test_a_worker_killed_between_two_parts_has_a_successor(bus: LongBus) -> None
     first = bus.successor()
     bus.until_a_part_came(first)
     first._heartbeat.close()
-    bus.agent.report(HostReport("local", {}, [], [], [0]))
+    bus.agent.report(HostReport("local", {}, [], [], [0], ""))
     assignments = bus.all_assignments(bus.successor())
     check(assignments)
     assert 2 in {assignment.incarnation for assignment in assignments.values()}, (
@@ -125,7 +125,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
     bus.until_a_part_came(successor)
     bus.kill(bus.broker)
     bus.broker = bus.start_broker()
-    bus.agent.report(HostReport("local", {0: bus.spawn}, [], [], [0]))
+    bus.agent.report(HostReport("local", {0: bus.spawn}, [], [], [0], ""))
     check(bus.all_assignments(successor))
     assert bus.arena.ledger().balanced
 

@@ -62,8 +62,8 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
             write(sink, later)
         index += 3
         bus.broker = bus.start_broker()
-        bus.agent.report(HostReport("local", {}, [], [], []))
-        bus.far_agent.report(HostReport("b", {0: 0}, [], [], [0]))
+        bus.agent.report(HostReport("local", {}, [], [], [], ""))
+        bus.far_agent.report(HostReport("b", {0: 0}, [], [], [0], ""))
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()
@@ -92,7 +92,7 @@ def test_a_silent_worker_is_buried_and_its_late_words_are_not_stored(tmp_path: P
         write(sink, 0)
         assert take(source, 1, sink) == [0]
         until(lambda: sink.poll(TURN_S) and len(sink._free) == 2, "leases")
-        bus.far_agent.report(HostReport("b", {0: 0}, [0], [], [0]))  # it is expected, also if no heartbeat has arrived
+        bus.far_agent.report(HostReport("b", {0: 0}, [0], [], [0], ""))  # expected, also if no heartbeat has arrived
         sink._heartbeat.close()  # from now on it is as if its machine had stopped
 
         until(lambda: bus.said_lost(), "the broker to say that it is lost")

@@ -67,9 +67,9 @@ def test_a_worker_killed_in_a_segment_loses_its_unsealed_rows_and_no_more(bus: R
     assert child.stdout is not None and child.stdout.readline() == "stepping\n"
     (sealed,) = until(lambda: source.take(TURN_S), "the sealed segment")
     assert (sealed.meta.id, sealed.meta.rows) == (SegmentId(0, 0, 0), 8)
-    bus.agent.report(HostReport("local", {0: 0}, [], [], [0]))
+    bus.agent.report(HostReport("local", {0: 0}, [], [], [0], ""))
     bus.kill(child)
-    bus.agent.report(HostReport("local", {}, [], [], [0]))
+    bus.agent.report(HostReport("local", {}, [], [], [0], ""))
     until(lambda: source.take(TURN_S) or bus.arena.ledger().dropped["unsealed"], "the sweep")
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.dropped["unsealed"]) == (13, 8, 5)
@@ -94,10 +94,10 @@ def test_all_slots_of_a_killed_worker_come_back(bus: RealBus) -> None:
     source = bus.source()
     for spawn in range(5):
         sink = bus.sink(spawn=spawn)
-        bus.agent.report(HostReport("local", {0: spawn}, [], [], [0]))
+        bus.agent.report(HostReport("local", {0: spawn}, [], [], [0], ""))
         until(lambda sink=sink: sink.poll(TURN_S) and sink.open(0), "a lease")
         sink._heartbeat.close()
-        bus.agent.report(HostReport("local", {}, [], [], [0]))
+        bus.agent.report(HostReport("local", {}, [], [], [0], ""))
     last = bus.sink(spawn=9)
     until(lambda: last.poll(TURN_S) and last.open(0), "a lease")
     del source
@@ -147,7 +147,7 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(bus: RealBu
             index += 1
         bus.broker = bus.start_broker()
         until(lambda: bus.arena.open_slots() == 0 or sink.poll(TURN_S), "a word")
-        bus.agent.report(HostReport("local", {0: 0}, [], [], [0]))
+        bus.agent.report(HostReport("local", {0: 0}, [], [], [0], ""))
         seen += take(source, 2, sink)
     assert seen == list(range(index))
     ledger = bus.arena.ledger()

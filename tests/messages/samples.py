@@ -11,13 +11,13 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
 from zmqrl.messages import agent, bus, doctor, files
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.types import AllowList, ArenaUsage, HostKey, Ledger, Notice, SlotRef, Version
+from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
 NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
 ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None}, True)
 BUS: list[bus.Message] = [
-    bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)]),
+    bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)], 7, 9),
     bus.WorkerAssignments(
         spawn=0,
         broker=1,
@@ -31,7 +31,7 @@ BUS: list[bus.Message] = [
     bus.RecordRequest(1, 0, [bus.RecordAt(0, 1, 8)]),
     bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),
     bus.WorkerExit(1, 0),
-    bus.HostReport("local", {0: 1}, [], [2], [0, 1]),
+    bus.HostReport("local", {0: 1}, [], [2], [0, 1], "5d"),
     bus.Welcome(1),
     bus.Fetch(Version(0, 4)),
     bus.Weights(NOTICE, 1),
@@ -66,6 +66,7 @@ CHILD: list[agent.ChildEvent] = [
     agent.WorkerRates(5, 2.0, 0.5, 1),
     agent.Metrics({"env_steps": 5, "train_return_mean_100": 1.5}),
     agent.ProblemReport("c", "d"),
+    agent.Relieved(1, 6.1, 2, 0),
     agent.Resumed("0-3", 5, 1.5),
     agent.Writing(),
     agent.Score(Version(0, 1), 5, 2.0, 0.1, 3, 4.0, True, False),
@@ -93,6 +94,8 @@ AGENT: list[agent.AgentEvent] = [
     agent.LeaseLost("broker"),
     agent.Unreachable("c"),
     agent.Joined("a", 1.0, True),
+    agent.ActingDigest("5d"),
+    agent.GpuUse([Gpu(0, "GPU-1", "A100", 5, 81920, False, (GpuProcess(7, "anna", False, 5),))]),
 ]
 LAUNCHER: list[Struct] = [
     agent.Handshake({"zmqrl": "0.1.0"}, 3, 4.0),
@@ -139,7 +142,7 @@ REQUESTS: list[doctor.Request] = [
 REPLIES: list[doctor.Reply] = [
     doctor.Broken("c"),
     doctor.Clock(1.5),
-    doctor.Machine(4, 0.5, 1 << 34, False),
+    doctor.Machine(4, 0.5, 1 << 34, False, {"numpy": "5d"}, ()),
     doctor.Folders(doctor.Folder("w", "/", 5, None), doctor.Folder("s", "/", 5, "e")),
     doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
     doctor.Curve(True, 100.5),

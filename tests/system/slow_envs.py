@@ -33,10 +33,16 @@ class Slow(gym.Env[Any, Any]):
 
 
 class HostSlow(Slow):
-    """As slow as the variable STEP_S of its host has it."""
+    """As slow as the variable STEP_S of its host has it, and ten times slower once the file SLOWED is there."""
 
     def __init__(self) -> None:
         super().__init__(float(os.environ.get("STEP_S", "0.001")))
+        self._slowed = os.environ.get("SLOWED")
+
+    def step(self, action: Any) -> Any:
+        if self._slowed is not None and os.path.exists(self._slowed):
+            time.sleep(9 * self._step_s)
+        return super().step(action)
 
 
 class Endless(Slow):

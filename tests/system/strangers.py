@@ -22,7 +22,7 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[byt
         dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
     dealer.connect(address)
     dealer.send(pack(bus.WorkerExit(0, 0)))
-    dealer.send(pack(bus.HostReport("h1", {}, [], [0, 1, 2, 3], [])))
+    dealer.send(pack(bus.HostReport("h1", {}, [], [0, 1, 2, 3], [], "")))
     return dealer
 
 

@@ -1,8 +1,9 @@
-"""A host that is slower than the others of a sync run is named, with the factor."""
+"""A host that is slower than the others of a sync run is named, and has fewer vector envs where the bits allow it."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import TALLY
+from tests.waiting import until
 
 pytestmark = pytest.mark.whole
+
+QUICK_S = 0.002
+MEASURED_S = 5.0
 
 
 @pytest.fixture
@@ -21,14 +26,9 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
-    """Its steps take ten times longer; before, the bottleneck was called the bus."""
-    hosts: dict[str, Any] = {}
-    for name, host, step_s in (("quick", lab.hosts[0], "0.002"), ("late", lab.hosts[1], "0.02")):
-        section = host.hosts_yaml(workers=1)
-        hosts[name] = {**section, "env": {**section["env"], "STEP_S": step_s}}
-    config = {
-        "run": {"mode": "sync", "total_env_steps": 2000, "name": "slow"},
+def config(total_env_steps: int, hosts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run": {"mode": "sync", "total_env_steps": total_env_steps, "name": "slow"},
         "env": {
             "id": "tests.system.slow_envs:HostSlow",
             "vector_envs": 4,
@@ -38,14 +38,63 @@ def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
         },
         "algorithm": dict(TALLY),
         "evaluator": {"episodes": 0},
-        "hosts": {"local": {"workers": 0}, **hosts},
+        "hosts": hosts,
     }
-    run = FarRun(lab, "slow", config)
+
+
+def far_hosts(lab: Lab, late: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"local": {"workers": 0}}
+    for name, host, env in (("quick", lab.hosts[0], {}), ("late", lab.hosts[1], late)):
+        section = host.hosts_yaml(workers=1)
+        found[name] = {**section, "env": {**section["env"], "STEP_S": str(QUICK_S), **env}}
+    return found
+
+
+def env_steps_per_s(run: FarRun) -> float:
+    began, since = run.status()["env_steps"], time.monotonic()
+    time.sleep(MEASURED_S)
+    return float((run.status()["env_steps"] - began) / (time.monotonic() - since))
+
+
+def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
+    """Its steps take ten times longer, and its BLAS computes other bits: the assignment stays even."""
+    slow = {"STEP_S": str(10 * QUICK_S), "OPENBLAS_CORETYPE": "Prescott"}
+    run = FarRun(lab, "slow", config(2000, far_hosts(lab, slow)))
     try:
         code, out, err = run.end()
         assert code == 0, (out, err)
         found = re.fullmatch(r"late \(worker \d\), ([\d.]+)x slower", str(run.summary()["slowest"]))
         assert found is not None and 3 < float(found[1]) < 15, run.summary()
         assert "bottleneck workers: late (worker" in out, out
+        assert re.search("hosts: (late|quick): acting computes other bits there than on (quick|late), by", err), err
+        assert not run.summary()["relieved"]
     finally:
         run.close()
+
+
+def test_a_host_that_becomes_slow_has_no_vector_envs_and_the_bits_are_the_same(lab: Lab) -> None:
+    slowed = lab.shared / "slowed"
+    run = FarRun(lab, "slowed", config(1_000_000, far_hosts(lab, {"SLOWED": str(slowed)})))
+    try:
+        run.wait_for_steps(1000)
+        slowed.touch()
+        until(lambda: run.status().get("relieved"), "the slow host to be relieved", 60)
+        relieved = env_steps_per_s(run)
+        assert run.command("drain", str(run.run_dir), "late")[0] == 0
+        without = env_steps_per_s(run)
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, _, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert code == 0 and summary["ledger"]["balanced"], err
+    assert re.search(r"late: worker \d is [\d.]+ times slower than the others\n +2 of its 2 vector envs move", err), err
+    assert re.fullmatch(r"late \(worker \d\), [\d.]+x slower, has no vector envs", summary["relieved"][0])
+    assert relieved >= without / 1.3, "as without that host"
+    straight = FarRun(lab, "straight", config(summary["env_steps"], {"local": {"workers": 1}}))
+    try:
+        code, _, err = straight.end()
+        assert code == 0, err
+        assert straight.summary()["weights_sha256"] == summary["weights_sha256"]
+    finally:
+        straight.close()

@@ -58,7 +58,7 @@ def port(tmp_path: Path) -> Iterator[int]:
                 if isinstance(message, bus.Echo):
                     sockets.control.send_multipart([peer, said])
                     continue
-                assert message == bus.HostReport("b", {}, [], [], [])
+                assert message == bus.HostReport("b", {}, [], [], [], "")
                 sockets.control.send_multipart([peer, pack(bus.Welcome(broker=1))])
         sockets.close()
 

@@ -85,9 +85,9 @@ class NumpyPolicy(Policy):
         self._head.load(self._weights, self._schedule)
 
 
-def make_policy(spec: ActingSpec) -> Policy:
-    """The policy of `spec.runtime`."""
+def make_policy(spec: ActingSpec, device: str = "cpu") -> Policy:
+    """The policy of `spec.runtime`. `device`: of torch; auto: a GPU where torch can use one."""
     if spec.runtime == "torch":  # by name: an import, however late, would tie numpy acting to torch
-        policy: Policy = load("torch_policy", "zmqrl.acting", Policy)(spec)
+        policy: Policy = load("torch_policy", "zmqrl.acting", Policy)(spec, device)
         return policy
     return NumpyPolicy(spec)

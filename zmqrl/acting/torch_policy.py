@@ -16,6 +16,7 @@ from zmqrl.acting.heads import Head, make_head
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of, zero_state
+from zmqrl.errors import ConfigError
 from zmqrl.networks.forward import step
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import check_layer
@@ -26,8 +27,18 @@ from zmqrl.types import Array, Weights
 class TorchPolicy(Policy):
     """One thread of torch: a worker has one core, and bits must not depend on the machine's number of them."""
 
-    def __init__(self, spec: ActingSpec) -> None:
+    def __init__(self, spec: ActingSpec, device: str = "cpu") -> None:
+        """`device`: of torch, or auto: a GPU where torch can use one. Observations and actions stay in numpy.
+
+        Raises:
+            ConfigError: torch cannot use the device.
+        """
         torch.set_num_threads(1)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device != "cpu" and not torch.cuda.is_available():
+            raise ConfigError(f"worker_device: {device}: torch {torch.__version__} finds no GPU; write cpu or auto")
+        self._device = torch.device(device)
         for layer in spec.layers:
             check_layer(layer)
         self._spec = spec
@@ -44,7 +55,7 @@ class TorchPolicy(Policy):
         self._weights, self._schedule = weights, schedule
         names = {layer.name for layer in self._spec.layers if layer.name}
         self._tensors = {
-            key: torch.from_numpy(np.array(array, np.float32))
+            key: torch.from_numpy(np.array(array, np.float32)).to(self._device)
             for key, array in weights.items()
             if any(key.startswith(f"{name}.") for name in names)
         }
@@ -78,10 +89,13 @@ class TorchPolicy(Policy):
 
     def _forward(self, obs: Array, state: State, noise: Mapping[str, Array]) -> Array:
         with torch.inference_mode():
-            x = torch.from_numpy(self._input.take(obs)).reshape(self._rows, *self._shape)
-            held = {name: torch.from_numpy(array) for name, array in state.items()}
-            drawn = {f"{name}.noise": torch.from_numpy(array.astype(np.float32)) for name, array in noise.items()}
+            x = self._tensor(self._input.take(obs)).reshape(self._rows, *self._shape)
+            held = {name: self._tensor(array) for name, array in state.items()}
+            drawn = {f"{name}.noise": self._tensor(array.astype(np.float32)) for name, array in noise.items()}
             outputs = step(self._spec.layers, {**self._tensors, **drawn}, x, held)
             for name, after in held.items():
-                np.copyto(state[name], after.numpy())
-            return np.ascontiguousarray(outputs.numpy())
+                np.copyto(state[name], after.cpu().numpy())
+            return np.ascontiguousarray(outputs.cpu().numpy())
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from zmqrl.config.codec import to_json
@@ -21,6 +22,7 @@ from zmqrl.logs.process_log import start_line
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
+from zmqrl.supervision.gpus import VISIBLE
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import AT_START, ProcessSlot
@@ -181,11 +183,21 @@ def _opened(log: Path) -> BinaryIO:
         return Path(os.devnull).open("ab")
 
 
+INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
+
+
 class ProcessSpawner:
     """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
 
-    def __init__(self, log_dir: Path, parent_variable: str, command: CommandLine = entry_command) -> None:
-        self._command = command
+    def __init__(
+        self,
+        log_dir: Path,
+        parent_variable: str,
+        command: CommandLine = entry_command,
+        visible_gpus: Mapping[str, str | None] = INHERITED_BY_LEARNER,
+    ) -> None:
+        """`visible_gpus`: of `zmqrl.agent.devices.Devices`."""
+        self._command, self._visible_gpus = command, visible_gpus
         self._environment = {**os.environ, parent_variable: str(os.getpid())}
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -229,9 +241,8 @@ class ProcessSpawner:
         return child
 
     def _environment_of(self, role: str) -> dict[str, str]:
-        if role == "learner":
-            return self._environment
-        return {**self._environment, "CUDA_VISIBLE_DEVICES": ""}
+        gpus = self._visible_gpus.get(role, "")
+        return self._environment if gpus is None else {**self._environment, VISIBLE: gpus}
 
     def _write_boot(self, process: subprocess.Popen[bytes], boot: Boot) -> None:
         assert process.stdin is not None

@@ -15,6 +15,7 @@ import zmq
 
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.gpu_meter import GpuMeter
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.other_use import OtherUseMeter
 from zmqrl.agent.output import AgentOutput, LogStream
@@ -45,6 +46,14 @@ class HostLease:
             if now - at >= self._lease_s:
                 return source
         return None
+
+
+def _compared_runtime(boot: Boot) -> str | None:
+    """How workers act, where hosts compare what that computes: in a sync run with other hosts."""
+    is_alone = boot.host == boot.plan.config.learner.host and boot.listen is None
+    return (
+        None if is_alone or not boot.plan.config.mode.deterministic else str(boot.plan.acting.get("runtime", "numpy"))
+    )
 
 
 READ_BYTES = 65_536
@@ -97,8 +106,15 @@ class HostAgent:
     """Holds one host's part of a run. Everything happens in the thread that calls `run`."""
 
     def __init__(
-        self, boot: Boot, spawner: ProcessSpawner, data_plane: DataPlane, output: AgentOutput, stdin_fd: int
+        self,
+        boot: Boot,
+        spawner: ProcessSpawner,
+        data_plane: DataPlane,
+        output: AgentOutput,
+        stdin_fd: int,
+        acting_gpu: str = "",
     ) -> None:
+        """`acting_gpu`: the model on which workers act; empty: the processor."""
         self._limits = boot.plan.config.limits
         self._data_plane = data_plane
         self._output = output
@@ -118,6 +134,8 @@ class HostAgent:
         host = boot.plan.config.hosts.get(boot.host)
         yields = host is not None and host.yield_when is not None
         self._other_use = OtherUseMeter(now) if yields else None
+        self._runtime, self._acting_gpu = _compared_runtime(boot), (acting_gpu,) if acting_gpu else ()
+        self._gpu_meter = GpuMeter()
         self._wakeup_read, self._wakeup_write = os.pipe()
 
     def run(self) -> int:
@@ -128,6 +146,7 @@ class HostAgent:
             self._processes.begin()
         while not self._processes.is_over(time.monotonic()):
             self._turn()
+        self._gpu_meter.close()
         self._processes.finish()
         self._output.drain(DRAIN_S)
         self._release_sigterm()
@@ -182,6 +201,10 @@ class HostAgent:
         self._processes.step(now)
         if now >= self._clock.heartbeat_at:
             self._clock.heartbeat_at = now + self._limits.heartbeat_s
+            self._compute_digest()
+            gpus = self._gpu_meter.sample(now)
+            if gpus is not None:
+                self._output.send(agent.GpuUse(gpus))
             self._processes.report()
             self._events.send_logs()
             self._report_refused()
@@ -190,6 +213,16 @@ class HostAgent:
             self._processes.measure()
             if self._other_use is not None:
                 self._output.send(self._other_use.sample(now))
+
+    def _compute_digest(self) -> None:
+        """Once the processes are starting, so that none of them waits for it."""
+        if self._runtime is None or not self._processes.has_children:
+            return
+        from zmqrl.acting.digest import acting_digests  # most runs do not need it
+
+        self._processes.acting = " ".join((acting_digests()[self._runtime], *self._acting_gpu))
+        self._runtime = None
+        self._output.send(agent.ActingDigest(self._processes.acting))
 
     def _report_refused(self) -> None:
         counts = self._commands.refused + self._processes.refused + self._data_plane.refused

@@ -26,6 +26,8 @@ MOST_ENTRY_BYTES = 4096
 MOST_ENTRIES = 10_000
 MOST_TEXT = 200
 UNFINISHED_S = 60.0
+OPTIONAL = ("namespace", "gpus")
+"""Written only where there is something: earlier versions of zmqrl do not know these keys."""
 YEAR_33658 = 1e12
 """Unix time; a number below it can be reckoned with."""
 
@@ -49,6 +51,8 @@ class Entry:
     """Node or address that the run was launched from."""
     namespace: str = ""
     """The pid namespace that `wrap` has made around the agent, in which `pid` was taken; empty: none."""
+    gpus: str = ""
+    """UUIDs of the GPUs of its processes, separated by spaces."""
 
     @property
     def process(self) -> ProcessId:
@@ -113,7 +117,7 @@ def write(folder: int, entry: Entry) -> None:
     try:
         os.write(
             file,
-            json.dumps({key: value for key, value in to_json(entry).items() if key != "namespace" or value}).encode(),
+            json.dumps({key: value for key, value in to_json(entry).items() if value or key not in OPTIONAL}).encode(),
         )
         os.fchmod(file, 0o644)
         os.rename(temporary, file_name(entry), src_dir_fd=folder, dst_dir_fd=folder)
@@ -186,7 +190,7 @@ def _parsed(content: bytes, owner: int) -> Entry | None:
     except (ValueError, TypeError, RecursionError):
         return None
     numbers = (entry.pid, entry.uid, entry.workers)
-    texts = (entry.run_id, entry.host, entry.launcher, entry.namespace)
+    texts = (entry.run_id, entry.host, entry.launcher, entry.namespace, entry.gpus)
     sound = (
         all(type(number) is int and 0 <= number < 2**31 for number in numbers)
         and type(entry.start_time) is int

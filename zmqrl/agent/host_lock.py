@@ -12,8 +12,9 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from zmqrl.agent import host_entry
@@ -26,6 +27,7 @@ AGENTS = Path("/tmp/zmqrl-agents")
 """The same for all users: it must not depend on anyone's environment."""
 FOLDER_MODE = 0o755
 MOST_FOLDERS = 10_000
+MOST_GPUS = 4
 REGISTER_S = 2.0
 """Registering takes milliseconds; of two agents that come at once one is in by then."""
 PAUSE_S = (0.02, 0.3)
@@ -33,7 +35,9 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder: Path = AGENTS) -> Iterator[None]:
+def registered(
+    boot: Boot, launcher: str, warn: Callable[[str], object], folder: Path = AGENTS
+) -> Iterator[Registration]:
     """Register on this machine as the agent of `boot`; `warn` receives other runs of this user.
 
     `launcher`: the node or address that it was started from; empty when that is this machine.
@@ -46,9 +50,32 @@ def registered(boot: Boot, launcher: str, warn: Callable[[str], object], folder:
     for warning in _acquired(lock, entry, boot.neighbours):
         warn(warning)
     try:
-        yield
+        yield Registration(lock, entry)
     finally:
         lock.release(entry)
+
+
+class Registration:
+    """This agent's entry in the register, and the GPUs of others there."""
+
+    def __init__(self, lock: HostLock, entry: Entry) -> None:
+        self._lock, self._entry = lock, entry
+
+    def hold(self, gpus: Sequence[str]) -> None:
+        """This agent's processes use these GPUs (UUIDs), at most `MOST_GPUS`."""
+        if not gpus:
+            return
+        self._entry = replace(self._entry, gpus=" ".join(gpus[:MOST_GPUS]))
+        try:
+            self._lock.rewrite(self._entry)
+        except OSError as error:
+            LOG.warning("the GPUs of this run are not registered on this machine: %s", error)
+
+    def taken_gpus(self) -> frozenset[str]:
+        """UUIDs of GPUs that other runs of this user have."""
+        me = self._entry
+        others = [other for other in self._lock.entries() if other.uid == me.uid and other.run_id != me.run_id]
+        return frozenset(uuid for other in others if other.gpus and other.is_live for uuid in other.gpus.split())
 
 
 def _acquired(lock: HostLock, entry: Entry, neighbours: Neighbours) -> list[str]:
@@ -99,6 +126,12 @@ class HostLock:
         if neighbours == "ignored":
             return []
         return [*([_warning(own)] if own else []), *([_shared(others)] if others else [])]
+
+    def rewrite(self, entry: Entry) -> None:
+        """Replace what the same agent has registered. OSError where that is impossible."""
+        failed = self._write(entry)
+        if failed is not None:
+            raise failed
 
     def release(self, entry: Entry) -> None:
         """Leave the register. Never raises."""

@@ -51,6 +51,13 @@ class HostProcesses:
         """Lines of processes that are not events, by reason."""
         self.failed = False
         """Whether the run has failed."""
+        self.acting = ""
+        """What acting computes here, as a digest, once it is known."""
+
+    @property
+    def has_children(self) -> bool:
+        """Whether processes were started and not reaped."""
+        return bool(self._children)
 
     # what the loop polls, and what came of it
 
@@ -136,7 +143,9 @@ class HostProcesses:
         failed = sorted(place.index for place in self._supervision.failed if place.role == "worker")
         assigned = [index for index in self._workers if index not in failed]
         self._data_plane.report(
-            HostReport(self._boot.host, alive, ready, failed, [] if self.ending and not alive else assigned)
+            HostReport(
+                self._boot.host, alive, ready, failed, [] if self.ending and not alive else assigned, self.acting
+            )
         )
 
     def measure(self) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
+from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import HostAgent
-from zmqrl.agent.host_lock import registered
+from zmqrl.agent.host_lock import Registration, registered
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
@@ -25,6 +26,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import processor_refusal
+from zmqrl.supervision.gpus import query
 from zmqrl.wire.runtime_folder import run_folder_root
 
 
@@ -38,8 +40,14 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
         raise ConfigError(f"{boot.host}: {processor}")
     boot = _at_home(boot)
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
-    with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))):
-        return _run_part(boot, output, command)
+    with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
+        return _run_part(_with_devices(boot, registration, output), output, command)
+
+
+def _with_devices(boot: Boot, registration: Registration, output: AgentOutput) -> Devices:
+    if not needs_gpus(boot):
+        return Devices(boot)
+    return claimed(boot, registration, query(), os.environ, lambda text: output.send(Warned(text)))
 
 
 def _apply_niceness_to_session() -> None:
@@ -50,36 +58,40 @@ def _apply_niceness_to_session() -> None:
             Path("/proc/self/autogroup").write_text(str(niceness))
 
 
-def _run_part(boot: Boot, output: AgentOutput, command: CommandLine) -> int:
+def _run_part(devices: Devices, output: AgentOutput, command: CommandLine) -> int:
+    boot = devices.boot
     keys = None if boot.plan.config.security.curve == "off" else boot.keys
     boot = replace(boot, keys=None)  # of this process: a child receives what it needs from the data plane
+    devices = replace(devices, boot=boot)
     if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
         take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     if boot.plan.config.mode.in_process:
-        return _run_agent(boot, NoDataPlane(), output, command)
+        return _run_agent(devices, NoDataPlane(), output, command)
     if boot.host != boot.plan.config.learner.host:
         try:
-            return _run_agent(boot, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
+            return _run_agent(devices, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
         finally:
             _remove_run_folder(boot)
-    return _run_with_broker(boot, keys, output, command)
+    return _run_with_broker(devices, keys, output, command)
 
 
-def _run_with_broker(boot: Boot, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
+def _run_with_broker(devices: Devices, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
     from zmqrl.agent.data_plane import SharedDataPlane
 
+    boot = devices.boot
     folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
         shared = boot.listen is not None
-        return _run_agent(boot, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
+        return _run_agent(devices, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
     finally:
         folder.close()
 
 
-def _run_agent(boot: Boot, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
+def _run_agent(devices: Devices, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
     try:
-        spawner = ProcessSpawner(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
-        return HostAgent(boot, spawner, data_plane, output, STDIN).run()
+        logs = Path(devices.boot.plan.run_dir) / "logs"
+        spawner = ProcessSpawner(logs, PARENT_VARIABLE, command, devices.visible)
+        return HostAgent(devices.boot, spawner, data_plane, output, STDIN, devices.acting_gpu).run()
     finally:
         data_plane.close()
 

@@ -12,67 +12,11 @@ from dataclasses import dataclass, replace
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, StreamAssignment
 from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.owners import Owners
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.stream_table import NO_HOLDER
 from zmqrl.types import Version
-
-
-class Owners:
-    """Which worker is to step which vector env. Pure.
-
-    sync: vector envs are spread evenly over the members, and a change moves as few as it can. async: each worker has
-    one of its own; that of a worker that has gone is free for another, which continues it under a later incarnation.
-    """
-
-    def __init__(self, sync: bool, vector_envs: int, workers: Workers) -> None:
-        """`vector_envs`: those of the run in sync; in async what the stream table has room for."""
-        self._sync, self._vector_envs, self._workers = sync, vector_envs, workers
-        self._owner: dict[int, int] = {}
-
-    def owner(self, vector_env: int) -> int | None:
-        """Who is to step it; None: no member is there."""
-        return self._owner.get(vector_env)
-
-    def keep(self, vector_env: int, index: int) -> None:
-        """This worker steps it already: `balance` moves it only if it has to."""
-        self._owner[vector_env] = index
-
-    def balance(self, taken: Collection[int] = ()) -> None:
-        """Give each vector env an owner (sync; afterwards no two members differ by more than one), or each member one.
-
-        Args:
-            taken: Vector envs that a process has or may claim: in async they are not given to a member without one.
-        """
-        if self._sync:
-            self._spread()
-        else:
-            self._give_each(taken)
-
-    def _give_each(self, taken: Collection[int]) -> None:
-        members = self._workers.members
-        self._owner = {vector_env: index for vector_env, index in self._owner.items() if index in members}
-        free = {v for v in range(self._vector_envs) if v not in self._owner and v not in taken}
-        for index in sorted(members.difference(self._owner.values())):
-            if not free:
-                return
-            vector_env = index if index in free else min(free)
-            free.remove(vector_env)
-            self._owner[vector_env] = index
-
-    def _spread(self) -> None:
-        loads: dict[int, list[int]] = {index: [] for index in sorted(self._workers.members)}
-        unowned: list[int] = []
-        for vector_env in range(self._vector_envs):
-            loads.get(self._owner.get(vector_env, -1), unowned).append(vector_env)
-        if not loads:
-            self._owner = {}
-            return
-        for vector_env in unowned:
-            min(loads.values(), key=len).append(vector_env)
-        while len(most := max(loads.values(), key=len)) - len(least := min(loads.values(), key=len)) > 1:
-            least.append(most.pop())
-        self._owner = {vector_env: index for index, load in loads.items() for vector_env in load}
 
 
 @dataclass(frozen=True)
@@ -95,7 +39,8 @@ class Assignment:
         self._ledger, self._workers = ledger, workers
         self._sync, self._resume = plan.config.mode.deterministic, plan.resume
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
-        self._owners = Owners(self._sync, self._vector_envs, workers)
+        replays = plan.config.env.recovery != "restart_episode"
+        self._owners = Owners(self._sync, self._vector_envs, workers, by_speed=replays)
         self._min_workers = plan.config.min_workers
         self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
         """In sync: so many leases beyond those that fill the current round have slots. Workers may be more than at the
@@ -109,6 +54,11 @@ class Assignment:
         self._requested: dict[int, HandoverRequest] = {}
         self._version: Version | None = None
         self._rollback: _Rollback | None = None
+        self._now = 0.0
+        """Seconds, of the newest report."""
+        self._moving: dict[int, int | None] = {}
+        """Vector envs that move by speed, with the segment that the new holder begins with, once it has the env."""
+        self._moving_since = 0.0
         self._changed = True
 
     @property
@@ -165,6 +115,8 @@ class Assignment:
 
     def receive(self, process: WorkerProcess, report: ev.WorkerReported) -> bool:
         """Which assignments a process follows, and what it has. True: accept all it sealed, then `release_stopped`."""
+        self._now = max(self._now, report.at)
+        self._owners.times.report(process.index, process.spawn, report.segments, report.busy_s, report.at)
         process.followed_serial = report.serial
         process.reported = frozenset(v for v in report.streams if v < len(self._ledger.records))
         for vector_env, assignment in process.assigned.items():
@@ -251,14 +203,33 @@ class Assignment:
 
     def place(self) -> list[ev.Action]:
         """Every vector env to its owner, or on its way to it; once `min_workers` have been there."""
-        if not self._changed:
+        relieved = self._review_speeds()
+        if not self._changed and relieved is None:
             return []
         self._changed = False
         self._begun = self._begun or len(self._workers.processes()) >= self._min_workers
         if not self._begun:
             return []
         self._owners.balance(self.holders.keys() | self._awaited.keys())
-        return [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
+        if relieved is not None:
+            self._moving_since = self._now
+            self._moving = {v: None for v, index in self.holders.items() if self._owners.owner(v) != index}
+        moves = [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
+        return [*(relieved or ()), *moves]
+
+    def _review_speeds(self) -> Sequence[ev.Relieved] | None:
+        """Whether vector envs are to move by speed: only when none is on its way."""
+        if self._moving:
+            self._moving = {v: first for v, first in self._moving.items() if not self._is_stepped(v, first)}
+            if not self._moving:
+                self._owners.note_cost(max(0.0, self._now - self._moving_since - self._owners.round_s()))
+        if not self._begun or self._moving or self._requested or self._awaited:
+            return None
+        return self._owners.review(self._now)
+
+    def _is_stepped(self, vector_env: int, first: int | None) -> bool:
+        """Whether its new holder has delivered a segment."""
+        return first is not None and self._ledger.records[vector_env].next_index > first
 
     def _place(self, vector_env: int) -> list[ev.Action]:
         index = self._owners.owner(vector_env)
@@ -311,6 +282,8 @@ class Assignment:
     def _hand_over(self, owner: WorkerProcess, assignment: StreamAssignment) -> ev.Reply:
         holder = owner.index, owner.spawn
         self._ledger.hand_over(assignment.vector_env, assignment.incarnation, assignment.next_index, holder)
+        if assignment.vector_env in self._moving:
+            self._moving[assignment.vector_env] = assignment.next_index
         self._assign(owner, assignment)
         return ev.Reply(owner.index)
 

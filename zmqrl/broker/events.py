@@ -87,6 +87,12 @@ class WorkerReported:
     """(vector env, index, rows) of a remote worker's segments that are not accepted."""
     stopped: Collection[int] = ()
     """Those of `streams` that it steps no more, but has segments of that are not accepted."""
+    segments: int = 0
+    """Sealed since its start."""
+    busy_s: float = 0.0
+    """Seconds that it stepped for them: its waits excluded."""
+    at: float = 0.0
+    """When it came, in seconds of the broker's clock."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,8 @@ class HostReported:
     host: str
     workers: Sequence[int] = ()
     """The indexes assigned to it: alive, or to be started again. Workers that are not listed must leave."""
+    acting: str = ""
+    """The acting digest: hosts with the same one give a vector env the same bits. Empty: not known yet."""
 
 
 @dataclass(frozen=True)
@@ -246,4 +254,16 @@ class Dropped:
     reason: DropReason
 
 
-Action = Forward | Reply | RequestHandovers | Publish | Refuse | Fail | Dropped
+@dataclass(frozen=True)
+class Relieved:
+    """Vector envs move from a slow worker of a sync run to faster ones, or back to one that is faster again."""
+
+    index: int
+    factor: float
+    """Its time for a segment by the median of the others."""
+    before: int
+    after: int
+    """How many vector envs it has."""
+
+
+Action = Forward | Reply | RequestHandovers | Publish | Refuse | Fail | Dropped | Relieved

@@ -106,7 +106,7 @@ class InboundDispatcher:
             case bus.WorkerReport():
                 if self._state.workers.allows(message.index):
                     self._state.workers.of(message.index).peer = peer
-                return _worker_reported(message)
+                return _worker_reported(message, self._clock())
             case bus.Heartbeat():
                 self._heartbeat(message)
             case bus.LearnerReport():
@@ -219,7 +219,7 @@ class InboundDispatcher:
         elif self._hosts.leave(report.host):
             self._events.send(agent.HostHere(report.host, []))
         self._outbound.welcome(peer)
-        return ev.HostReported(report.alive, report.failed, report.host, report.workers)
+        return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)
 
     def _handover_part(self, peer: bytes, answer: bus.Answer) -> ev.HandoverAnswered | None:
         """A part that was there already is not answered: each answer brings the next one."""
@@ -248,7 +248,7 @@ class InboundDispatcher:
         return found
 
 
-def _worker_reported(report: bus.WorkerReport) -> ev.WorkerReported:
+def _worker_reported(report: bus.WorkerReport, now: float) -> ev.WorkerReported:
     return ev.WorkerReported(
         report.index,
         report.spawn,
@@ -259,4 +259,7 @@ def _worker_reported(report: bus.WorkerReport) -> ev.WorkerReported:
         report.remote,
         report.open,
         report.stopped,
+        report.segments,
+        report.busy_us / 1e6,
+        now,
     )

@@ -44,6 +44,8 @@ class OutboundReplies:
         """The learner's answers, as far as they have come."""
         self._learner_waits = False
         self.drops = DropLog()
+        self.relieved: list[ev.Relieved] = []
+        """Of the rounds since the caller took them."""
 
     def note_agent(self, host: str, peer: bytes) -> None:
         """The connection of the last report of another host's agent."""
@@ -94,6 +96,8 @@ class OutboundReplies:
                     self.refused[action.reason] += 1
                 case ev.Dropped():
                     self.drops.add(action)
+                case ev.Relieved():
+                    self.relieved.append(action)
                 case ev.Fail():
                     raise TrainingFailed(action.cause)
 

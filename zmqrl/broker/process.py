@@ -145,7 +145,13 @@ class Broker:
             self._keep_bound()
             self._report_away()
         self._outbound.perform(self._state.handle_all(incoming))
+        self._report_relieved()
         self._outbound.send_pending()
+
+    def _report_relieved(self) -> None:
+        for relieved in self._outbound.relieved:
+            self._events.send(agent.Relieved(relieved.index, relieved.factor, relieved.before, relieved.after))
+        self._outbound.relieved.clear()
 
     def _events_of(
         self, messages: Sequence[Sequence[zmq.Frame]], convert: Callable[[Sequence[zmq.Frame]], ev.Event | None]

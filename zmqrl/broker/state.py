@@ -6,7 +6,7 @@ is `acceptance`; both work on these records and on the stream records (`ledger`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.acceptance import Acceptance
@@ -104,7 +104,7 @@ class BrokerState:
             case ev.HostReported():
                 return self._host_reported(event)
             case ev.HostRemoved():  # the launcher knows whether another host is to come
-                return self._update_host(event.host, {}, (), event.workers)
+                return self._update_host(ev.HostReported({}, event.workers, event.host))
             case ev.HandoverAnswered():
                 return self.assignment.answer(event.handover)
             case ev.Paused():
@@ -166,17 +166,16 @@ class BrokerState:
     # hosts
 
     def _host_reported(self, report: ev.HostReported) -> list[ev.Action]:
-        actions = self._update_host(report.host, report.alive, report.workers, report.failed)
+        actions = self._update_host(report)
         if report.failed and not self.workers.members:
             actions.append(ev.Fail("all workers failed and are not restarted"))
         return actions
 
-    def _update_host(
-        self, host: str, alive: Mapping[int, int], assigned: Iterable[int], failed: Iterable[int]
-    ) -> list[ev.Action]:
-        """What is true of the host's workers now: who is not `alive` (index to spawn) is dead and reaped."""
-        assigned, failed = list(filter(self.workers.allows, assigned)), list(filter(self.workers.allows, failed))
-        if self.workers.receive(host, assigned, failed, filter(self.workers.allows, alive)):
+    def _update_host(self, report: ev.HostReported) -> list[ev.Action]:
+        """What is true of the host's workers now: who is not alive is dead and reaped."""
+        host, alive, allows = report.host, report.alive, self.workers.allows
+        assigned, failed = list(filter(allows, report.workers)), list(filter(allows, report.failed))
+        if self.workers.receive(host, assigned, failed, filter(allows, alive), report.acting):
             self.assignment.review()
         own = [index for index in (*assigned, *failed) if self.workers.is_of(index, host)]
         self.assignment.end_claims_of_dead(own, alive)

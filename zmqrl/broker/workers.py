@@ -60,6 +60,8 @@ class Worker:
     index: int
     host: str | None = None
     """The host whose agent reports it; None while no agent has."""
+    acting: str = ""
+    """The acting digest of its host."""
     is_member: bool = False
     """It is there, or will be again: it may have vector envs and leases."""
     failed: bool = False
@@ -141,6 +143,9 @@ class Workers:
         """Indexes of the workers that are there, or will be again."""
         return {worker.index for worker in self if worker.is_member}
 
+    def _members_and_digests(self) -> dict[int, str]:
+        return {worker.index: worker.acting for worker in self if worker.is_member}
+
     def is_member(self, index: int) -> bool:
         """Whether the worker is there, or will be again."""
         worker = self._by_index.get(index)
@@ -180,9 +185,11 @@ class Workers:
             worker.is_member = False
         return bool(unconfirmed)
 
-    def receive(self, host: str, workers: Iterable[int], failed: Iterable[int], alive: Iterable[int] = ()) -> bool:
+    def receive(
+        self, host: str, workers: Iterable[int], failed: Iterable[int], alive: Iterable[int] = (), acting: str = ""
+    ) -> bool:
         """A host's complete state; `alive` may name processes that must leave. True when it changed anything."""
-        before = self.members
+        before = self._members_and_digests()
         self._any_host_reported = True
         if not self._awaits_hosts:
             self._drop_unconfirmed()
@@ -197,6 +204,7 @@ class Workers:
         for worker in lost:
             worker.failed = True
         for worker in (*own, *lost, *running):
+            worker.acting = acting or (worker.acting if worker.host == host else "")
             worker.host = host
             worker.is_member = worker.is_member and not worker.failed
-        return any_new or before != self.members
+        return any_new or before != self._members_and_digests()

@@ -23,6 +23,7 @@ _JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9._:%@\\\[\]-]*(,[A-Za-z0-9_\[][A-Za
 _PYTHON = re.compile(r"(?:~?/[^\x00-\x1f]+|[A-Za-z0-9_][A-Za-z0-9._-]*)")
 _FOLDER = re.compile(r"~|~?/[^\x00-\x1f]*")
 _LINE = re.compile(r"[^\x00\r\n]*[^\x00\s][^\x00\r\n]*")
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "ssh": (_ADDRESS, "must be a name or an address; the user goes into `user`, the port into `port`"),
@@ -34,6 +35,7 @@ _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
         _LINE,
         "must be one line of sh, not empty; separate commands by ';', or use a file: . FILE",
     ),
+    "worker_device": (_DEVICE, "must be cpu, cuda, cuda:N or auto"),
     "wrap": (_LINE, "must be a command in one line, not empty"),
 }
 

@@ -97,6 +97,7 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
         nice=defaults.nice if host.nice is None else host.nice,
         prologue=host.prologue or defaults.prologue,
         wrap=host.wrap or defaults.wrap,
+        worker_device=host.worker_device or defaults.worker_device,
     )
 
 

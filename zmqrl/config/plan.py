@@ -75,6 +75,11 @@ class RunPlan:
     """What works, and is hardly what was meant: a line each, for the user."""
 
     @property
+    def is_gpu_of_use(self) -> bool:
+        """Whether `learner.device: auto` looks for a GPU: a small network is trained faster without."""
+        return self.config.network.kind != "mlp"
+
+    @property
     def total_workers(self) -> int:
         """Workers of all hosts."""
         return sum(self.workers.values())
@@ -147,6 +152,8 @@ class Boot:
     listen: Listen | None = None
     streams_logs: bool = False
     """The agent's: the launcher sees no file of this host, so logs are sent, and the run folder goes with the run."""
+    device: str = "cpu"
+    """The worker's: what it acts on with torch."""
     neighbours: Neighbours = "ignored"
     """The agent's: what becomes of a run of another user on its machine, and of another run of this user.
 

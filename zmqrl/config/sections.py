@@ -159,7 +159,11 @@ class LearnerSection:
     host: str = "local"
     """`local`, or one of `hosts`: it runs broker, learner and evaluator."""
     device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    """`auto`: the free GPU with the most free memory, if a network other than `mlp` is trained, else cpu. `cuda`: that
+    GPU for every network. `cuda:N`: GPU N as nvidia-smi numbers it, or of those in `CUDA_VISIBLE_DEVICES`. `cpu`.
+    """
+    share_gpu: bool = False
+    """A GPU may be in use by processes of other users; else it is refused. Also for `worker_device`."""
     threads: Positive | None = None
     """BLAS and torch threads; default 1."""
     executor: Literal["auto", "manual", "eager", "compiled"] = "auto"
@@ -226,6 +230,10 @@ class HostSection:
     """The host cannot reach the learner's host: the run's ports are forwarded through its SSH connection."""
     manual: bool = False
     """The host is not reached by SSH: it joins with `zmqrl worker --connect FILE`."""
+    worker_device: str | None = None
+    """Device on which the rollout workers act, if they act with torch (`cnn`): `cpu`, `cuda` (the free GPU with the
+    most free memory), `cuda:N`, or `auto` (as cuda where there is a GPU); null: `defaults.worker_device`.
+    """
     only: str | None = None
     """The host has workers at these times alone, of the launcher's clock: `20:00-07:00, Sat, Sun`."""
     yield_when: YieldSection | None = None
@@ -258,6 +266,8 @@ class DefaultsSection:
     """A line of `sh` that runs before Python on the hosts."""
     wrap: str | None = None
     """A command that runs the Python of the hosts as its further arguments."""
+    worker_device: str = "cpu"
+    """Device on which rollout workers with torch act."""
 
 
 @dataclass(frozen=True)

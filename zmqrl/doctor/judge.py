@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.doctor import judge_between
 from zmqrl.doctor.fault import Fault, Findings, HostCheck
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
+from zmqrl.errors import ConfigError
 from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import handshake as versions
 from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
+from zmqrl.supervision.gpus import choose
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
@@ -95,9 +97,22 @@ def judge_processors(host: HostCheck) -> None:
     if _is_busy(host):
         cause = f"load {machine.load:.1f} on {machine.cores} cores: other processes use this host"
         host.findings.warning("load", cause, f"list them: {host.there('top -b -n 1 | head -15')}")
+    for key, device in _devices(host) if machine.gpus else ():
+        try:
+            choose(key, device, machine.gpus, share=host.needs.share_gpu)
+        except ConfigError as error:
+            host.findings.fault("device", str(error), f"set {key} to auto, cpu or another GPU")
     if host.need.learner and host.needs.device.startswith("cuda") and not machine.nvidia:
         cause = f"learner.device is {host.needs.device}, and the host has no NVIDIA device"
         host.findings.fault("device", cause, "set learner.device: auto, or learner.host to a host with one")
+
+
+def _devices(host: HostCheck) -> Iterator[tuple[str, str]]:
+    """Keys and values that ask for a GPU of this host."""
+    if host.need.learner and host.needs.device != "cpu" and (host.needs.device != "auto" or host.needs.is_gpu_of_use):
+        yield "learner.device", host.needs.device
+    if host.need.workers != 0 and host.need.worker_device != "cpu" and host.needs.acts_with_torch:
+        yield f"hosts.{host.name}.worker_device", host.need.worker_device
 
 
 def _is_busy(host: HostCheck) -> bool:
@@ -226,6 +241,7 @@ def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fau
     """Of all hosts; faults that prevent a launch first, else in the order of the hosts."""
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
+    found += judge_between.judge_acting(measurements, needs)
     if needs.refusal is not None:
         fix = "`zmqrl launch` reports the same error; fix it on this machine"
         found.append(Fault("launcher", "configuration", needs.refusal, fix))

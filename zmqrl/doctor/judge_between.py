@@ -8,6 +8,7 @@ from zmqrl.doctor.fault import Fault, HostCheck
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Answer
+from zmqrl.orchestrators.handshake import other_bits
 from zmqrl.types import MODES
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
@@ -92,6 +93,21 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
             fix = f"use the same CPU type and the same versions: {_setup(host, needs)}"
             found.append(Fault(host, "env", cause, fix, severity="warning"))
     return found
+
+
+def judge_acting(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
+    """Processors or versions with which acting computes other bits: of all hosts with workers, in one warning."""
+    found = {
+        host: measured.machine.acting.get("numpy", "")
+        for host, measured in measurements.items()
+        if measured.machine is not None and needs.hosts[host].workers != 0
+    }
+    differ = other_bits(found)
+    if not differ or not MODES[needs.mode].deterministic:
+        return []
+    cause = f"{differ}: vector envs stay even between them, and the weights depend on who steps them"
+    fix = "use the same CPU type and the same version of numpy, or exclude hosts with --limit"
+    return [Fault("hosts", "acting", cause, fix, severity="warning")]
 
 
 def _setup(host: str, needs: Needs) -> str:

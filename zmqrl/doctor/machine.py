@@ -7,10 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from zmqrl.acting.digest import acting_digests
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
 from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.shared_memory.memory import available_bytes
+from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
 
 TRIAL_BYTES = 1 << 20
 """A directory counts as writable when this much could be written into it: permissions do not show quotas."""
@@ -20,7 +22,9 @@ PAUSE_S = 0.005
 def examine_machine() -> Machine:
     """This host as it is now."""
     cores = physical_cores(Path("/sys/devices/system/cpu"))
-    return Machine(cores, os.getloadavg()[0], available_bytes(), Path("/dev/nvidia0").exists())
+    gpus = visible_gpus(query(), os.environ.get(VISIBLE)) or ()
+    nvidia = bool(gpus) or Path("/dev/nvidia0").exists()
+    return Machine(cores, os.getloadavg()[0], available_bytes(), nvidia, acting_digests(), tuple(gpus))
 
 
 def examine_folder(path: str) -> Folder:

@@ -41,6 +41,7 @@ class HostNeed:
     """How it is logged into by hand; empty for this machine, and where that is unknown."""
     by_ssh: bool = True
     """`zmqrl setup` installs there."""
+    worker_device: str = "cpu"
     neighbours: Neighbours = "refused"
     """What another user's run there means."""
 
@@ -64,6 +65,10 @@ class Needs:
     store: str | None
     port: int | None
     device: str
+    share_gpu: bool
+    is_gpu_of_use: bool
+    """Whether the device auto looks for a GPU."""
+    acts_with_torch: bool
     mode: ModeName
     refusal: str | None
     """Why a launch would end with exit code 2 on this machine, if so."""
@@ -87,6 +92,9 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
         store=shared_directory(config.store),
         port=config.learner.port if isinstance(config.learner.port, int) else None,
         device=config.learner.device,
+        share_gpu=config.learner.share_gpu,
+        is_gpu_of_use=config.network.kind != "mlp",
+        acts_with_torch=torch_acting and not config.mode.in_process,
         mode=config.run.mode,
         refusal=refusal,
     )
@@ -106,6 +114,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
             python=str(host.python),
             login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",
             by_ssh=is_by_ssh(config),
+            worker_device=host.worker_device or "cpu",
             neighbours="refused" if name == LOCAL else kind.neighbours(options),
         )
     return found

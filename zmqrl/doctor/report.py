@@ -11,6 +11,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import ranges
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.measurement import Measurement
+from zmqrl.supervision.gpus import brief
 
 UNKNOWN = "-"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
@@ -113,6 +114,11 @@ def _cores(m: Measurement) -> str:
     return f"{m.machine.cores} ({m.machine.load:.1f})" if m.machine else UNKNOWN
 
 
+def _gpus(m: Measurement) -> str:
+    """Used and whole memory of each, and who uses it."""
+    return "; ".join(map(brief, m.machine.gpus)) or UNKNOWN if m.machine else UNKNOWN
+
+
 def _memory(m: Measurement) -> str:
     return f"{m.machine.available_bytes / GB:.1f} GB" if m.machine else UNKNOWN
 
@@ -175,6 +181,7 @@ COLUMNS: tuple[tuple[str, Callable[[Measurement], str]], ...] = (
     ("python zmqrl", _versions),
     ("cores (load)", _cores),
     ("memory", _memory),
+    ("GPUs", _gpus),
     ("disk", _disk),
     ("clock", _clock),
     ("learner's ports", _ports),

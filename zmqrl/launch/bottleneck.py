@@ -37,7 +37,27 @@ class Slowest:
     """Median speed of the workers of other hosts (on one host: of the other workers) by its own, while they step."""
 
     def __str__(self) -> str:
-        return f"{self.host} (worker {self.worker}), {self.factor:.{0 if self.factor >= 10 else 1}f}x slower"
+        return f"{self.host} (worker {self.worker}), {times(self.factor)}x slower"
+
+
+@dataclass(frozen=True)
+class Relieved:
+    """A worker of a sync run that has fewer vector envs than the others: the broker has moved them by speed."""
+
+    host: str
+    worker: int
+    factor: float
+    """Its time for a segment by the median of the others, when they were moved."""
+    vector_envs: int
+
+    def __str__(self) -> str:
+        held = f"{self.vector_envs or 'no'} vector env{'s' * (self.vector_envs != 1)}"
+        return f"{self.host} (worker {self.worker}), {times(self.factor)}x slower, has {held}"
+
+
+def times(factor: float) -> str:
+    """A factor, for people."""
+    return f"{factor:.{0 if factor >= 10 else 1}f}"
 
 
 def slowest(workers: Iterable[Rates]) -> Slowest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from zmqrl.networks.kinds.base import check_layer
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
+from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, visible_gpus
 from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
 
@@ -97,7 +99,7 @@ def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
     """
     files.check_writable("run directory", run_dir)
     here = config.learner.host == LOCAL and is_here
-    _check_device(config.learner.device, here)
+    _check_device(config, here)
     store, options = kind_of(config.store)
     if here:
         store.check(options, run_dir)
@@ -152,17 +154,30 @@ def check_transport(plan: RunPlan) -> None:
         make_transport(plan)
 
 
-def _check_device(device: str, here: bool) -> None:
+def _check_device(config: Config, here: bool) -> None:
+    device = config.learner.device
     kind, _, index = device.partition(":")
     known = (kind in ("auto", "cpu") and not index) or (kind == "cuda" and (index.isdigit() or device == "cuda"))
     if not known:
         raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
+    found = False
     if not here:
         return
-    if kind == "cuda" and not NVIDIA.exists():
+    if kind == "cuda" or (kind == "auto" and config.network.kind != "mlp"):
+        found = _check_gpus(device, config.learner.share_gpu)
+    if kind == "cuda" and not found and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":
         _check_torch(device)
+
+
+def _check_gpus(device: str, share: bool) -> bool:
+    """What the host agent would refuse: before anything starts. Whether nvidia-smi reports GPUs."""
+    found = query() if has_nvidia_smi() else []
+    gpus = visible_gpus(found, os.environ.get(VISIBLE)) if found else None
+    if gpus is not None:
+        choose("learner.device", device, gpus, share=share)
+    return bool(found)
 
 
 def _check_torch(device: str) -> None:

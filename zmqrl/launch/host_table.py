@@ -11,7 +11,7 @@ from zmqrl.config.sections import HostSection
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
-from zmqrl.types import HostKey
+from zmqrl.types import Gpu, HostKey
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 LEAVE_S = 10.0
@@ -40,6 +40,10 @@ class HostRow:
     pss_mb: float | None = None
     received_at: float | None = None
     """Unix time of its last event."""
+    gpus: list[Gpu] = field(default_factory=list)
+    """As last reported."""
+    acting: str = ""
+    """Digest of what acting computes there; empty: not known."""
     public: str = ""
     """The public key of its agent; an agent that is started again has another."""
     incarnation: int = 0
@@ -253,6 +257,14 @@ class HostTable:
         how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
         cause = self._faults.get(row.host) or f"the host agent exited ({how})"
         return self._lose(row, "lost", Loss(row.host, cause))
+
+    @_take.register
+    def _on_acting(self, message: agent.ActingDigest, row: HostRow, event: HostEvent) -> None:
+        row.acting = message.digest
+
+    @_take.register
+    def _on_gpus(self, message: agent.GpuUse, row: HostRow, event: HostEvent) -> None:
+        row.gpus = message.gpus
 
     @_take.register
     def _on_other_use(self, message: agent.OtherUse, row: HostRow, event: HostEvent) -> None:

@@ -13,11 +13,12 @@ import msgspec
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
-from zmqrl.launch.bottleneck import Bottleneck, Slowest, bottleneck, slowest
+from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
 from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.orchestrators.handshake import other_bits
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
 from zmqrl.views.problem import Problem
 
@@ -76,6 +77,8 @@ class RunState:
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
+    _relieved: dict[int, Relieved] = field(default_factory=dict)
+    _differing: set[str] = field(default_factory=set)
     _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
     _faults: set[str] = field(default_factory=set)
     """Causes whose traceback was reported, of any process."""
@@ -155,12 +158,20 @@ class RunState:
         )
 
     @property
+    def relieved_workers(self) -> list[Relieved]:
+        """Workers of a sync run that have fewer vector envs than others because they are slower."""
+        return [relieved for relieved in self._relieved.values() if self._is_there(relieved.worker)]
+
+    @property
     def slowest_worker(self) -> Slowest | None:
         """The worker that the others of a sync run wait for; None: none is clearly slower."""
         mode = self.plan.config.mode
         if not mode.deterministic or mode.in_process:
             return None
-        return slowest(row for row in self.workers.values() if row.state in ("ready", "ended"))
+        return slowest(row for row in self.workers.values() if self._is_there(row.index))
+
+    def _is_there(self, worker: int) -> bool:
+        return self.workers[worker].state in ("ready", "ended")
 
     def _row(self, event: HostEvent) -> WorkerRow | None:
         if event.role != "worker" or event.index is None:
@@ -307,6 +318,33 @@ class RunState:
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
         """Something failed that killed no process."""
         self.problems.append(Problem(event.where, message.cause, message.done, log=self._log_of(event)))
+
+    @_take.register
+    def _on_relieved(self, message: agent.Relieved, event: HostEvent) -> None:
+        """The broker placed vector envs by the speed of the workers."""
+        row = self.workers.get(message.worker)
+        if row is None:
+            return
+        moved = message.before - message.after
+        if moved < 0:
+            self._relieved.pop(message.worker, None)
+            done = f"it has {message.after} vector envs now, before {message.before}"
+            self.problems.append(Problem(row.host, f"worker {message.worker} is faster again", done))
+            return
+        self._relieved[message.worker] = Relieved(row.host, message.worker, message.factor, message.after)
+        done = f"{moved} of its {message.before} vector envs move to faster workers; the weights do not depend on it"
+        cause = f"worker {message.worker} is {times(message.factor)} times slower than the others"
+        self.problems.append(Problem(row.host, cause, done))
+
+    @_take.register
+    def _on_acting(self, message: agent.ActingDigest, event: HostEvent) -> None:
+        digests = {row.host: row.acting for row in self.hosts if row.acting and row.workers and not row.is_gone}
+        differ = other_bits(digests)
+        if differ and differ not in self._differing:
+            self._differing.add(differ)
+            cause = f"{differ}, by the processor or the version of numpy"
+            done = "vector envs are spread evenly between these hosts, not by speed; the weights depend on this"
+            self.problems.append(Problem("hosts", cause, done))
 
     @_take.register
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:

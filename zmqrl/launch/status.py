@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from zmqrl.config.codec import to_json
 from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
@@ -35,6 +37,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "restarts": state.restarts,
         "bottleneck": state.bottleneck,
         "slowest": None if state.slowest_worker is None else str(state.slowest_worker),
+        "relieved": [str(relieved) for relieved in state.relieved_workers],
         "ready_workers": state.ready_workers,
         "expected_workers": state.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,
@@ -59,6 +62,7 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
         ),
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
+        "gpus": [msgspec.to_builtins(gpu) for gpu in row.gpus],
         "restarts": sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,

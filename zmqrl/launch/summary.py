@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -96,6 +96,8 @@ class Summary:
     """Lifetimes of the launcher of this run: 1, and one more for each resume."""
     trained_env_steps: int | None = None
     """Env steps that the last command stored: those of this attempt; 0 if it found nothing to train."""
+    relieved: Sequence[str] = ()
+    """Sync: workers that had fewer vector envs at the end because they were slower."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -132,6 +134,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=state.bottleneck,
         slowest=None if state.slowest_worker is None else str(state.slowest_worker),
+        relieved=[str(relieved) for relieved in state.relieved_workers],
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
         resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
@@ -199,6 +202,7 @@ def final_lines(summary: Summary) -> str:
         lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
     if summary.bottleneck:
         lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
+    lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]
     return "\n".join(lines)
 
 

@@ -151,9 +151,11 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
     plan = session.plan
     device = plan.config.learner.device
     if device == "auto":
-        device = "cuda" if plan.config.network.kind != "mlp" and _has_cuda() else "cpu"
+        device = "cuda" if plan.is_gpu_of_use and _has_cuda() else "cpu"
         if plan.config.network.kind != "mlp":  # else the start line in the log has it
             print(f"learner: device {device}", file=sys.stderr, flush=True)
+    if device.startswith("cuda") and not _has_cuda():
+        raise ConfigError(f"learner.device: {device}: torch finds no GPU; install its CUDA build, or write cpu or auto")
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),
         device=device,

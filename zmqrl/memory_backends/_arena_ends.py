@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -258,6 +259,9 @@ class LeasedSink(SegmentSink):
         self._unpushed: list[SlotRef] = []
         self._next: dict[int, int] = {}
         self._moves = 0
+        self._opened_at: dict[SlotRef, float] = {}
+        self._segments, self._busy_s = 0, 0.0
+        """Sealed so far, and the seconds from `open` to `seal` of these."""
 
     @abstractmethod
     def _push(self, refs: Sequence[SlotRef]) -> None:
@@ -268,6 +272,7 @@ class LeasedSink(SegmentSink):
             return None
         ref = self._free.pop()
         self._open.add(ref)
+        self._opened_at[ref] = time.perf_counter()
         return OpenSegment(ref, self._writer.columns(ref))
 
     def progress(self, vector_env: int, rows: int) -> None:
@@ -280,6 +285,8 @@ class LeasedSink(SegmentSink):
     def seal(self, segment: OpenSegment, id: SegmentId, version: Version, rows: int) -> None:
         ref = segment.ref
         self._open.discard(ref)
+        self._segments += 1
+        self._busy_s += time.perf_counter() - self._opened_at.pop(ref)
         self._writer.seal(ref, SegmentMeta(id, version, rows))
         self._next[id.vector_env] = id.index + 1
         self._sealed[ref] = id
@@ -290,6 +297,7 @@ class LeasedSink(SegmentSink):
 
     def abandon(self, segment: OpenSegment) -> None:
         self._open.discard(segment.ref)
+        self._opened_at.pop(segment.ref, None)
         self._free.append(segment.ref)
 
     def unacknowledged(self) -> int:

@@ -194,6 +194,8 @@ class ZmqSink(LeasedSink):
             streams=[bus.StreamAt(v, incarnation) for v, incarnation in self._reported_streams().items()],
             stopped=self._stopped(),
             open=[] if self._remote is None else self._remote.open_now(),
+            segments=self._segments,
+            busy_us=int(self._busy_s * 1e6),
         )
         send(self._control, pack(report))
         if self._sealed and now >= self._resend_at:

@@ -14,7 +14,20 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
-from zmqrl.types import AllowList, ArenaUsage, Count, Finite, JudgedRole, Ledger, Name, Notice, Role, Version, Whole
+from zmqrl.types import (
+    AllowList,
+    ArenaUsage,
+    Count,
+    Finite,
+    Gpu,
+    JudgedRole,
+    Ledger,
+    Name,
+    Notice,
+    Role,
+    Version,
+    Whole,
+)
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
@@ -179,6 +192,22 @@ class ProblemReport(_Event, frozen=True, tag="problem"):
     done: Text
 
 
+class Relieved(_Event, frozen=True, tag="relieved"):
+    """Vector envs of a sync run move from this worker to faster ones, or back when it is faster again.
+
+    Broker to its agent, and on to the launcher: when they move.
+
+    It is shown to the user.
+    """
+
+    worker: Index
+    factor: Finite
+    """Its time for a segment by the median of the others."""
+    before: Count
+    after: Count
+    """How many vector envs it has."""
+
+
 class Resumed(_Event, frozen=True, tag="resumed"):
     """The checkpoint from which the learner continues; `written_at` is None where it has no time.
 
@@ -339,6 +368,7 @@ ForwardedEvent: TypeAlias = (
     | WorkerRates
     | Metrics
     | ProblemReport
+    | Relieved
     | Resumed
     | Writing
     | Score
@@ -492,6 +522,28 @@ class Unreachable(_Event, frozen=True, tag="unreachable"):
     cause: Text
 
 
+class GpuUse(_Event, frozen=True, tag="gpus"):
+    """The GPUs of a host, and whose processes are on them.
+
+    Agent to launcher: every 30 s where nvidia-smi is installed.
+
+    It is shown in the status.
+    """
+
+    gpus: list[Gpu]
+
+
+class ActingDigest(_Event, frozen=True, tag="acting"):
+    """What acting computes on this host, as a digest.
+
+    Agent to launcher: once, after its processes were started, in a sync run on several hosts.
+
+    With a wrong one the launcher reports hosts as different, or does not; the broker decides by that of `agent`.
+    """
+
+    digest: Name
+
+
 class Joined(_Event, frozen=True, tag="joined"):
     """The host has reached the broker, and starts its processes.
 
@@ -520,13 +572,15 @@ AgentEvent: TypeAlias = (
     | LeaseLost
     | Unreachable
     | Joined
+    | ActingDigest
+    | GpuUse
 )
 
 
 # what the launcher's own orchestrator adds
 
 
-EXAMINATION = 1
+EXAMINATION = 2
 """Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 

@@ -151,6 +151,10 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     """Vector envs of `streams` that it no longer steps, so that a new broker does not give them back to it."""
     open: list[OpenRows]
     """One for each segment that is stepped and not accepted; of a worker without an arena only."""
+    segments: Count
+    """Sealed by this process."""
+    busy_us: Count
+    """Microseconds that it stepped for these segments, its waits excluded."""
 
 
 class WorkerAssignments(_BusMessage, frozen=True, tag="assignments"):
@@ -244,6 +248,8 @@ class HostReport(_BusMessage, frozen=True, tag="agent"):
     """Workers that have failed and are not started again."""
     workers: list[Count]
     """Assigned to the host, alive or about to be started again: workers that are not listed must leave."""
+    acting: Name
+    """Digest of what acting computes there; empty: not known yet."""
 
 
 class Welcome(_BusMessage, frozen=True, tag="welcome"):

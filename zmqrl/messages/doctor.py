@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from zmqrl.messages.fields import Large, Port, Text, kinds_of
 from zmqrl.messages.lines import decoded, line_of
-from zmqrl.types import Count, Finite, ModeName, Name
+from zmqrl.types import Count, Finite, Gpu, ModeName, Name
 
 MARK = "ZMQRL-PROBE"
 """Begins every reply; what else comes along (a library's print) is noise."""
@@ -178,6 +178,10 @@ class Machine(_Reply, frozen=True):
     available_bytes: Count
     """Memory that may still be taken."""
     nvidia: bool
+    acting: Mapping[Name, Name]
+    """Digests of what acting computes, by its runtime (`zmqrl.acting.digest`)."""
+    gpus: tuple[Gpu, ...]
+    """Those that a process of the host sees, as nvidia-smi reports them."""
 
 
 class Folder(Struct, frozen=True, forbid_unknown_fields=True):

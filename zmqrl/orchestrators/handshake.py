@@ -128,6 +128,19 @@ def warnings(here: Mapping[str, str | None], there: Mapping[str, str | None]) ->
     ]
 
 
+def other_bits(digests: Mapping[str, str]) -> str:
+    """Hosts on which acting computes other bits than on most, by their acting digests; empty where none does."""
+    groups: dict[str, list[str]] = {}
+    for host in sorted(digests):
+        groups.setdefault(digests[host], []).append(host)
+    most, *others = sorted(groups.values(), key=lambda group: -len(group)) or [[]]
+    if not others:
+        return ""
+    differ = sorted(host for group in others for host in group)
+    computes = "computes" if len(differ) == 1 else "compute"
+    return f"{', '.join(differ)}: acting {computes} other bits there than on {', '.join(most)}"
+
+
 def clock_warnings(there: float, here: float) -> list[str]:
     """What two clocks, in Unix seconds, differ by when it is more than the delay between them can explain."""
     ahead_s = there - here

@@ -72,7 +72,7 @@ class RolloutWorker:
         self._plan = boot.plan
         self._sync = boot.plan.config.mode.deterministic
         self._spec = from_json(ActingSpec, boot.plan.acting)
-        self._policy: Policy = make_policy(self._spec)
+        self._policy: Policy = make_policy(self._spec, boot.device)
         self._sink, self._weights, self._events = sink, weights, events
         self._streams: dict[int, _Stream] = {}
         self._version: Version | None = None

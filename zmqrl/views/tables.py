@@ -9,10 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from zmqrl.supervision.gpus import brief
+from zmqrl.types import Gpu
 from zmqrl.views.base import bottleneck_of
 from zmqrl.views.header import header, wrapped
 from zmqrl.views.problem import short
@@ -58,6 +61,10 @@ class RunView:
             yield Text()
             yield from losses
             left -= len(losses) + 1
+        gpus = _gpus(self.status, width)
+        if gpus and len(gpus) < left:
+            yield from gpus
+            left -= len(gpus)
         if not self.footer or console.size.height >= ROOMY:
             messages = _messages(self.status, width, left - 4)
             yield from messages
@@ -90,6 +97,16 @@ def _figures(status: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"leases {m['leases']:.0f}")
     yield Text(f"learner waits {100 * m.get('wait_fraction', 0.0):.0f}%")
     yield Text(f"bottleneck: {bottleneck_of(status)}", style="yellow")
+
+
+def _gpus(status: Mapping[str, Any], width: int) -> list[Text]:
+    """Memory used and whole of each GPU, and who uses it, a line per host."""
+    hosts = [host for host in status.get("hosts", []) if host.get("gpus")]
+    texts = [f"GPUs of {h['host']}: " + "; ".join(brief(msgspec.convert(gpu, Gpu)) for gpu in h["gpus"]) for h in hosts]
+    lines = [Text(text, style="dim", no_wrap=True) for text in texts]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
 
 
 def _losses(status: Mapping[str, Any], width: int) -> list[Text]:

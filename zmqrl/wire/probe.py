@@ -44,7 +44,7 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
     poller, requested, begun = zmq.Poller(), {}, time.monotonic()
     answered: dict[str, float] = {}
     port, until = join.ports[-1], begun + deadline_s
-    report = bus.HostReport(host, {}, [], [], [])
+    report = bus.HostReport(host, {}, [], [], [], "")
     request = frames.pack(report if join.enrolment is None else bus.Enrol(join.enrolment))
     try:
         for address in join.addresses:

@@ -1,0 +1,129 @@
+"""Which GPUs the processes of a host get: chosen once by its agent, and written into the register of the machine."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from zmqrl.agent.host_lock import PAUSE_S, Registration
+from zmqrl.config.plan import Boot
+from zmqrl.supervision.gpus import VISIBLE, choose, shown, visible_gpus
+from zmqrl.types import Gpu
+
+MOST_CHOICES = 5
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What one host's processes compute on."""
+
+    boot: Boot
+    """With `learner.device` and `device` as the processes see them: each sees its own GPU alone."""
+    learner: Gpu | None = None
+    worker: Gpu | None = None
+    """Those that were chosen: one for all workers."""
+    visible: Mapping[str, str | None] = field(default_factory=lambda: {"learner": None})
+    """`CUDA_VISIBLE_DEVICES` by role; None: as the agent has it. Roles that are not in it see no GPU."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of the chosen GPUs."""
+        return tuple(sorted({gpu.uuid for gpu in (self.learner, self.worker) if gpu is not None}))
+
+    @property
+    def acting_gpu(self) -> str:
+        """The model of the GPU on which workers act, whose bits are not those of a processor; empty: none."""
+        if self.worker is not None:
+            return self.worker.name
+        return "" if self.boot.device == "cpu" else f"{self.boot.device} of {self.boot.host}"
+
+
+def needs_gpus(boot: Boot) -> bool:
+    """Whether a process of this host may use a GPU."""
+    return _learner_device(boot) != "cpu" or _worker_device(boot) != "cpu"
+
+
+def choose_devices(boot: Boot, found: Sequence[Gpu], environ: Mapping[str, str], taken: Collection[str]) -> Devices:
+    """Decide for `boot`.
+
+    Args:
+        boot: Of the host agent.
+        found: All GPUs of the machine; without any, the processes look for themselves.
+        environ: Of the agent: its `CUDA_VISIBLE_DEVICES` is that of an allocation, or the user's choice.
+        taken: UUIDs of GPUs that other runs of this user have.
+
+    Raises:
+        ConfigError: A configured GPU does not exist or is in use by other users.
+    """
+    device, worker_device = _learner_device(boot), _worker_device(boot)
+    boot = replace(boot, device=worker_device)
+    visible: dict[str, str | None] = {"learner": None}
+    gpus = visible_gpus(found, environ.get(VISIBLE)) if found else None
+    if gpus is None:  # no nvidia-smi, or instances of MIG
+        return Devices(boot, visible={**visible, **({"worker": None} if worker_device != "cpu" else {})})
+    share, learner, worker = boot.plan.config.learner.share_gpu, None, None
+    if device != "cpu":
+        learner = choose("learner.device", device, gpus, taken, share)
+    if learner is not None:
+        boot = _with_learner_device(boot, _seen_as(device))
+        taken, visible = {*taken, learner.uuid}, {"learner": learner.uuid}
+    if worker_device != "cpu":
+        worker = choose(f"hosts.{boot.host}.worker_device", worker_device, gpus, taken, share)
+        boot = replace(boot, device="cpu" if worker is None else _seen_as(worker_device))
+    if worker is not None:
+        visible = {**visible, "worker": worker.uuid}
+    return Devices(boot, learner, worker, visible)
+
+
+def claimed(
+    boot: Boot,
+    registration: Registration,
+    found: Sequence[Gpu],
+    environ: Mapping[str, str],
+    note: Callable[[str], object],
+) -> Devices:
+    """`choose_devices`, registered. Runs that have chosen the same GPU at the same time choose again.
+
+    `note` receives what is chosen, and what it is shared with.
+    """
+    for _ in range(MOST_CHOICES):
+        taken = registration.taken_gpus()
+        devices = choose_devices(boot, found, environ, taken)
+        registration.hold(devices.uuids)
+        if not (registration.taken_gpus() - taken).intersection(devices.uuids):
+            break
+        time.sleep(random.uniform(*PAUSE_S))
+    for whose, gpu in (("learner", devices.learner), ("workers", devices.worker)):
+        if gpu is not None:
+            is_shared = gpu.uuid in taken or any(process.own for process in gpu.processes)
+            shared = "; other processes of yours are on it" if is_shared else ""
+            note(f"GPU of the {whose}: {shown(gpu)}{shared}")
+    return devices
+
+
+def _learner_device(boot: Boot) -> str:
+    config = boot.plan.config
+    if boot.host != config.learner.host or (config.learner.device == "auto" and not boot.plan.is_gpu_of_use):
+        return "cpu"
+    return config.learner.device
+
+
+def _worker_device(boot: Boot) -> str:
+    """Workers that act with numpy use no GPU; in mode single the learner acts."""
+    host = boot.plan.config.hosts.get(boot.host)
+    acts_with_torch = boot.plan.acting.get("runtime") == "torch" and not boot.plan.config.mode.in_process
+    return (host.worker_device or "cpu") if host is not None and acts_with_torch else "cpu"
+
+
+def _seen_as(device: str) -> str:
+    """For a process that sees its GPU alone; with auto it computes on the processor where torch cannot use the GPU."""
+    return "auto" if device == "auto" else "cuda"
+
+
+def _with_learner_device(boot: Boot, device: str) -> Boot:
+    config = boot.plan.config
+    return replace(
+        boot, plan=replace(boot.plan, config=replace(config, learner=replace(config.learner, device=device)))
+    )

@@ -1,0 +1,186 @@
+"""The GPUs of this machine by nvidia-smi, and which of them a process takes. No torch."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from zmqrl.errors import ConfigError
+from zmqrl.types import Gpu, GpuProcess
+
+NVIDIA_SMI = "nvidia-smi"
+_FORMAT = "--format=csv,noheader,nounits"
+GPU_COMMAND = (NVIDIA_SMI, "--query-gpu=index,uuid,name,memory.used,memory.total,mig.mode.current", _FORMAT)
+PROCESS_COMMAND = (NVIDIA_SMI, "--query-compute-apps=gpu_uuid,pid,used_memory", _FORMAT)
+QUERY_S = 10.0
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SHARE = "learner.share_gpu: true"
+Owner = tuple[str, bool]
+"""Login name of a process, and whether it is that of this user."""
+
+
+def query() -> list[Gpu]:
+    """All GPUs of this machine; none where nvidia-smi is missing, fails or does not answer in time."""
+    found = _output(GPU_COMMAND)
+    return [] if found is None else parse(found, _output(PROCESS_COMMAND) or "", owner_of)
+
+
+def parse(gpus: str, processes: str, owner: Callable[[int], Owner]) -> list[Gpu]:
+    """From the output of both queries. `owner` names the user of a pid; lines that are none are left out."""
+    by_gpu: dict[str, list[GpuProcess]] = {}
+    for uuid, pid, used in _rows(processes, 3):
+        if pid.isdecimal():
+            by_gpu.setdefault(uuid, []).append(GpuProcess(int(pid), *owner(int(pid)), _mib(used)))
+    return [
+        Gpu(int(index), uuid, name, _mib(used), _mib(total), mig == "Enabled", tuple(by_gpu.get(uuid, ())))
+        for index, uuid, name, used, total, mig in _rows(gpus, 6)
+        if index.isdecimal()
+    ]
+
+
+def owner_of(pid: int) -> Owner:
+    """Of a live process; empty where it cannot be seen."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "", False
+    try:
+        return pwd.getpwuid(uid).pw_name, uid == os.getuid()
+    except KeyError:
+        return str(uid), uid == os.getuid()
+
+
+def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu] | None:
+    """Those that `CUDA_VISIBLE_DEVICES` leaves, numbered in its order.
+
+    None where it names others than `gpus`, such as instances of MIG.
+    """
+    if variable is None:
+        return list(gpus)
+    found: list[Gpu] = []
+    for name in filter(None, (part.strip() for part in variable.split(","))):
+        if name == "-1" or name == "NoDevFiles":
+            break  # what follows is not visible
+        matching = [gpu for gpu in gpus if name in (str(gpu.index), gpu.uuid) or _is_prefix(name, gpu.uuid)]
+        if not matching:
+            return None
+        found.append(structs.replace(matching[0], index=len(found)))
+    return found
+
+
+def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = (), share: bool = False) -> Gpu | None:
+    """The GPU that `device` selects.
+
+    auto and cuda: the one with the most free memory among those that no process uses and that no run of this user has
+    taken, or else among those that only this user uses. cuda:N: that one.
+
+    Args:
+        key: The configuration key of `device`, for messages.
+        device: auto, cuda or cuda:N.
+        gpus: Those that are visible.
+        taken: UUIDs of GPUs that other runs of this user have.
+        share: Whether a GPU may be in use by processes of other users.
+
+    Returns:
+        None: none was found, and `device` is auto.
+
+    Raises:
+        ConfigError: None was found, or it is in use by other users, or divided by MIG.
+    """
+    kind, _, number = device.partition(":")
+    if number:
+        return _numbered(key, device, gpus, share)
+    whole = [gpu for gpu in gpus if not gpu.mig]
+    allowed = [gpu for gpu in whole if share or not others(gpu)]
+    if allowed:
+        return min(allowed, key=lambda gpu: (gpu.uuid in taken, bool(gpu.processes), -_free_mib(gpu), gpu.index))
+    if whole:
+        raise ConfigError(f"{key}: {device}: every GPU is in use by other users: {listed(whole)}; {_fix(key)}")
+    if gpus and kind == "cuda":
+        raise ConfigError(f"{key}: {device}: {_DIVIDED}: {listed(gpus)}; {_MIG_FIX}")
+    if kind == "cuda":
+        raise ConfigError(f"{key}: {device}: no GPU is visible; write cpu or auto")
+    return None
+
+
+_DIVIDED = "divided by MIG"
+_MIG_FIX = f"choose an instance: set {VISIBLE}=MIG-... (nvidia-smi -L) for the host, and cuda"
+
+
+def _numbered(key: str, device: str, gpus: Sequence[Gpu], share: bool) -> Gpu:
+    number = int(device.partition(":")[2])
+    if number >= len(gpus):
+        raise ConfigError(f"{key}: {device}: this GPU does not exist; found: {listed(gpus) or 'none'}")
+    gpu = gpus[number]
+    if gpu.mig:
+        raise ConfigError(f"{key}: {device}: {_DIVIDED}: {shown(gpu)}; {_MIG_FIX}")
+    if others(gpu) and not share:
+        raise ConfigError(f"{key}: {device}: in use by other users: {shown(gpu)}; {_fix(key)}")
+    return gpu
+
+
+def _fix(key: str) -> str:
+    return f"wait, choose another GPU, set {key}: cpu, or allow it with {SHARE}"
+
+
+def others(gpu: Gpu) -> list[str]:
+    """Users of processes on it, without this user."""
+    return sorted({process.user or f"pid {process.pid}" for process in gpu.processes if not process.own})
+
+
+def listed(gpus: Sequence[Gpu]) -> str:
+    """All of them, for people."""
+    return "; ".join(map(shown, gpus))
+
+
+def shown(gpu: Gpu) -> str:
+    """`cuda:0 NVIDIA A100, 71.2 of 80.0 GB used, by anna`."""
+    users = sorted({process.user or f"pid {process.pid}" for process in gpu.processes})
+    used = f"{gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.1f} GB used"
+    return f"cuda:{gpu.index} {gpu.name}, {used}{', MIG' * gpu.mig}{f', by {chr(44).join(users)}' if users else ''}"
+
+
+def brief(gpu: Gpu) -> str:
+    """`A100-SXM4-80GB 71/80 GB anna`."""
+    users = sorted({process.user or f"pid {process.pid}" for process in gpu.processes})
+    used = f"{gpu.used_mib / 1024:.0f}/{gpu.total_mib / 1024:.0f} GB"
+    return " ".join([gpu.name.removeprefix("NVIDIA "), used, *(["MIG"] if gpu.mig else []), *users])
+
+
+def _free_mib(gpu: Gpu) -> int:
+    return gpu.total_mib - gpu.used_mib
+
+
+def _is_prefix(name: str, uuid: str) -> bool:
+    return name.startswith("GPU-") and uuid.startswith(name)
+
+
+def _rows(text: str, columns: int) -> Iterator[list[str]]:
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return ([value.strip() for value in row] for row in rows if len(row) == columns)
+
+
+def _mib(text: str) -> int:
+    """0 for `[N/A]`, `[Not Supported]` and the like."""
+    return int(text) if text.isdecimal() else 0
+
+
+def _output(command: tuple[str, ...]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def has_nvidia_smi() -> bool:
+    """Whether the command is on PATH; nothing is started."""
+    return any(Path(folder, NVIDIA_SMI).is_file() for folder in os.get_exec_path())
