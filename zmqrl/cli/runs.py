@@ -12,6 +12,9 @@ import click
 
 from zmqrl.errors import ConfigError
 
+SSH = "ssh-"
+"""Begin of the folders of SSH connections, which no run id names."""
+
 
 @click.command("stop")
 @click.argument("run", required=False)
@@ -45,12 +48,12 @@ def clean_command(ids: tuple[str, ...]) -> None:
     live = {run_id for _, run_id in agents()}
     dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
     wanted = set(ids) or {info.run_id for _, info in runs_here()}
-    removed = [folder for folder in dead if folder.name in wanted]
+    removed = [folder for folder in dead if folder.name in wanted or folder.name.startswith(SSH)]
     for folder in removed:
         shutil.rmtree(folder)
         click.echo(f"removed {folder}")
     click.echo(f"{len(removed)} folders of dead runs removed")
-    elsewhere = [folder.name for folder in dead if folder.name not in wanted]
+    elsewhere = [folder.name for folder in dead if folder not in removed]
     if elsewhere:
         click.echo(f"of dead runs elsewhere: zmqrl clean {' '.join(elsewhere)}")
 
