@@ -86,5 +86,5 @@ def test_a_launcher_that_was_killed_leaves_a_master_for_its_bound_only(lab: Lab)
             until(lambda host=host: not sessions(host) and not processes(host, run_id))
         code, out, err = run.command("down", str(run.run_dir))
         assert code == 0 and "h1: 0 left" in out and "h2: 0 left" in out, (out, err)
-    code, out, _ = run.command("clean", run_id)
+    code, out, _ = run.command("clean")
     assert code == 0 and masters() == [], out

@@ -34,9 +34,12 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
         return named[0]
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
     if not found:
+        if not active:
+            raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
         elsewhere = "".join(f"\n  {_command()} {shlex.quote(str(directory))}" for directory, _ in active)
-        hint = f"; your active runs elsewhere:{elsewhere}" if active else "; give a run directory"
-        raise ConfigError(f"no active run below {Path.cwd()} and no run in {RUNS}/{hint}")
+        raise ConfigError(
+            f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
+        )
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 

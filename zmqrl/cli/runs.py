@@ -26,6 +26,9 @@ WAIT_S = 600.0
 POLL_EVERY_S = 0.1
 JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON object.")
 
+SSH = "ssh-"
+"""Begin of the folders of SSH connections, which no run id names."""
+
 
 class _Limit(click.ParamType[float]):
     name = "SECONDS"
@@ -117,8 +120,8 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     live = {run_id for _, run_id in agents()}
     dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
     wanted = set(ids) or {info.run_id for _, info in runs_here()}
-    removed = [folder for folder in dead if folder.name in wanted]
-    elsewhere = [folder.name for folder in dead if folder.name not in wanted]
+    removed = [folder for folder in dead if folder.name in wanted or folder.name.startswith(SSH)]
+    elsewhere = [folder.name for folder in dead if folder not in removed]
     for folder in removed:
         shutil.rmtree(folder)
     if as_data:

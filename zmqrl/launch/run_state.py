@@ -25,6 +25,7 @@ from zmqrl.views.problem import Problem
 STOP = "stop"
 """Reason of an end that was requested."""
 RETURNS_KEPT = 60
+TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass
@@ -462,7 +463,7 @@ class RunState:
         if died is None:
             self.problems.append(Problem(event.where, cause, action_taken))
             return
-        fault = without_numbers(died.cause)
+        fault, raised = without_numbers(died.cause), any(line.startswith(TRACEBACK) for line in died.log_tail)
         self.problems.append(
             Problem(
                 where=event.where,
@@ -471,7 +472,8 @@ class RunState:
                 detail=died.detail,
                 log=self._log_of(event),
                 log_tail=tuple(died.log_tail),
-                is_repeated=fault in self._faults,
+                is_repeated=raised and fault in self._faults,
             )
         )
-        self._faults.add(fault)
+        if raised:
+            self._faults.add(fault)
