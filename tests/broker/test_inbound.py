@@ -191,7 +191,7 @@ def test_what_the_former_agent_of_a_host_and_its_workers_send_is_refused_while_t
     former: list[bytes] = [
         agent("far", [1]),
         agent("far", [2]),
-        *(pack(bus.WorkerReport(index, 0, 1, -1, True, [], [], [], [])) for index in (1, 2)),
+        *(pack(bus.WorkerReport(index, 0, 1, -1, True, [], [], [], [], 0, 0)) for index in (1, 2)),
         pack(bus.WorkerExit(2, 0)),
         pack(bus.Heartbeat("worker", 2, 0, 1)),
     ]

@@ -117,7 +117,7 @@ def test_the_newest_run_here_is_meant_by_default(
 def test_the_logs_of_a_healthy_run_name_its_processes(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     lines = zmqrl("logs", finished / "seed-2").out.splitlines()
     for name in ("local/agent-0", "local/learner-0", "local/evaluator-0"):
-        (line,) = (line for line in lines if line.startswith(f"{name}: "))
+        (line,) = (line for line in lines if line.startswith(f"{name}: ") and ") starts: " in line)
         role = name.removeprefix("local/")
         assert f" {role} (pid " in line and ") starts: zmqrl " in line and "device cpu, 1 thread" in line
     empty = shutil.copytree(finished / "seed-2", tmp_path / "empty")
@@ -362,10 +362,10 @@ def test_clean_removes_what_a_dead_run_left(
         assert ended.code == 0
         assert ended.out.splitlines() == [
             f"removed {root / here}",
-            "1 folders of dead runs removed",
+            "1 folder of dead runs removed",
             "of dead runs elsewhere: zmqrl clean dead",
         ]
         ended = zmqrl("clean", "dead", "held")
-    assert ended.out.splitlines() == [f"removed {root / 'dead'}", "1 folders of dead runs removed"]
+    assert ended.out.splitlines() == [f"removed {root / 'dead'}", "1 folder of dead runs removed"]
     assert os.listdir(root) == ["held"]
     shutil.rmtree(root)

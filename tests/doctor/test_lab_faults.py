@@ -159,14 +159,7 @@ def seen(lab: Lab) -> Doctor:
         "forced": entry(lab.hosts[FORCED]),
         "tunnelled": entry(blocked, tunnel=True),
     }
-    return doctor(lab, by_own_names(lab, hosts), "--json")
-
-
-def by_own_names(lab: Lab, hosts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Several entries are one machine, which a hosts file may not have under two names: each is an alias of its own."""
-    aliases = "".join(f"Host {name}\n  HostName {section['ssh']}\n" for name, section in hosts.items())
-    lab.ssh_config.write_text(aliases + lab.ssh_config.read_text())
-    return {name: {**section, "ssh": name} for name, section in hosts.items()}
+    return doctor(lab, lab.by_own_names(hosts), "--json")
 
 
 def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:

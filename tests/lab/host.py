@@ -216,6 +216,8 @@ class Host:
         return [
             *commands,
             ["mount", "-t", "proc", "proc", "/proc"],
+            ["mount", "-t", "devpts", "-o", "newinstance,ptmxmode=0666", "devpts", "/dev/pts"],  # own terminals
+            ["mount", "--bind", "/dev/pts/ptmx", "/dev/ptmx"],
             ["mount", "-t", "tmpfs", "-o", "size=2g,mode=1777", "shm", "/dev/shm"],
         ]
 

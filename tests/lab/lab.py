@@ -122,6 +122,13 @@ class Lab:
         chosen = [self.hosts[index] for index in indices] or self.hosts
         return {host.name: host.hosts_yaml(**more) for host in chosen}
 
+    def by_own_names(self, hosts: Mapping[str, Any]) -> dict[str, Any]:
+        """Sections of hosts, each an alias in ~/.ssh/config: a hosts file may not have a machine under two names."""
+        named = {name: section for name, section in hosts.items() if "ssh" in section}
+        aliases = "".join(f"Host {name}\n  HostName {section['ssh']}\n" for name, section in named.items())
+        self.ssh_config.write_text(aliases + self.ssh_config.read_text())
+        return {**hosts, **{name: {**section, "ssh": name} for name, section in named.items()}}
+
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
         """This thread, and the threads and processes that it starts, are in host 0's network."""

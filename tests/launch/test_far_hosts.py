@@ -118,6 +118,7 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBu
         "h9": {**lab.hosts[1].hosts_yaml(), "port": 9},
         "away": {"manual": True},
     }
+    hosts = lab.by_own_names(hosts)
     first = setup(lab, tmp_path, hosts, goods)
     assert first.returncode == 2
     assert first.stdout.startswith(f"h0: zmqrl {goods.wheel.version} in {inner_tmp(lab, 0)}/venv/bin/python (Python 3.")

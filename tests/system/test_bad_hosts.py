@@ -116,7 +116,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         "store": {"path": "/tmp/zmqrl-store-of-one-host"},
         "ssh": {"connect_timeout_s": 5},
         "limits": {"start_s": 12},
-        "hosts": hosts,
+        "hosts": lab.by_own_names(hosts),
     }
     run = FarRun(lab, "bad", config)
     try:

@@ -152,7 +152,7 @@ def inner_agent(lab: Lab, run_id: str) -> int:
 def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_one(
     lab: Lab, runs: list[FarRun], alone: str
 ) -> None:
-    run = FarRun(lab, "environments", config({**sound(lab), **faulty(lab)}))
+    run = FarRun(lab, "environments", config(lab.by_own_names({**sound(lab), **faulty(lab)})))
     runs.append(run)
     code, out, err = run.end()
     assert code == 0, (out, err)

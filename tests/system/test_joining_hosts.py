@@ -27,12 +27,11 @@ def lab() -> Iterator[Lab]:
 
 
 def config(lab: Lab, mode: str, env_steps: int, hosts: Mapping[str, Any]) -> dict[str, Any]:
-    algorithm = SLOW_TALLY if mode == "sync" else {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
     defaults = {key: lab.hosts[1].hosts_yaml()[key] for key in ("python", "workdir")}
     return {
         "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None},
         "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
-        "algorithm": dict(algorithm),
+        "algorithm": dict(SLOW_TALLY),
         "evaluator": {"episodes": 0},
         "defaults": defaults,
         "hosts": {"local": {"workers": 1}, **hosts},

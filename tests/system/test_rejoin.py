@@ -25,11 +25,10 @@ def lab() -> Iterator[Lab]:
 
 
 def config(lab: Lab, mode: str, env_steps: int) -> Mapping[str, Any]:
-    algorithm = SLOW_TALLY if mode == "sync" else {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}
     return {
         "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None},
         "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
-        "algorithm": dict(algorithm),
+        "algorithm": dict(SLOW_TALLY),
         "evaluator": {"episodes": 0},
         "limits": {"lost_after_s": 3, "heartbeat_s": 0.2},
         "hosts": {"local": {"workers": 1}, **{n: lab.hosts[i].hosts_yaml(workers=1) for n, i in (("a", 1), ("b", 2))}},

@@ -46,6 +46,7 @@ def finish(lab: Lab, hosts: dict[str, Any], run: dict[str, Any], **more: Any) ->
 def test_many_agents_come_in_through_one_sshd(lab: Lab, agents: int) -> None:
     """sshd as it comes (MaxStartups 10:30:100) drops callers at random from the eleventh on."""
     hosts = {f"n{index:02}": lab.hosts[0].hosts_yaml(workers=1) for index in range(agents)}
+    hosts = lab.by_own_names(hosts)
     run, err, summary = finish(lab, hosts, {"total_env_steps": 50_000}, env={"vector_envs": agents}, algorithm=IDLE)
     assert err == "", "nobody failed, and nobody was warned of the other agents of the same run"
     rows = {row["host"]: row["ms"] for row in run.status()["hosts"]}

@@ -76,7 +76,8 @@ def test_two_nodes_give_the_bits_of_one_machine(begin: Begin, cluster: Slurm, al
 def test_the_commands_work_during_a_run_that_loses_a_node_and_gets_it_back(
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:
-    run = begin("learner", held=True, sections={"learner": {"host": "n1"}, "orchestrator": {"gres": "gpu:1"}})
+    node = {"learner": {"host": "n1"}, "orchestrator": {"gres": "gpu:1"}}
+    run = begin("learner", held=True, sections={**node, "min_workers": 3})
     run.wait_for_steps(250)
     run_id = run.run_id
     assert gres_of(run_id) == {("n1", "agent"), ("n1", "learner")}
