@@ -10,23 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.running import ROOT, environment
 
 pytestmark = pytest.mark.whole
-PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "tutorial").glob("*.md"))}
+FURTHER = {"own-network"}
+"""tests/system/test_module_network.py trains a module too."""
 FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND_S = 120
 PROGRAMS = {"zmqrl": [sys.executable, "-m", "zmqrl"], "python": [sys.executable]}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
-    text = page.read_text()
+@pytest.mark.parametrize("name", [long(name) if name in FURTHER else name for name in PAGES])
+def test_a_page_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    text = PAGES[name].read_text()
     for file in FILE.finditer(text):
         (tmp_path / file["name"]).write_text(file["text"])
     lines = [line for block in COMMANDS.finditer(text) for line in block["lines"].splitlines()]
-    assert lines, f"{page} has no command"
+    assert lines, f"{name} has no command"
     for line in lines:
         program, *words = shlex.split(line)
         argv = [*PROGRAMS[program], *words]

@@ -61,6 +61,7 @@ def test_single_sync_and_a_resume_have_the_same_bits(folder: Path) -> None:
     assert single["weights_sha256"] == sync["weights_sha256"]
 
 
+@pytest.mark.long
 def test_async(folder: Path) -> None:
     summary = train(folder, "my_sac.yaml", "--mode", "async", "--workers", "2", "--run-dir", "run-async")
     assert int(str(summary["updates"])) > 300

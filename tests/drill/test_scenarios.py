@@ -44,8 +44,8 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> N
 @pytest.mark.parametrize(
     ("scenario", "kinds"),
     [
-        ("dqn-sync", STORE_THEN_LEARNER),
-        ("dqn-async-0.25", LEARNER_THEN_STORE),
+        long("dqn-sync", STORE_THEN_LEARNER),
+        long("dqn-async-0.25", LEARNER_THEN_STORE),
         ("dqn-sync", KILL_AWAY),
         long("dqn-async-0.25", STORE_THEN_LEARNER),
         long("dqn-sync", LEARNER_THEN_STORE),

@@ -160,6 +160,7 @@ def test_uv_does_it_where_it_is_installed_also_without_ensurepip(shell: Shell, g
     changed_later(shell, goods, shell.home / "venvs" / "zmqrl" / "bin" / "python")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_venv")
 def test_pip_does_it_where_uv_cannot(shell: Shell, goods: InstallBundle) -> None:
     uv = shell.home.parent / "programs" / "uv"

@@ -71,7 +71,7 @@ def _check_ledger(summary: dict[str, Any]) -> None:
     assert ledger["stored"] == summary["env_steps"]
 
 
-@pytest.mark.parametrize("algorithm", [SLOW_SEQUENCES, SLOW_TALLY], ids=["replay", "on-policy"])
+@pytest.mark.parametrize("algorithm", [long(SLOW_SEQUENCES, id="replay"), pytest.param(SLOW_TALLY, id="on-policy")])
 def test_sync_goes_back_and_comes_to_the_same_bits(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
 ) -> None:

@@ -225,6 +225,7 @@ def test_an_agent_that_is_stopped_is_given_up_and_refused_when_it_wakes(
     assert_same(run.done(), one_slow_host)
 
 
+@pytest.mark.long
 def test_no_secret_is_to_be_seen_outside_of_its_host(tmp_path: Path, begin: Any) -> None:
     run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS, algorithm=IDLE))
     run.wait_for_updates(2)

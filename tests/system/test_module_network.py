@@ -60,10 +60,12 @@ def test_eval_and_load_policy_act_with_what_was_trained(single: tuple[Path, Summ
         obs = made.step(action)[0]
 
 
+@pytest.mark.long
 def test_async(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", "async").env_steps >= 1_024
 
 
+@pytest.mark.long
 def test_dqn(tmp_path: Path) -> None:
     values = {"env__id": ENV, "replay__learning_starts": 200}
     assert trained(tmp_path / "run", "single", "cartpole-dqn", **values).updates > 10

@@ -64,7 +64,7 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
 
 @pytest.mark.parametrize(("kind", "mode"), [
     long("ppo", "single"),
-    ("ppo-normalised", "sync"),
+    long("ppo-normalised", "sync"),
     long("dqn", "single"),
     ("dqn-prioritised", "sync"),
     long("sequences", "single"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.running import END_S
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
@@ -75,8 +76,8 @@ def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
 @pytest.mark.parametrize("mode", ["single", "sync"])
 @pytest.mark.parametrize(("fault", "said"), [
     ("raise", "the wheel came off"),
-    ("nan", "NaN"),
-    ("shape", "shape"),
+    long("nan", "NaN"),
+    long("shape", "shape"),
 ])  # fmt: skip
 def test_a_faulty_env_is_named(tmp_path: Path, begin: Begin, mode: ModeName, fault: str, said: str) -> None:
     env = EnvSection(

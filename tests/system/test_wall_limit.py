@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.running import RUN_S
 from tests.system.system_plans import CARTPOLE, IDLE, IDLE_DQN, system_plan
 from tests.system.system_runs import PlanRun, newest_n
@@ -119,14 +120,14 @@ def test_a_segment_that_takes_longer_than_the_limit(tmp_path: Path, begin: Begin
     LimitedRun(begin, tmp_path, kind, has_begun, env).ends_by_its_learner(grace_s=0.0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "single" not in kind])
+@pytest.mark.parametrize("kind", [kind if kind == "sync" else long(kind) for kind in KINDS if "single" not in kind])
 def test_a_worker_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> None:
     limited = LimitedRun(begin, tmp_path, kind, lambda run: _stop(run, "worker-0"))
     versions = sorted(path.stat().st_mtime for path in Path(limited.run.plan.store_path).glob("v*"))
     limited.ends_by_its_learner(GRACE_S, round_s=versions[-1] - versions[-2])
 
 
-@pytest.mark.parametrize("kind", ["single-on-policy", "sync", "async-off-policy"])
+@pytest.mark.parametrize("kind", [long("single-on-policy"), "sync", long("async-off-policy")])
 def test_a_learner_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> None:
     """The launcher ends the run, `limits.grace_s` later; so long its agent waits for the learner."""
     limited = LimitedRun(begin, tmp_path, kind, lambda run: _stop(run, "learner-0"))
