@@ -13,7 +13,7 @@ from tests.agent.plans import stand_in_plan
 from zmqrl.agent.devices import Devices, choose_devices, claimed, needs_gpus
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.plan import Boot
-from zmqrl.config.sections import HostSection, LearnerSection, NetworkSection
+from zmqrl.config.sections import DefaultsSection, HostSection, LearnerSection, NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.types import Gpu, ModeName
 
@@ -23,7 +23,7 @@ GPUS = [Gpu(index, f"GPU-{index}", "NVIDIA L4", 10 * index, 23034, False) for in
 def boot(
     tmp_path: Path,
     device: str = "auto",
-    worker_device: str = "cpu",
+    worker_device: str | None = "cpu",
     host: str = "local",
     network: str = "cnn",
     mode: ModeName = "sync",
@@ -52,6 +52,14 @@ def test_each_process_sees_its_gpu_alone(tmp_path: Path) -> None:
     assert (both.boot.plan.config.learner.device, both.boot.device, both.acting_gpu) == ("cuda", "cuda", "NVIDIA L4")
     alone = decided(boot(tmp_path, "auto", "cuda"), GPUS[:1])
     assert alone.visible == {"learner": "GPU-0", "worker": "GPU-0"}, "rather than none"
+
+
+def test_workers_have_the_device_of_the_defaults_where_their_host_has_none(tmp_path: Path) -> None:
+    for of_host, of_all, expected in ((None, "auto", "GPU-1"), ("cpu", "auto", None), ("cuda:2", "cpu", "GPU-2")):
+        one = boot(tmp_path, worker_device=of_host)
+        config = replace(one.plan.config, defaults=DefaultsSection(worker_device=of_all))
+        found = decided(replace(one, plan=replace(one.plan, config=config)))
+        assert found.visible.get("worker") == expected, (of_host, of_all)
 
 
 def test_who_needs_none_is_given_none(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ def test_a_run_in_the_background_is_seen_and_stopped(
     assert run.is_running and run.summary is None and run.progress.phase == "running"
     with pytest.raises(zmqrl.ConfigError, match="in use by run"):
         zmqrl.start("cartpole-ppo", run_dir=tmp_path / "run", **ENDLESS)
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait(RUN_S)
+    assert run.is_running and run.summary is None, "what was interrupted is the wait"
     info = read_info(tmp_path / "run")
     assert info is not None and info.in_thread and info.pid == os.getpid()
     assert zmqrl_command("stop", tmp_path / "run").code == 0, "and this process lives"

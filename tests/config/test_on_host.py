@@ -14,7 +14,9 @@ from zmqrl.config.sections import CodeSection, Config, DefaultsSection, HostSect
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
 
-GPU1 = HostSection(workers=2, ssh="10.0.0.7", user="ann", python="/venv/bin/python", groups=("gpu",), nice=5)
+GPU1 = HostSection(
+    workers=2, ssh="10.0.0.7", user="ann", python="/venv/bin/python", groups=("gpu",), nice=5, worker_device="auto"
+)
 NODE = HostSection(workers=3, ssh="10.0.0.8")
 CONFIG = Config(
     hosts={"local": HostSection(workers=0), "node": NODE, "gpu1": GPU1}, learner=LearnerSection(host="gpu1")
@@ -23,7 +25,7 @@ CONFIG = Config(
 
 def test_the_host_is_local_and_no_login_remains() -> None:
     found = on_host(CONFIG, "gpu1")
-    assert found.hosts == {"local": HostSection(workers=2, groups=("gpu",)), "node": NODE}
+    assert found.hosts == {"local": HostSection(workers=2, groups=("gpu",), worker_device="auto"), "node": NODE}
     assert found.learner.host == "local"
 
 

@@ -31,6 +31,21 @@ def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.
     view.close()
 
 
+@pytest.mark.parametrize(
+    ("phase", "has_hint"), [("starting", True), ("running", True), ("paused", True), ("ending", False)]
+)
+def test_the_key_that_stops_a_run_is_shown_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, has_hint: bool
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(live, "Console", lambda: Console(file=screen, force_terminal=True, width=120, height=24))
+    status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time()), "phase": phase}
+    view = live.LiveView()
+    view.update(lambda: status, 0.0)
+    view.close()
+    assert ("Ctrl-C: stop" in screen.getvalue()) is has_hint
+
+
 def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()

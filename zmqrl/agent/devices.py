@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from zmqrl.agent.host_lock import PAUSE_S, Registration
 from zmqrl.config.plan import Boot
+from zmqrl.config.sections import HostSection
 from zmqrl.supervision.gpus import VISIBLE, choose, shown, visible_gpus
 from zmqrl.types import Gpu
 
@@ -112,9 +113,10 @@ def _learner_device(boot: Boot) -> str:
 
 def _worker_device(boot: Boot) -> str:
     """Workers that act with numpy use no GPU; in mode single the learner acts."""
-    host = boot.plan.config.hosts.get(boot.host)
-    acts_with_torch = boot.plan.acting.get("runtime") == "torch" and not boot.plan.config.mode.in_process
-    return (host.worker_device or "cpu") if host is not None and acts_with_torch else "cpu"
+    config = boot.plan.config
+    if boot.plan.acting.get("runtime") != "torch" or config.mode.in_process:
+        return "cpu"
+    return config.hosts.get(boot.host, HostSection()).worker_device or config.defaults.worker_device
 
 
 def _seen_as(device: str) -> str:

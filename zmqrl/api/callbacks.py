@@ -15,7 +15,7 @@ from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.status import status_of
+from zmqrl.launch.status import Phase, status_of
 from zmqrl.launch.summary import Summary
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -29,7 +29,8 @@ LOG = logging.getLogger("zmqrl")
 class Progress:
     """Where a run is; updated once a second."""
 
-    phase: Literal["starting", "running", "ending", "ended"]
+    phase: Phase
+    """paused: fewer workers are ready than `min_workers`."""
     env_steps: int
     total_env_steps: int
     fraction: float

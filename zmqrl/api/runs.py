@@ -28,6 +28,8 @@ class Run:
         self.run_dir, self.run_id = planned.run_dir, planned.run_id
         self._launcher, self._observer = planned.launcher, planned.observer
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        """In place of `Thread.join`, after which an interrupted thread counts as ended (Python 3.10 to 3.12)."""
         self._error: BaseException | None = None
         self._code = 0
 
@@ -44,7 +46,7 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._ended.is_set()
 
     @property
     def summary(self) -> Summary | None:
@@ -70,10 +72,8 @@ class Run:
             TrainingFailed: The training failed.
             ConfigError: A process of the run rejected the configuration; nothing is left of the run.
         """
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s:g} s")
+        if self._thread is not None and not self._ended.wait(timeout_s):
+            raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s:g} s")
         return self._result(check)
 
     def _result(self, check: bool) -> Summary:
@@ -92,12 +92,15 @@ class Run:
         """In the thread of the run: until its end."""
         assert self._launcher is not None
         try:
-            self._code = self._launcher.run()
+            try:
+                self._code = self._launcher.run()
+            finally:
+                self._observer.finish(self._launcher.summary)
         except BaseException as error:  # noqa: BLE001 - raised where the run is waited for
             self._error = error
         finally:
-            self._observer.finish(self._launcher.summary)
             _running.discard(self)
+            self._ended.set()
 
     def _start(self) -> None:
         if self._launcher is not None:
@@ -110,7 +113,7 @@ class Run:
             return
         for request, limit_s in ((Request.INTERRUPT, END_S), (Request.KILL, KILL_S)):
             self._launcher.request_stop(request)
-            self._thread.join(limit_s)
+            self._ended.wait(limit_s)
 
 
 @atexit.register

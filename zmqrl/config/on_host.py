@@ -47,7 +47,12 @@ def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
         )
     if listed is not None:
         here: HostSection | None = replace(
-            HostSection(), workers=listed.workers, groups=listed.groups, only=listed.only, yield_when=listed.yield_when
+            HostSection(),
+            workers=listed.workers,
+            groups=listed.groups,
+            worker_device=listed.worker_device,
+            only=listed.only,
+            yield_when=listed.yield_when,
         )
     else:
         here = replace(local, workers="auto") if local is not None and is_auto_here else local

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,7 @@ from zmqrl.launch.host_table import HostRow
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.summary import recovery_of
 
+Phase: TypeAlias = Literal["starting", "running", "paused", "ending", "ended"]
 RETURNS_SHOWN = 30
 
 
@@ -71,7 +72,7 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
     }
 
 
-def _phase(state: RunState) -> str:
+def _phase(state: RunState) -> Phase:
     if state.agent_exit is not None:
         return "ended"
     if state.ended or state.failure:

@@ -10,7 +10,7 @@ from zmqrl.views.base import Status, View
 from zmqrl.views.tables import render
 
 REDRAW_EVERY_S = 0.25
-STOPPABLE = ("starting", "running")
+STOPPABLE = ("starting", "running", "paused")
 """Phases in which Ctrl-C begins the end."""
 
 
