@@ -3,7 +3,7 @@
 Each run lasts `--for` seconds (60). It prints the env steps that were stored and the mean return of the last 100
 episodes, or the message of the run. Finished runs are lines of `--out FILE` and are not repeated. The packages:
 `pip install flappy-bird-gymnasium minigrid highway-env gym-anytrading gymnasium-robotics`, and the extras atari, box2d,
-minatar and mujoco.
+minatar and mujoco (gymnasium-robotics 1.4 needs `mujoco<3.3`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ ENVS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "network.scale_images=false",
         ),
     ),
-    "highway-env": ("cartpole-ppo", ("env.id=highway_env:highway-fast-v0",)),
+    "highway-env": (
+        "cartpole-ppo",
+        ("env.id=highway_env:highway-fast-v0", "env.num_envs=2", "env.segment_steps=16", "algorithm.minibatch_size=32"),
+    ),
     "gym-anytrading": ("cartpole-ppo", ("env.id=gym_anytrading:stocks-v0",)),
     "Pong": ("pong-ppo", ()),
     "HalfCheetah": ("halfcheetah-sac", ("algorithm.learning_starts=1000",)),

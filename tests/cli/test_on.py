@@ -38,6 +38,8 @@ def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
             ("train", "cartpole-ppo", "--on", "h", "--seeds", "2"),
             "--on cannot be combined with --resume URL or --seeds",
         ),
+        (("train", "cartpole-ppo", "--on", "h", "--json"), "--on cannot be combined with --json"),
+        (("train", "cartpole-ppo", "--on", "h", "--for", "9"), "--for requires --resume RUN"),
         (("train", "cartpole-ppo", "--on", "local"), "local is this machine"),
         (("train", "cartpole-ppo", "--on", "h", "--resume", "auto"), "requires --run-dir"),
         (("train", "cartpole-ppo", "--on", "h", "--set", "run.sed=1"), "run.sed"),

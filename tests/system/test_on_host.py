@@ -128,7 +128,13 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert hosts.status()["status"]["env_steps"] > 500
     assert hosts.zmqrl("stop", "--on", "gpu1").code == 0
     until(lambda: ended(hosts), "the end of the run", 90)
-    assert hosts.status()["summary"]["status"] == "stopped"
+    stored = hosts.status()["summary"]
+    assert stored["status"] == "stopped"
+    more = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--for", "1000")
+    assert more.code == 0, more.err
+    until(lambda: ended(hosts), "the end of 1,000 more env steps", 90)
+    summary = hosts.status()["summary"]
+    assert summary["status"] == "done" and summary["env_steps"] >= stored["env_steps"] + 1_000
     assert hosts.zmqrl("fetch", "runs/b", "--on", "gpu1").code == 0
     assert files(hosts.lab.folder / "runs" / "b") == files(hosts.gpu1.tmp / "zmqrl" / "runs" / "b")
     down = hosts.elsewhere("down", "runs/b", *where)

@@ -60,6 +60,10 @@ def launch_on(request: TrainRequest, host: str) -> int:
 def _check_flags(request: TrainRequest, host: str) -> None:
     if request.copy is not None or request.seeds is not None:
         raise click.UsageError("--on cannot be combined with --resume URL or --seeds")
+    if request.as_data:
+        raise click.UsageError("--on cannot be combined with --json; zmqrl status --json --on HOST prints the run")
+    if request.for_env_steps is not None and (request.resume is None or str(request.resume) == "auto"):
+        raise click.UsageError("--for requires --resume RUN")
     if request.resume is not None and str(request.resume) != "auto" and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
     if str(request.resume) == "auto" and request.run_dir is None:
@@ -225,6 +229,7 @@ class _Start:
             *words,
             *["--from-scratch"] * (request.from_scratch and self._is_resumed),
             *["--dry-run"] * request.dry_run,
+            *([] if request.for_env_steps is None else ["--for", str(request.for_env_steps)]),
         ]
 
     def _out(self, chunk: bytes) -> bool:
