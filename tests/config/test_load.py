@@ -10,6 +10,7 @@ import pytest
 
 from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
+from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
 from zmqrl.types import MODES
 
@@ -75,6 +76,34 @@ def test_a_preset_is_found_beside_the_hosts_file(tmp_path: Path) -> None:
     config = load_config(hosts_file=file)
     assert config.run.seed == 4
     assert config.run.preset == str(tmp_path / "mine.yaml")
+
+
+def test_a_preset_builds_on_another_one_and_its_keys_go_over_every_mode_of_that(tmp_path: Path) -> None:
+    written(tmp_path, "run: {seed: 5}\nmodes: {async: {env: {num_envs: 32, segment_steps: 9}}}", "lower.yaml")
+    mine = written(tmp_path, "run: {preset: lower.yaml}\nenv: {num_envs: 3}", "mine.yaml")
+    file = written(tmp_path, "run: {preset: mine.yaml, mode: async}")
+    for config in (load_config(str(mine), mode="async"), load_config(hosts_file=file)):
+        assert (config.run.seed, config.run.name, config.run.preset) == (5, "mine", str(mine))
+        assert (config.env.num_envs, config.env.segment_steps) == (3, 9)
+    own = load_config(str(mine), overrides=["run.preset=pendulum-sac"])
+    assert (own.algorithm["kind"], own.env.num_envs) == ("sac", 3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "message"),
+    [
+        ("loop.yaml", [], "run.preset: {folder}/loop.yaml builds on itself"),
+        ("wrong.yaml", [], "{folder}/wrong.yaml:1: run.preset: unknown preset 'nonsense'"),
+        ("cartpole-ppo", ["run.preset=pendulum-sac"], "run.preset: 'pendulum-sac' cannot be combined with the preset"),
+    ],
+)
+def test_what_a_preset_cannot_build_on(tmp_path: Path, preset: str, overrides: list[str], message: str) -> None:
+    written(tmp_path, "run: {preset: loop.yaml}", "loop.yaml")
+    written(tmp_path, "run: {preset: nonsense}", "wrong.yaml")
+    named = str(tmp_path / preset) if preset.endswith(".yaml") else preset
+    with pytest.raises(ConfigError) as caught:
+        load_config(named, overrides=overrides)
+    assert message.format(folder=tmp_path) in str(caught.value)
 
 
 def test_null_resets_and_python_values_go_the_same_way() -> None:

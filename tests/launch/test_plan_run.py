@@ -17,6 +17,7 @@ from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.configure import load
@@ -83,7 +84,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation (known: gelu, "),
         ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown (known: concat, conv, "),
         ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:TorchOnly"}, "layer 'actor.0' of kind 'conv' needs runtime torch"),
-        ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: 5 workers exceed env.vector_envs 4"),
+        ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: the 5 workers of all hosts exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
         ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),
         ("cartpole-ppo", "sync", {"algorithm__minibatch_size": 512}, "--set: algorithm.minibatch_size: 512 is larger than the batch of 256 rows"),
@@ -183,7 +184,7 @@ def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path)
     plan = planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=1, min_workers=9, **values)
     assert dict(plan.workers) == {"local": 1, "a": 1, "b": 3}
     assert plan.slots == 6 + 5 * 2
-    with pytest.raises(ConfigError, match=r"6 workers exceed env\.vector_envs 4"):
+    with pytest.raises(ConfigError, match=r"the 5 workers of all hosts exceed env\.vector_envs 4"):
         planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=2, **values | {"env__vector_envs": 4})
 
 
@@ -258,3 +259,10 @@ def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: s
     if extra is not None:
         pytest.skip(f"zmqrl[{extra}] is not installed")
     assert planned(tmp_path, preset, mode).warnings == ()
+
+
+def test_hosts_with_open_numbers_of_workers_share_the_vector_envs_that_are_left(tmp_path: Path) -> None:
+    hosts = {"local": HostSection(workers=2), **{name: HostSection(workers="auto") for name in ("a", "b", "c")}}
+    config = load("cartpole-ppo", overrides=["env.vector_envs=4"]).config
+    plan = plan_run(replace(config, hosts=hosts), tmp_path, time.time())
+    assert plan.workers == {"local": 2, "a": 1, "b": 1, "c": 0}

@@ -177,13 +177,13 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     flags = _flags(request)
     nothing = Branch(Source("defaults"))
     hosts_file = _hosts_file(request.hosts_file) if request.hosts_file is not None else nothing
-    base, preset = _base(request, merge_all([hosts_file, flags]))
+    bases, preset = _bases(request, merge_all([hosts_file, flags]))
     inventory = _inventory(merge_all([hosts_file, flags]))
     if request.stored is not None and ("hosts" in hosts_file.children or inventory.children):
         # A resumed run takes the hosts that the file lists now, and none that it no longer lists.
-        base = Branch(base.source, {key: node for key, node in base.children.items() if key != "hosts"})
-    mode = _text(merge_all([base, hosts_file, flags]), "run", "mode") or Config().run.mode
-    layers = [base, inventory, hosts_file, flags]
+        bases = [Branch(b.source, {key: node for key, node in b.children.items() if key != "hosts"}) for b in bases]
+    mode = _text(merge_all([*bases, hosts_file, flags]), "run", "mode") or Config().run.mode
+    layers = [*bases, inventory, hosts_file, flags]
     # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
     tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
     return with_absolute_paths(tree), preset
@@ -226,25 +226,49 @@ def _flags(request: Request) -> Branch:
     return as_one(layers, SET)
 
 
-def _base(request: Request, above: Branch) -> tuple[Branch, str | None]:
-    """The lowest layer: the stored configuration of a resumed run, a preset, or nothing."""
+def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | None]:
+    """The lowest layers: the stored configuration of a resumed run, a preset with those it builds on, or nothing."""
     if request.stored is not None:
-        return from_stored(request.stored, Source(str(request.stored_file))), _stored_preset(request, above)
-    preset = request.preset or _text(above, "run", "preset")
+        return [from_stored(request.stored, Source(str(request.stored_file)))], _stored_preset(request, above)
+    named = _text(above, "run", "preset")
+    preset = request.preset or named
     if request.sections is not None:
         if preset is not None:
             raise ConfigError(f"run.preset: {preset!r}: cannot be combined with {request.sections_name}")
-        return from_stored(request.sections, Source(request.sections_name)), None
+        return [from_stored(request.sections, Source(request.sections_name))], None
     if preset is None:
-        return Branch(Source("defaults")), None
+        return [Branch(Source("defaults"))], None
+    folder = None if request.preset else request.hosts_file
     try:
-        path = preset_path(preset, None if request.preset else request.hosts_file)
+        layers = _preset_layers(preset_path(preset, folder), named if request.preset else None)
     except ConfigError as error:
         node = None if request.preset else above.at(("run", "preset"))
         raise ConfigError(f"{node.source}: {error}" if node is not None else str(error)) from error
+    return layers, preset_name(preset, folder)
+
+
+def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
+    """The file of a preset, behind those that its `run.preset` builds on, each with its own `modes`.
+
+    Args:
+        path: Of the file.
+        named: What it builds on in place of its own `run.preset`.
+        above: Files that build on this one.
+    """
+    if path in above:
+        raise ConfigError(f"run.preset: {path} builds on itself")
+    if named is not None and path.parent == PRESETS:
+        raise ConfigError(f"run.preset: {named!r} cannot be combined with the preset {path.stem}: name one of the two")
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    kept = preset_name(preset, None if request.preset else request.hosts_file)
-    return merge_all([from_stored(name, Source(str(path))), read_file(path)]), kept
+    content = read_file(path)
+    below, node = named or _text(content, "run", "preset"), content.at(("run", "preset"))
+    lower: Sequence[Branch] = ()
+    if below is not None:
+        try:
+            lower = _preset_layers(preset_path(below, None if named else path), None, [*above, path])
+        except ConfigError as error:
+            raise ConfigError(str(error) if named or node is None else f"{node.source}: {error}") from error
+    return [*lower, merge_all([from_stored(name, Source(str(path))), content])]
 
 
 def _stored_preset(request: Request, above: Branch) -> str | None:

@@ -143,15 +143,19 @@ def _workers(config: Config) -> Mapping[str, int]:
     """Rollout workers per host; none in single."""
     if config.mode.in_process:
         return {config.learner.host: 0}
-    # `auto` of a host that has not yet reported how many cores it has is one worker, the least that it means.
-    workers = {name: host.workers if isinstance(host.workers, int) else 1 for name, host in config.hosts.items()}
-    known = all(isinstance(host.workers, int) for host in config.hosts.values())
-    total, first = sum(workers.values()), next(iter(workers), LOCAL)
+    workers = {name: host.workers for name, host in config.hosts.items() if isinstance(host.workers, int)}
+    open_hosts = [name for name in config.hosts if name not in workers]
+    known, first = not open_hosts, next(iter(config.hosts), LOCAL)
+    # `auto` of a host that has not reported its cores yet is one worker; in sync only while a vector env is left.
+    left = config.env.vector_envs - sum(workers.values()) if config.mode.deterministic else len(open_hosts)
+    counts = {**workers, **{name: int(place < left) for place, name in enumerate(open_hosts)}}
+    workers = {name: counts[name] for name in config.hosts}
+    total = sum(workers.values())
     if total < 1:
         raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
     if config.mode.deterministic and total > config.env.vector_envs:
         raise ConfigError(
-            f"hosts.{first}.workers: {total} workers exceed env.vector_envs "
+            f"hosts.{first}.workers: the {total} workers of all hosts exceed env.vector_envs "
             f"{config.env.vector_envs}, and in sync each worker needs one; raise env.vector_envs or set fewer workers"
         )
     if known and config.min_workers > total:
