@@ -58,8 +58,8 @@ def _use(form: Form, policy: GreedyPolicy, source: Source) -> list[str]:
         else []
     )
     inputs = [*policy.parts, *([] if policy.mask is None else [policy.mask])]
-    told = ["Inputs:", "", *(f"- {_described(part)}" for part in inputs), "", *stack]
-    return ["## Use", "", *told, *(_onnx_use(policy, inputs) if form == "onnx" else _numpy_use(policy))]
+    notes = ["Inputs:", "", *(f"- {_described(part)}" for part in inputs), "", *stack]
+    return ["## Use", "", *notes, *(_onnx_use(policy, inputs) if form == "onnx" else _numpy_use(policy))]
 
 
 def _described(part: Part) -> str:
