@@ -57,6 +57,20 @@ def test_scores_that_come_late_are_put_in_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(curve.value, curve.x / 100)
 
 
+def test_wall_clock_is_cumulative_over_the_attempts_of_a_run(tmp_path: Path) -> None:
+    rows: list[tuple[float, int, str]] = [
+        *((2.0, 10, RETURN), (8.0, 40, RETURN), (7.9, 40, "worker_0_env_steps_per_s"), (9.0, 40, EVALUATED)),
+        *((1.0, 40, EVALUATED), (2.0, 30, RETURN), (5.0, 60, RETURN), (4.0, 50, EVALUATED)),
+        *((2.5, 60, RETURN), (3.0, 80, RETURN)),
+    ]
+    lines = [json.dumps({"wall_s": wall_s, "env_steps": steps, name: 1.0}) for wall_s, steps, name in rows]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    group = Group("g", (tmp_path,))
+    (trained,), (scored,) = (series_of(group, name, 1).series for name in (RETURN, EVALUATED))
+    assert trained.wall_s.tolist() == [2.0, 8.0, 11.0, 14.0, 16.5, 17.0]
+    assert scored.wall_s.tolist() == [9.0, 10.0, 13.0]
+
+
 def test_short_series_are_a_point_or_named(tmp_path: Path) -> None:
     runs = [_run(tmp_path / f"seed-{n}", (100, float(n))) for n in (1, 2, 3)]
     drawn = series_of(Group("g", tuple(runs)), RETURN, 1)
