@@ -20,14 +20,13 @@ def cumulative_wall_s(rows: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def _starts(wall_s: Sequence[float], is_score: Sequence[bool]) -> Iterator[int]:
-    """Where `wall_s` of the rows of training goes back: they are in order, and scores of the evaluator come late."""
-    last_s = 0.0
+    """Where `wall_s` goes back, of rows of training or of scores: those come late among the others."""
+    last_s: dict[bool, float] = {}
     for k, seconds in enumerate(wall_s):
-        if is_score[k]:
-            continue
-        if seconds < last_s - MOST_ADJUSTED_S:
+        if seconds < last_s.get(is_score[k], 0.0) - MOST_ADJUSTED_S:
             start = k
-            while is_score[start - 1] and wall_s[start - 1] <= seconds:
+            while not is_score[k] and is_score[start - 1] and wall_s[start - 1] <= seconds:
                 start -= 1
             yield start
-        last_s = seconds
+            last_s.clear()
+        last_s[is_score[k]] = seconds
