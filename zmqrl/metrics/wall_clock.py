@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 MOST_ADJUSTED_S = 0.5
-"""`wall_s` that goes back by at most so much is of a clock that was adjusted, not of another attempt."""
+"""`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
 
 
 def cumulative_wall_s(rows: Sequence[Mapping[str, float]]) -> list[float]:
@@ -20,7 +20,7 @@ def cumulative_wall_s(rows: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def _starts(wall_s: Sequence[float], is_score: Sequence[bool]) -> Iterator[int]:
-    """Where `wall_s` goes back, of rows of training or of scores: those come late among the others."""
+    """Where `wall_s` decreases, of rows of training or of scores: those come late among the others."""
     last_s: dict[bool, float] = {}
     for k, seconds in enumerate(wall_s):
         if seconds < last_s.get(is_score[k], 0.0) - MOST_ADJUSTED_S:
