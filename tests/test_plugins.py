@@ -33,7 +33,9 @@ def test_methods_that_are_not_defined_are_named(
 
 
 def test_a_missing_module_comes_with_the_fix() -> None:
-    with pytest.raises(ConfigError, match=r"No module named 'zip_store'; .*hosts\.HOST\.env\.PYTHONPATH"):
+    with pytest.raises(
+        ConfigError, match=r"No module named 'zip_store'; run the command in .*hosts\.HOST\.env\.PYTHONPATH"
+    ):
         load("zip_store:Zip", "zmqrl.data_stores", DataStore)
 
 

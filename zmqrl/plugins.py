@@ -14,7 +14,10 @@ from typing import Any, TypeVar
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
-INSTALL = "install it on this host, or set PYTHONPATH (for another host: hosts.HOST.env.PYTHONPATH)"
+INSTALL = (
+    "run the command in the directory that has it, install it on this host, or set PYTHONPATH (for another host: "
+    "hosts.HOST.env.PYTHONPATH)"
+)
 """The module of a kind, or one that it imports."""
 
 

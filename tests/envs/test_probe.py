@@ -42,9 +42,17 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
         (EnvSection(id="minatar.gym:BaseEnv"), ['pip install "zmqrl[minatar]"']),
         (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
-        (EnvSection(id="no_such_lab.envs:Walker"), ["env.id", "no_such_lab"]),
+        (
+            EnvSection(id="no_such_envs:Walker"),
+            [
+                "env.id: 'no_such_envs:Walker': module 'no_such_envs' was not found; run the",
+                "the command in the directory of no_such_envs.py, or set PYTHONPATH",
+            ],
+        ),
+        (EnvSection(id="no_such_lab.envs:Walk-v0"), ["install it, run the command in the directory of no_such_lab/,"]),
+        (EnvSection(id="gymnasium.nope:Walk"), ["'gymnasium.nope' was not found; 'gymnasium' was found, and"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
-        (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers", "nope"]),
+        (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers: 'nope:Nope': module 'nope' was not found; run the"]),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"frames": 2}},)),
             ["env.wrappers: 'gymnasium.wrappers:FrameStackObservation': the arguments {'frames': 2} are not accepted"],

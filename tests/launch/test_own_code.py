@@ -78,6 +78,16 @@ def test_an_id_that_the_script_alone_registers_is_refused(entry_point: Any, fix:
         assert message.endswith(fix)
 
 
+@pytest.mark.usefixtures("script")
+def test_an_id_of_the_script_for_an_env_of_gymnasium_is_refused() -> None:
+    entry_point = "gymnasium.envs.classic_control:CartPoleEnv"
+    gym.register("MyCart-v0", entry_point=entry_point, max_episode_steps=9, kwargs={"sutton_barto_reward": True})
+    message = refusal(env__id="MyCart-v0")
+    assert message.startswith("env.id: 'MyCart-v0' is registered by the calling script or notebook alone")
+    setting = f"use env.id={entry_point}, env.kwargs={{'sutton_barto_reward': True}}, env.max_episode_steps=9"
+    assert message.endswith(setting)
+
+
 def test_the_package_that_registers_an_id_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: None
 ) -> None:

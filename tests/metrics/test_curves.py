@@ -57,6 +57,28 @@ def test_scores_that_come_late_are_put_in_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(curve.value, curve.x / 100)
 
 
+def test_wall_clock_is_cumulative_over_the_attempts_of_a_run(tmp_path: Path) -> None:
+    rows: list[tuple[float, int, str]] = [
+        *((2.0, 10, RETURN), (8.0, 40, RETURN), (7.9, 40, "worker_0_env_steps_per_s"), (9.0, 40, EVALUATED)),
+        *((1.0, 40, EVALUATED), (2.0, 30, RETURN), (5.0, 60, RETURN), (4.0, 50, EVALUATED)),
+        *((2.5, 60, RETURN), (3.0, 80, RETURN)),
+    ]
+    lines = [json.dumps({"wall_s": wall_s, "env_steps": steps, name: 1.0}) for wall_s, steps, name in rows]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    group = Group("g", (tmp_path,))
+    (trained,), (scored,) = (series_of(group, name, 1).series for name in (RETURN, EVALUATED))
+    assert trained.wall_s.tolist() == [2.0, 8.0, 11.0, 14.0, 16.5, 17.0]
+    assert scored.wall_s.tolist() == [9.0, 10.0, 13.0]
+
+
+def test_a_score_too_shows_that_an_attempt_begins(tmp_path: Path) -> None:
+    rows = [(2.5, 10, RETURN), (2.7, 10, EVALUATED), (1.5, 10, EVALUATED), (2.4, 30, RETURN), (2.6, 30, EVALUATED)]
+    lines = [json.dumps({"wall_s": wall_s, "env_steps": steps, name: 1.0}) for wall_s, steps, name in rows]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    found = [series_of(Group("g", (tmp_path,)), name, 1).series[0].wall_s for name in (RETURN, EVALUATED)]
+    assert found[0] == pytest.approx([2.5, 5.1]) and found[1] == pytest.approx([2.7, 4.2, 5.3])
+
+
 def test_short_series_are_a_point_or_named(tmp_path: Path) -> None:
     runs = [_run(tmp_path / f"seed-{n}", (100, float(n))) for n in (1, 2, 3)]
     drawn = series_of(Group("g", tuple(runs)), RETURN, 1)

@@ -50,11 +50,9 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     subject = f"env.id: {section.id!r}"
     if isinstance(error, gym_error.UnregisteredEnv):
         return _unregistered(section, error)
-    module = section.id.partition(":")[0]
-    absent = error.name if isinstance(error, ModuleNotFoundError) else None
-    if absent is not None and f"{module}.".startswith(f"{absent}.") and absent not in EXTRAS:
-        return ConfigError(f"{subject}: module {absent!r} was not found{_near(section.id)}")
-    missing = _missing(subject, error, f"{section.id} {_entry_point(section.id)}")
+    missing = _not_found(subject, section.id, error) or _missing(
+        subject, error, f"{section.id} {_entry_point(section.id)}"
+    )
     if missing is not None:
         return missing
     if section.kwargs and _refuses(inner, section.kwargs):
@@ -67,7 +65,7 @@ def explain_wrapper(path: str, arguments: Mapping[str, Any], error: Exception) -
     if isinstance(error, ConfigError):
         return error
     subject = f"env.wrappers: {path!r}"
-    missing = _missing(subject, error, path)
+    missing = _not_found(subject, path, error) or _missing(subject, error, path)
     if missing is not None:
         return missing
     if _refuses(error, arguments):
@@ -123,6 +121,21 @@ def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
         fix = _install(f"{section.id} {error}", None)
         return ConfigError(f"env.id: {section.id!r} needs a package that is missing; {fix}")
     return ConfigError(f"env.id: no env is registered as {section.id!r}{_near(section.id)}")
+
+
+def _not_found(subject: str, path: str, error: Exception) -> ConfigError | None:
+    """The module of `module:Name` itself, which is the user's own or of a package; None where the error is another."""
+    absent = error.name if isinstance(error, ModuleNotFoundError) else None
+    module, _, name = path.partition(":")
+    if absent is None or not f"{module}.".startswith(f"{absent}.") or absent in EXTRAS:
+        return None
+    parent = absent.rpartition(".")[0]
+    file = f"{absent}.py" if absent == module else f"{absent}/"
+    install = "" if name.isidentifier() else "install it, "
+    fix = f"{install}run the command in the directory of {file}, or set PYTHONPATH"
+    if parent:
+        fix = f"{parent!r} was found, and has no such module"
+    return ConfigError(f"{subject}: module {absent!r} was not found; {fix}")
 
 
 def _missing(subject: str, error: Exception, hints: str) -> ConfigError | None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import gymnasium.envs
 
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.make import NAMESPACES, registered
@@ -77,7 +80,7 @@ def _check_registered(env: EnvSection) -> None:
     if spec is None:  # the probe reports an id that is unknown here
         return
     module, name = _module_of(spec.entry_point)
-    if module.startswith("gymnasium."):
+    if module.startswith("gymnasium.") and _is_named_by_gymnasium(spec.id):
         return
     package = "" if module == MAIN else module.partition(".")[0]
     code = _exit_code(spec.id, package)
@@ -88,12 +91,18 @@ def _check_registered(env: EnvSection) -> None:
     elif module == MAIN or not name.isidentifier():
         fix = f"move the class to my_envs.py and use env.id=my_envs:{name if name.isidentifier() else 'Name'}"
     else:
+        kwargs = f", env.kwargs={dict(spec.kwargs)}" if spec.kwargs else ""
         limit = "" if spec.max_episode_steps is None else f", env.max_episode_steps={spec.max_episode_steps}"
-        fix = f"use env.id={module}:{name}{limit}"
+        fix = f"use env.id={module}:{name}{kwargs}{limit}"
     raise ConfigError(
         f"env.id: {env.id!r} is registered by the calling script or notebook alone, which the processes of the run do "
         f"not execute; {fix}"
     )
+
+
+def _is_named_by_gymnasium(env_id: str) -> bool:
+    """Whether the file that registers the envs of gymnasium has the id: then every process knows it."""
+    return f'"{env_id}"' in Path(gymnasium.envs.__file__).read_text()
 
 
 def _module_of(entry_point: Any) -> tuple[str, str]:

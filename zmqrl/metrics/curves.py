@@ -14,6 +14,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.metrics import iqm
 from zmqrl.metrics.groups import METRICS, Group
 from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.wall_clock import cumulative_wall_s
 from zmqrl.types import Array
 
 RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
@@ -29,6 +30,7 @@ class Series:
     run: Path
     env_steps: Array
     wall_s: Array
+    """Cumulative over the attempts of the run."""
     values: Array
 
     def x(self, axis: XAxis) -> Array:
@@ -65,12 +67,16 @@ def series_of(group: Group, metric: str, window: int) -> Drawn:
     """
     found, left_out = [], []
     for run in group.runs:
-        rows = [row for row in read_metrics(run / METRICS) if metric in row]
-        if not rows:
+        rows = list(read_metrics(run / METRICS))
+        points = [
+            (row["env_steps"], wall_s, row[metric])
+            for row, wall_s in zip(rows, cumulative_wall_s(rows), strict=True)
+            if metric in row
+        ]
+        if not points:
             left_out.append(f"{run}: no row with {metric} yet")
             continue
-        columns = (np.array([row[name] for row in rows], np.float64) for name in ("env_steps", "wall_s", metric))
-        env_steps, wall_s, values = columns
+        env_steps, wall_s, values = np.array(points, np.float64).T
         found.append(Series(run, env_steps, wall_s, smoothed(values, window)))
     longer = [series for series in found if len(series.values) > 1]
     if longer:
