@@ -38,7 +38,7 @@ ENVS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gym-anytrading": ("cartpole-ppo", ("env.id=gym_anytrading:stocks-v0",)),
     "Pong": ("pong-ppo", ()),
-    "HalfCheetah": ("halfcheetah-sac", ("algorithm.learning_starts=1000",)),
+    "HalfCheetah": ("halfcheetah-sac", ("replay.learning_starts=1000",)),
     "BipedalWalker": ("pendulum-sac", ("env.id=BipedalWalker-v3",)),
     "FrozenLake": ("cartpole-ppo", ("env.id=FrozenLake-v1",)),
     "FetchReach": ("pendulum-sac", ("env.id=gymnasium_robotics:FetchReach-v4",)),
