@@ -74,6 +74,30 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class _CommandOfARun(click.Command):
+    """Answers arguments that click calls unexpected."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        if not ctx.resilient_parsing and (message := self._with_blank(args)) is not None:
+            raise click.UsageError(message)
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            from zmqrl.cli.habits import unexpected_arguments
+
+            first = ctx.params.get("preset") or ctx.params.get("hosts")
+            raise click.UsageError(unexpected_arguments(str(self.name), [str(first), *extra]))
+        return extra
+
+    @staticmethod
+    def _with_blank(args: list[str]) -> str | None:
+        if "--set" not in args:
+            return None
+        from zmqrl.cli.habits import blank_in_set
+
+        return blank_in_set(args)
+
+
 @dataclass(frozen=True)
 class TrainRequest:
     """The options of `launch` and `train`."""
@@ -107,7 +131,7 @@ class TrainRequest:
     """Started by `--on` of another machine, see `run_in_place`."""
 
 
-@click.command("launch")
+@click.command("launch", cls=_CommandOfARun)
 @click.argument("hosts", type=click.Path(path_type=Path))
 @_with_options
 @click.option("--submit", is_flag=True, help="Submit a Slurm job that launches the run, and starts again if preempted.")
@@ -120,7 +144,7 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
     return _submit(request, hosts) if submit else _run(request)
 
 
-@click.command("train")
+@click.command("train", cls=_CommandOfARun)
 @click.argument("preset", required=False, shell_complete=completion.presets)
 @click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
 @click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env; default ppo.")
