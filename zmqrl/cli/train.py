@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,22 @@ AUTO = Path("auto")
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 NUMBERS = (4, 5)
 """Columns of `zmqrl presets` that are aligned to the right."""
+
+
+class Steps(click.IntRange):
+    """A number of env steps, also written as `1e5` or `100_000`, as `--set` takes it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"[+-]?[\d_]+", value):
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not number.is_integer():
+                self.fail(f"{value!r}: write a whole number such as 100000 or 1e5", param, ctx)
+            value = int(number)
+        return super().convert(value, param, ctx)
+
 
 OPTIONS = (
     click.option(
@@ -53,7 +71,7 @@ OPTIONS = (
     click.option(
         "--for",
         "for_env_steps",
-        type=click.IntRange(1),
+        type=Steps(1),
         metavar="N",
         help="With --resume: train N more env steps; the stop conditions of the stored run are off.",
     ),
