@@ -68,6 +68,11 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
     ("arguments", "says"),
     [
         (["trian", "cartpole-ppo"], "did you mean 'train'?"),
+        (["save"], "did you mean `zmqrl export RUN DIR`?"),
+        (["load"], "did you mean `zmqrl eval RUN`, or in Python `zmqrl.load_policy(RUN)`?"),
+        (["predict"], "zmqrl.load_policy(RUN)"),
+        (["runs"], "did you mean `zmqrl status`?"),
+        (["train", "--env", "CartPole-v1", "--algo", "foo"], "zmqrl: --algo: unknown algorithm 'foo'; known: dqn, "),
         (["quux"], "No such command 'quux'"),
         (["train"], "--resume DIR"),
         (["launch"], "Missing argument 'HOSTS'"),

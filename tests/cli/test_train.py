@@ -188,6 +188,12 @@ def test_a_resume_with_nothing_to_train_reports_so_in_message_and_summary(zmqrl:
     assert json.loads((ended_run / "summary.json").read_text()) == {**before, "trained_env_steps": 0}
 
 
+def test_an_algorithm_of_the_package_may_be_in_capitals(zmqrl: Command) -> None:
+    shown = zmqrl("train", "--env", "CartPole-v1", "--algo", "DQN", "--dry-run")
+    assert shown.code == 0, shown.err
+    assert "kind: dqn" in shown.out
+
+
 @pytest.mark.parametrize("steps", ["1e5", "100_000", "1E+5", "100000"])
 def test_for_takes_whole_numbers_as_set_does(steps: str) -> None:
     given = Steps(1).convert(steps, None, None)

@@ -12,11 +12,13 @@ from zmqrl.config.known_keys import KnownKeys
 
 COMMANDS = {
     **dict.fromkeys(("enjoy", "evaluate", "play", "test"), "zmqrl eval RUN"),
+    **dict.fromkeys(("load", "predict"), "zmqrl eval RUN`, or in Python `zmqrl.load_policy(RUN)"),
     **dict.fromkeys(("continue", "restore", "resume"), "zmqrl train --resume DIR"),
     **dict.fromkeys(("fit", "learn", "run", "start"), "zmqrl train PRESET"),
     **dict.fromkeys(("cancel", "kill"), "zmqrl stop RUN"),
     **dict.fromkeys(("algos", "envs", "list", "ls"), "zmqrl presets"),
-    **dict.fromkeys(("ps", "top"), "zmqrl status"),
+    **dict.fromkeys(("ps", "runs", "top"), "zmqrl status"),
+    "save": "zmqrl export RUN DIR",
     "install": "zmqrl setup hosts.yaml",
     "tensorboard": "tensorboard --logdir RUN/tensorboard",
 }
