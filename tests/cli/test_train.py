@@ -14,6 +14,7 @@ import yaml
 from tests.cli.commands import RUN, Command
 from tests.extras import missing_extra
 from tests.system import command_runs
+from zmqrl.cli.train import Steps
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import MODES
@@ -185,6 +186,30 @@ def test_a_resume_with_nothing_to_train_reports_so_in_message_and_summary(zmqrl:
     assert ended.out.startswith(f"nothing was trained: {ended_run} has reached run.total_env_steps (2,048) at 2,")
     assert f"zmqrl train --resume {ended_run} --for " in ended.out
     assert json.loads((ended_run / "summary.json").read_text()) == {**before, "trained_env_steps": 0}
+
+
+def test_an_algorithm_of_the_package_may_be_in_capitals(zmqrl: Command) -> None:
+    shown = zmqrl("train", "--env", "CartPole-v1", "--algo", "DQN", "--dry-run")
+    assert shown.code == 0, shown.err
+    assert "kind: dqn" in shown.out
+
+
+@pytest.mark.parametrize("steps", ["1e5", "100_000", "1E+5", "100000"])
+def test_for_takes_whole_numbers_as_set_does(steps: str) -> None:
+    given = Steps(1).convert(steps, None, None)
+    assert (given, type(given)) == (100_000, int)
+
+
+def test_for_refuses_other_numbers(zmqrl: Command, tmp_path: Path) -> None:
+    for wrong, message in (
+        ("1M", "write a whole number such as 100000 or 1e5"),
+        ("1.5e0", "or 1e5"),
+        ("inf", "or 1e5"),
+        ("0", "0 is not"),
+    ):
+        ended = zmqrl("train", "--resume", tmp_path, "--for", wrong)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert message in ended.err
 
 
 def test_for_needs_a_run_to_continue_and_no_other_total(zmqrl: Command, ended_run: Path) -> None:

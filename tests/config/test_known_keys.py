@@ -39,6 +39,16 @@ def test_every_key_that_is_named_exists() -> None:
         ("network.channels=(1, 2)", "must be a list, such as [1, 2]"),
         ("run.total_env_steps=100k", "must be a valid integer; write 100000"),
         ("run.total_env_steps=1,000,000", "must be a valid integer; write 1000000"),
+        ("seeds=3", "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed="),
+        ("run.max_wall_s=10m", "must be a valid number; write 600"),
+        ("run.max_wall_s=1h", "; write 3600"),
+        ("run.max_wall_s=1.5 h", "; write 5400"),
+        ("run.max_wall_s=30s", "; write 30"),
+        ("run.max_wall_s=2d", "; write 172800"),
+        ("run.max_wall_s=10min", "; write 600"),
+        ("run.max_wall_s=10k", "; write 10000"),
+        ("run.max_wall_s=1,000", "; write 1000"),
+        ("run.total_env_steps=10m", "; write 10000000"),
         ("algorithm.kind=DQN", "; did you mean 'dqn'?"),
     ],
 )
@@ -46,6 +56,12 @@ def test_hints(flag: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load("cartpole-dqn", overrides=[flag])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["normalize", "normalise", "algorithm.normalize"])
+def test_normalisation_is_a_key_of_the_algorithm(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"in zmqrl it is algorithm\.normalise_obs"):
+        load("cartpole-ppo", overrides=[f"{name}=true"])
 
 
 @pytest.mark.parametrize(
@@ -57,6 +73,9 @@ def test_hints(flag: str, message: str) -> None:
         ("my_lab.envs:Walk", "is an env: zmqrl train --env my_lab.envs:Walk --algo KIND"),
         ("my_walk.py", "is a Python file: zmqrl train --env my_walk:NAME"),
         ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: halfcheetah-sac, pendulum-sac"),
+        ("cartpole", "unknown preset 'cartpole'; presets of this env: cartpole-dqn, cartpole-memory-ppo_gru, "),
+        ("CartPole", "presets of this env: cartpole-dqn, "),
+        ("minatar", "presets of this env: minatar-breakout-dqn, minatar-breakout-ppo, minatar-breakout-pqn"),
         ("cartpole_ppo", "unknown preset 'cartpole_ppo'; did you mean 'cartpole-ppo'? known: acrobot-dqn, "),
         ("x/y", "x/y: file not found"),
     ],

@@ -79,7 +79,7 @@ def test_same_name_same_bits_and_other_names_other_bits(kind) -> None:
         ("shape", "shape (1,)"),
         ("reward", "much"),
         ("nan_reward", "reward is nan"),
-        ("short", "step raised ValueError"),
+        ("short", "it returned 2 values"),
     ],
 )
 def test_a_fault_names_env_slot_seed_episode_and_step(fault: str, words: str) -> None:
@@ -103,6 +103,38 @@ def test_a_fault_in_reset() -> None:
     env = make_vector_env(section, probe(section), "sync", 5, 0)
     with pytest.raises(EnvFault, match="no reset today"):
         env.start()
+    env.close()
+
+
+FORMS = {
+    "reset": "reset must return (obs, info)",
+    "step": "step must return (obs, reward, terminated, truncated, info)",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "call", "returned"),
+    [
+        ("OldReset", {}, "reset", "an object of type ndarray"),
+        ("OldReset", {"returns": "none"}, "reset", "None"),
+        ("OldStep", {}, "step", "4 values"),
+        ("OldStep", {"returns": "none"}, "step", "None"),
+        ("OldStep", {"returns": "obs"}, "step", "an object of type ndarray"),
+        ("behind_a_wrapper", {}, "step", "4 values"),
+        ("OldParallel", {"old": "reset"}, "reset", "an object of type dict"),
+        ("OldParallel", {"old": "step"}, "step", "4 values"),
+    ],
+)
+def test_a_return_of_old_gym_is_answered_with_the_right_form_and_its_place(
+    name: str, kwargs: dict[str, str], call: str, returned: str
+) -> None:
+    section = EnvSection(id=f"tests.envs.gym_envs:{name}", num_envs=2, kwargs=kwargs)
+    env = make_vector_env(section, probe(section), "sync", 5, 0)
+    if call == "step":
+        env.start()
+    with pytest.raises(EnvFault) as caught:
+        env.start() if call == "reset" else env.step(np.zeros(2, np.int64))
+    assert f": {FORMS[call]}; it returned {returned} (tests/envs/gym_envs.py:" in str(caught.value)
     env.close()
 
 

@@ -298,7 +298,9 @@ def test_an_engine_that_ends_the_learners_host_interrupts_the_run_and_is_reporte
     launcher = Launcher(stand_in_plan(run_dir), orchestrator, plain=True)
     assert launcher.run() == code
     assert launcher.summary is not None and launcher.summary.status == status
-    assert ("DUE TO TIME LIMIT" in "".join(capfd.readouterr())) == (code != 0)
+    out, err = capfd.readouterr()
+    assert ("DUE TO TIME LIMIT" in out + err) == (code != 0)
+    assert out.endswith(f"\n  resume with: zmqrl train --resume {run_dir}\n") == (status == "interrupted")
 
 
 @pytest.mark.parametrize("was_there", [False, True])

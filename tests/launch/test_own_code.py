@@ -59,6 +59,25 @@ def test_a_class_of_the_script_is_refused() -> None:
     )
 
 
+COUNTING = "tests.envs.odd_envs:Counting"
+MAKES = "each process makes its own envs: give"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"env": gym.make("CartPole-v1")}, f'env: an object of type TimeLimit; {MAKES} env={{"id": "CartPole-v1"}}'),
+        ({"env.id": gym.make("Blackjack-v1")}, 'env={"id": "Blackjack-v1"}'),
+        ({"env": {"id": Counting()}}, f'env.id: an object of type Counting; {MAKES} env={{"id": "{COUNTING}"}}'),
+        ({"code": {"sync": [Path("a")]}}, "code.sync: an object of type PosixPath; a value is a number, a text, a "),
+    ],
+)
+def test_an_object_is_refused_with_what_to_give(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_paths(overrides)
+    assert message in str(caught.value)
+
+
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize(
     ("entry_point", "fix"),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 import click
 
-from zmqrl.config.aliases import KEYS, alias
+from zmqrl.config.aliases import DOTTED_PATH, ENV_ID, KEYS, alias
 from zmqrl.config.known_keys import KnownKeys
 
 COMMANDS = {
     **dict.fromkeys(("enjoy", "evaluate", "play", "test"), "zmqrl eval RUN"),
+    **dict.fromkeys(("load", "predict"), "zmqrl eval RUN`, or in Python `zmqrl.load_policy(RUN)"),
     **dict.fromkeys(("continue", "restore", "resume"), "zmqrl train --resume DIR"),
     **dict.fromkeys(("fit", "learn", "run", "start"), "zmqrl train PRESET"),
     **dict.fromkeys(("cancel", "kill"), "zmqrl stop RUN"),
     **dict.fromkeys(("algos", "envs", "list", "ls"), "zmqrl presets"),
-    **dict.fromkeys(("ps", "top"), "zmqrl status"),
+    **dict.fromkeys(("ps", "runs", "top"), "zmqrl status"),
+    "save": "zmqrl export RUN DIR",
     "install": "zmqrl setup hosts.yaml",
     "tensorboard": "tensorboard --logdir RUN/tensorboard",
 }
@@ -44,6 +47,35 @@ def unknown_option(error: click.NoSuchOption) -> str:
     command = error.ctx.command.name if error.ctx is not None else None
     meant = _meant(error.option_name) if command in OF_A_RUN else None
     return f"unknown option {error.option_name}; {meant}" if meant else error.format_message()
+
+
+def blank_in_set(arguments: Sequence[str]) -> str | None:
+    """The message for `--set KEY VALUE`; None: there is none."""
+    for option, key, *rest in (arguments[at : at + 4] for at in range(len(arguments) - 1)):
+        if option != "--set" or "=" in key or not rest or rest[0].startswith("-"):
+            continue
+        written = rest[:2] if rest[0] == "=" else rest[:1]
+        return f"--set {key} {' '.join(written)}: write --set {key}={''.join(written).removeprefix('=')}"
+    return None
+
+
+def unexpected_arguments(command: str, given: Sequence[str]) -> str:
+    """The message for arguments that `command` does not take. `given`: all of them, the first of which it takes."""
+    from zmqrl.config.load import presets
+
+    known = presets()
+    kinds = {name.rpartition("-")[2] for name in known}
+    algorithm = next((word.lower() for word in given if word.lower() in kinds), None)
+    other = next((word for word in given if word.lower() not in kinds), "")
+    meant = f"see zmqrl {command} --help"
+    if "=" in given[1]:
+        meant = f"write --set {given[1]}"
+    elif command == "train" and algorithm is not None and len(given) == 2:
+        if f"{other.lower()}-{algorithm}" in known:
+            meant = f"write zmqrl train {other.lower()}-{algorithm}"
+        elif ENV_ID.fullmatch(other) or DOTTED_PATH.fullmatch(other):
+            meant = f"write zmqrl train --env {other} --algo {algorithm}"
+    return f"unexpected argument {given[1]!r}; {meant}"
 
 
 def _meant(option: str) -> str | None:

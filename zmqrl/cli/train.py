@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,22 @@ AUTO = Path("auto")
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 NUMBERS = (4, 5)
 """Columns of `zmqrl presets` that are aligned to the right."""
+
+
+class Steps(click.IntRange):
+    """A number of env steps, also written as `1e5` or `100_000`, as `--set` takes it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"[+-]?[\d_]+", value):
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not number.is_integer():
+                self.fail(f"{value!r}: write a whole number such as 100000 or 1e5", param, ctx)
+            value = int(number)
+        return super().convert(value, param, ctx)
+
 
 OPTIONS = (
     click.option(
@@ -53,7 +71,7 @@ OPTIONS = (
     click.option(
         "--for",
         "for_env_steps",
-        type=click.IntRange(1),
+        type=Steps(1),
         metavar="N",
         help="With --resume: train N more env steps; the stop conditions of the stored run are off.",
     ),
@@ -72,6 +90,30 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         command = option(command)
     return command
+
+
+class _CommandOfARun(click.Command):
+    """Answers arguments that click calls unexpected."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        if not ctx.resilient_parsing and (message := self._with_blank(args)) is not None:
+            raise click.UsageError(message)
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            from zmqrl.cli.habits import unexpected_arguments
+
+            first = ctx.params.get("preset") or ctx.params.get("hosts")
+            raise click.UsageError(unexpected_arguments(str(self.name), [str(first), *extra]))
+        return extra
+
+    @staticmethod
+    def _with_blank(args: list[str]) -> str | None:
+        if "--set" not in args:
+            return None
+        from zmqrl.cli.habits import blank_in_set
+
+        return blank_in_set(args)
 
 
 @dataclass(frozen=True)
@@ -107,7 +149,7 @@ class TrainRequest:
     """Started by `--on` of another machine, see `run_in_place`."""
 
 
-@click.command("launch")
+@click.command("launch", cls=_CommandOfARun)
 @click.argument("hosts", type=click.Path(path_type=Path))
 @_with_options
 @click.option("--submit", is_flag=True, help="Submit a Slurm job that launches the run, and starts again if preempted.")
@@ -120,7 +162,7 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
     return _submit(request, hosts) if submit else _run(request)
 
 
-@click.command("train")
+@click.command("train", cls=_CommandOfARun)
 @click.argument("preset", required=False, shell_complete=completion.presets)
 @click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
 @click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env; default ppo.")
@@ -339,9 +381,16 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
     """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
+    from zmqrl.algorithms.make import kind_of
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
 
-    return WithoutPreset(request.env, request.algo or DEFAULT_ALGORITHM)
+    named = request.algo or DEFAULT_ALGORITHM
+    kind = named if ":" in named else named.lower()
+    try:
+        kind_of(kind)
+    except ConfigError as error:
+        raise ConfigError(f"--algo: {error}") from error
+    return WithoutPreset(request.env, kind)
 
 
 def _source_of_weights(named: str) -> str:

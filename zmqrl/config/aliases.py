@@ -29,7 +29,7 @@ algorithm.max_grad_norm: grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
 algorithm.n_step: n_step_return n_steps_return
 algorithm.normalise_advantage: norm_adv normalize_advantage
-algorithm.normalise_obs: norm_obs normalize_obs observation_filter
+algorithm.normalise_obs: norm_obs normalise normalize normalize_obs observation_filter
 algorithm.normalise_reward: norm_reward normalize_reward
 algorithm.optimiser: optimizer optimizer_class
 algorithm.policy_delay: policy_frequency
@@ -94,6 +94,10 @@ NO_KEYS: Mapping[str, str] = {
     **dict.fromkeys(
         ("log_interval", "log_level", "progress_bar", "verbose"),
         "the live view is always shown on a terminal; --plain prints lines instead",
+    ),
+    **dict.fromkeys(
+        ("n_seeds", "num_seeds", "seeds"),
+        "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed=",
     ),
     **dict.fromkeys(("load", "load_path", "reset_num_timesteps", "restore"), "--resume DIR continues a run"),
 }
@@ -160,6 +164,9 @@ def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
         named = [name for name in envs if name.endswith(f"-{preset.lower()}")]
         command = f"zmqrl train --env ID --algo {preset.lower()}"
         return f"{preset!r} is an algorithm: {command}; presets with it: {', '.join(named)}"
+    named = [name for name in envs if name.startswith(f"{preset.lower()}-")]
+    if named:
+        return f"unknown preset {shown(preset)}; presets of this env: {', '.join(named)}"
     near = difflib.get_close_matches(preset.lower(), envs, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown preset {shown(preset)}; {hint}known: {', '.join(envs)}"

@@ -25,8 +25,10 @@ T = TypeVar("T")
 SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
 LISTS, NUMBERS = frozenset({"tuple_type", "list_type"}), frozenset({"int_type", "float_type"})
 """Types of errors of pydantic."""
-ABBREVIATED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?) ?([kKmM]?)")
+ABBREVIATED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?) ?([a-zA-Z]*)")
 MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
+MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+"""Of keys in seconds, `NAME_s`."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
@@ -157,7 +159,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
             what = f"{_message(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
-    what, near = _message(constant) if constant else "must be", _nearest(node.value, constant)
+    what, near = _message(constant) if constant else "must be", _nearest("".join(full[-1:]), node.value, constant)
     if len(constant) < len(same):
         keys = _keys_at(cls, path)
         what += f"{', or' if constant else ''} a section of keys ({', '.join(keys)})"
@@ -197,8 +199,8 @@ def _as_list(value: Any) -> str:
     return f"[{', '.join(part.strip() for part in parts if part.strip())}]"
 
 
-def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
-    if any(error["type"] in NUMBERS for error in errors) and (number := _number(value)) is not None:
+def _nearest(key: str, value: Any, errors: list[ErrorDetails]) -> str:
+    if any(error["type"] in NUMBERS for error in errors) and (number := _number(key, value)) is not None:
         return f"; write {number}"
     expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
     names = re.findall(r"'([^']*)'", " ".join(expected))
@@ -206,10 +208,13 @@ def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _number(value: Any) -> int | None:
-    """The number that `1M`, `64k` or `100,000` is meant to be."""
+def _number(key: str, value: Any) -> int | None:
+    """The number that `1M`, `64k`, `100,000` or, for a key in seconds, `10m` is meant to be."""
     match = ABBREVIATED.fullmatch(value) if isinstance(value, str) else None
-    return None if match is None else round(float(match[1].replace(",", "")) * MULTIPLES[match[2].lower()])
+    if match is None:
+        return None
+    multiple = (MULTIPLES_OF_S if key.endswith("_s") else MULTIPLES).get(match[2].lower())
+    return None if multiple is None else round(float(match[1].replace(",", "")) * multiple)
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:

@@ -80,17 +80,17 @@ def described(error: Exception) -> str:
     inner = _original(error)
     text = f"{type(inner).__name__}: {_text(inner)}".removesuffix(": ")
     if isinstance(inner, SyntaxError) and inner.filename:
-        return f"{text} ({_shown(inner.filename)}:{inner.lineno})"
+        return f"{text} ({shown_path(inner.filename)}:{inner.lineno})"
     frames = [*traceback.extract_tb(error.__traceback__), *traceback.extract_tb(inner.__traceback__)]
     last = ([frame for frame in frames if _is_own(frame)] or frames or [None])[-1]
-    return text if last is None else f"{text} ({_shown(last.filename)}:{last.lineno}, in {last.name})"
+    return text if last is None else f"{text} ({shown_path(last.filename)}:{last.lineno}, in {last.name})"
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:
     return not frame.filename.startswith((*FOREIGN, "<"))
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
     """Relative where it is below the working directory."""
     found, here = Path(path), Path.cwd()
     return str(found.relative_to(here)) if found.is_relative_to(here) else path

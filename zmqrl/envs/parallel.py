@@ -10,6 +10,7 @@ import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, StepResult, Where
 from zmqrl.envs.packing import BadObservation
+from zmqrl.envs.returned import NOTHING
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault
 from zmqrl.types import Array, EnvSpec
@@ -107,8 +108,10 @@ class ParallelVectorEnv(SlotVectorEnv):
             self._elapsed[slot], self._phase[slot] = 0, RUNNING
             self._terminated[slot] = self._truncated[slot] = False
         env, slot = self._envs[copy], slots.start
+        returned = NOTHING
         try:
-            found = env.reset(seed=self._seed_of(slot))[0]
+            returned = env.reset(seed=self._seed_of(slot))
+            found = returned[0]
             for slot, agent in zip(slots, self._agents, strict=True):
                 if agent not in found:
                     self._fault(slot, "it is not there after a reset; agents that join later are not supported")
@@ -118,15 +121,17 @@ class ParallelVectorEnv(SlotVectorEnv):
         except BadObservation as error:
             self._fault(slot, f"reset returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._check_form(slot, env, "reset", returned, error)
             self._env_fault(slot, f"reset raised {type(error).__name__}: {error}", error)
 
     def _step(self, copy: int, slots: range, running: Sequence[int], given: Any) -> None:
         """One step of copy `copy`, whose agents in the slots `running` act."""
         env, agents, phases = self._envs[copy], self._agents, self._phase
-        slot = slots.start
+        slot, returned = slots.start, NOTHING
         chosen = {agents[slot - slots.start]: given[slot] for slot in running}
         try:
-            obs, reward, terminated, truncated, _ = env.step(chosen)
+            returned = env.step(chosen)
+            obs, reward, terminated, truncated, _ = returned
             for slot in running:
                 agent = agents[slot - slots.start]
                 if agent not in obs:
@@ -144,6 +149,7 @@ class ParallelVectorEnv(SlotVectorEnv):
         except BadObservation as error:
             self._fault(slot, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._check_form(slot, env, "step", returned, error)
             self._env_fault(slot, f"step raised {type(error).__name__}: {error}", error)
         if not any(phases[slot] == RUNNING for slot in slots):
             for slot in slots:

@@ -10,6 +10,7 @@ import numpy as np
 from zmqrl.envs.base import EnvSlotState, StepResult, Where, packed, unpacked
 from zmqrl.envs.make import stripped
 from zmqrl.envs.packing import BadObservation
+from zmqrl.envs.returned import NOTHING
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault
 from zmqrl.types import Array, EnvSpec
@@ -48,19 +49,21 @@ class SeededVectorEnv(SlotVectorEnv):
         write = self._write
         terminated.fill(False)
         truncated.fill(False)
-        slot = 0
+        slot, returned = 0, NOTHING
         try:
             for slot, action in enumerate(self._given(actions)):
                 if phases[slot]:
                     self._not_running(slot)
                     continue
-                row, gain, ended, cut, _ = steps[slot](action)
+                returned = steps[slot](action)
+                row, gain, ended, cut, _ = returned
                 if write is not None:
                     write(slot, row)
                 else:
                     if type(row) is not np.ndarray:
                         row = np.asarray(row)
                     if row.shape != shape:
+                        self._check_form(slot, self._envs[slot], "step", returned)
                         self._fault(slot, f"step returned an observation of shape {row.shape}, its space has {shape}")
                     obs[slot] = row
                 reward[slot] = gain
@@ -74,8 +77,10 @@ class SeededVectorEnv(SlotVectorEnv):
         except EnvFault:
             raise
         except BadObservation as error:
+            self._check_form(slot, self._envs[slot], "step", returned, error)
             self._fault(slot, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._check_form(slot, self._envs[slot], "step", returned, error)
             self._fault(slot, f"step raised {type(error).__name__}: {error}", error)
         self._check()
         return self._result
@@ -106,17 +111,22 @@ class SeededVectorEnv(SlotVectorEnv):
     def _reset(self, slot: int) -> None:
         self._elapsed[slot] = 0
         self._phase[slot] = RUNNING
+        env, returned = self._envs[slot], NOTHING
         try:
-            found = self._envs[slot].reset(seed=self._seed_of(slot))[0]
+            returned = env.reset(seed=self._seed_of(slot))
+            found = returned[0]
             if self._write is not None:
                 self._write(slot, found)
                 return
             row = np.asarray(found)
         except BadObservation as error:
+            self._check_form(slot, env, "reset", returned, error)
             self._fault(slot, f"reset returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._check_form(slot, env, "reset", returned, error)
             self._fault(slot, f"reset raised {type(error).__name__}: {error}", error)
         if row.shape != self._shape:
+            self._check_form(slot, env, "reset", returned)
             self._fault(slot, f"reset returned an observation of shape {row.shape}, its space has {self._shape}")
         if row.dtype.kind not in "fiub" or (row.dtype.kind == "f" and self._obs.dtype.kind != "f"):
             self._fault(slot, f"reset returned an observation of {row.dtype}, its space has {self._obs.dtype}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
+from zmqrl.envs.returned import other_form
 from zmqrl.random_streams import episode_seed
 from zmqrl.spaces import forbids_all
 from zmqrl.types import Array, EnvSpec
@@ -69,6 +70,12 @@ class SlotVectorEnv(VectorEnv, ABC):
     def _where(self, slot: int) -> Where:
         seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
         return Where(self.spec.id, self._vector_env, slot, seed, episode, step)
+
+    def _check_form(self, slot: int, env: Any, call: str, returned: Any, cause: Exception | None = None) -> None:
+        """Of what `env.<call>` returned, when something was wrong with it."""
+        what = other_form(env, call, returned)
+        if what is not None:
+            raise self._where(slot).fault(what) from cause
 
     def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
         agents = self.spec.agents

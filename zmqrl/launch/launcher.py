@@ -454,10 +454,12 @@ class Launcher:
             cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
             self._print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}")
         self._print(f"  {_teardown_line(teardown)}; results in {directory.path}")
+        resume = f"  resume with: {resume_command(directory.path)}"
         if error is not None:
             text = error.splitlines()[0] if self._problems_reported else error
-            resume = f"  resume with: {resume_command(directory.path)}"
             self._print(f"{status}: {text}\n{resume}", sys.stderr)
+        elif status == "interrupted":
+            self._print(resume)
         return exit_code
 
     def _write_summary(self, directory: RunDirectory, summary: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import gymnasium.envs
 
 from zmqrl.config.sections import Config, EnvSection
@@ -129,13 +130,28 @@ def _exit_code(env_id: str, package: str) -> int | None:
 
 
 def with_paths(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides in which each class or function is its `module:Name`."""
-    return {key: _with_paths(value) for key, value in values.items()}
+    """Overrides in which each class or function is its `module:Name`.
+
+    Raises:
+        ConfigError: A value is another object, such as an env.
+    """
+    return {key: _with_paths(key, value) for key, value in values.items()}
 
 
-def _with_paths(value: Any) -> Any:
+def _with_paths(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {path_of(key) if callable(key) else key: _with_paths(item) for key, item in value.items()}
+        return {path_of(k) if callable(k) else k: _with_paths(f"{key}.{k}", item) for k, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_paths(item) for item in value]
-    return path_of(value) if callable(value) else value
+        return [_with_paths(key, item) for item in value]
+    if callable(value):
+        return path_of(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise ConfigError(f"{key}: an object of type {type(value).__name__}; {_instead_of(value)}")
+
+
+def _instead_of(value: Any) -> str:
+    if isinstance(value, gym.Env):
+        named = value.spec.id if value.spec is not None else path_of(type(value.unwrapped))
+        return f'each process makes its own envs: give env={{"id": "{named}"}}'
+    return "a value is a number, a text, a list, a mapping, or a class of a module"
