@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -14,13 +14,14 @@ from zmqrl.errors import ConfigError
 from zmqrl.metrics import iqm
 from zmqrl.metrics.groups import METRICS, Group
 from zmqrl.metrics.jsonl import read_metrics
-from zmqrl.metrics.wall_clock import cumulative_wall_s
 from zmqrl.types import Array
 
 RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
 POINTS = 200
 XAxis: TypeAlias = Literal["env_steps", "wall_s"]
 X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
+MOST_ADJUSTED_S = 0.5
+"""`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,30 @@ def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
 def _at(grid: Array, x: Array, values: Array) -> Array:
     order = np.argsort(x, kind="stable")  # scores of the evaluator come late
     return np.interp(grid, x[order], values[order])
+
+
+def cumulative_wall_s(rows: Sequence[Mapping[str, float]]) -> list[float]:
+    """Of each row: the seconds of all earlier attempts, up to their last row, and those of its own attempt.
+
+    `wall_s` of the rows counts from the start of each attempt.
+    """
+    wall_s = [row["wall_s"] for row in rows]
+    starts = [0, *_starts(wall_s, [any(name.startswith("eval_") for name in row) for row in rows])]
+    earlier_s, total = 0.0, []
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        total += [earlier_s + seconds for seconds in wall_s[start:end]]
+        earlier_s = max(total, default=0.0)
+    return total
+
+
+def _starts(wall_s: Sequence[float], is_score: Sequence[bool]) -> Iterator[int]:
+    """Where `wall_s` decreases, of rows of training or of scores: those come late among the others."""
+    last_s: dict[bool, float] = {}
+    for k, seconds in enumerate(wall_s):
+        if seconds < last_s.get(is_score[k], 0.0) - MOST_ADJUSTED_S:
+            start = k
+            while not is_score[k] and is_score[start - 1] and wall_s[start - 1] <= seconds:
+                start -= 1
+            yield start
+            last_s.clear()
+        last_s[is_score[k]] = seconds
