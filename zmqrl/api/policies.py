@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, probe, quiet
 from zmqrl.envs.packing import packed_batch
 from zmqrl.errors import ConfigError, ZmqrlError
+from zmqrl.evaluator.evaluation import Score as EpisodeScores
 from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.spaces import forbids_all, view
@@ -125,22 +125,8 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0)
     return LoadedPolicy(policy, env, config.env, sampler)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns and lengths of the episodes, in the order of their seeds."""
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns."""
-        return float(np.std(self.returns))
+class Evaluation(EpisodeScores):
+    """Returns and lengths of the episodes, in the order of their seeds, with their mean and standard deviation."""
 
 
 def evaluate(
