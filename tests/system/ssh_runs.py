@@ -90,6 +90,14 @@ def sha256_of_one_process(run_dir: Path, settings: Sequence[str], *options: obje
     return str(summary(run_dir)["weights_sha256"])
 
 
+def sha256_of_the_same_run(run_dir: Path, config: Mapping[str, Any], env_steps: int) -> str:
+    """What `config` (of Tally) comes to in one process that nothing holds up."""
+    settings = {"run.stop_at_return": "null", "run.total_env_steps": env_steps, "evaluator.episodes": 0}
+    settings |= {f"env.{key}": value for key, value in config["env"].items()}
+    settings["algorithm.kind"] = config["algorithm"]["kind"]
+    return sha256_of_one_process(run_dir, [f"{key}={value}" for key, value in settings.items()])
+
+
 def here(run_id: str, role: str = "zmqrl.entry") -> list[int]:
     """Pids of the run's processes on the laptop: all, or those of a role."""
     found = []

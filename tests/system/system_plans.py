@@ -37,6 +37,8 @@ PPO: Mapping[str, Any] = {
 TALLY: Mapping[str, Any] = {"kind": "tests.system.tally:Tally"}
 """Weights that depend on every row, learned without torch: for runs that are about processes, and their bits."""
 SLOW_TALLY: Mapping[str, Any] = {**TALLY, "round_s": 0.02}
+WAITING_TALLY: Mapping[str, Any] = {**TALLY, "round_s": 0.2}
+"""For runs that wait for a host: they hardly use a CPU meanwhile."""
 NORMALISED: Mapping[str, Any] = {**PPO, "normalise_obs": True, "normalise_reward": True}
 DQN: Mapping[str, Any] = {"kind": "dqn", "target_update_every": 50}
 IDLE_DQN: Mapping[str, Any] = {**DQN, "kind": "tests.system.idle_dqn:IdleDQN"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.ssh_runs import FarRun
-from tests.system.system_plans import SLOW_TALLY
+from tests.system.ssh_runs import FarRun, sha256_of_the_same_run
+from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
@@ -26,9 +27,9 @@ def lab() -> Iterator[Lab]:
 
 def config(lab: Lab, mode: str, env_steps: int) -> Mapping[str, Any]:
     return {
-        "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None},
+        "run": {"mode": mode, "total_env_steps": env_steps, "stop_at_return": None, "preset": "cartpole-ppo"},
         "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
-        "algorithm": dict(SLOW_TALLY),
+        "algorithm": dict(WAITING_TALLY),
         "evaluator": {"episodes": 0},
         "limits": {"lost_after_s": 3, "heartbeat_s": 0.2},
         "hosts": {"local": {"workers": 1}, **{n: lab.hosts[i].hosts_yaml(workers=1) for n, i in (("a", 1), ("b", 2))}},
@@ -43,7 +44,7 @@ def crash_and_boot(run: FarRun, lab: Lab, name: str, index: int) -> None:
     until(lambda: run.host(name).get("state") == "ready" and run.host(name)["env_steps_per_s"] > 0, f"{name} back", 60)
 
 
-def test_in_sync_with_the_same_bits(lab: Lab) -> None:
+def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
     run = FarRun(lab, "rejoin", config(lab, "sync", 1_000_000))
     try:
         run.wait_for_steps(500)
@@ -56,12 +57,8 @@ def test_in_sync_with_the_same_bits(lab: Lab) -> None:
         run.close()
     assert code == 0 and summary["ledger"]["balanced"], err
     assert err.count("back with 1 worker") == CRASHES
-    straight = FarRun(lab, "straight", config(lab, "sync", summary["env_steps"]))
-    try:
-        assert straight.end()[0] == 0
-        assert straight.summary()["weights_sha256"] == summary["weights_sha256"]
-    finally:
-        straight.close()
+    same = sha256_of_the_same_run(tmp_path / "same", config(lab, "sync", 0), summary["env_steps"])
+    assert summary["weights_sha256"] == same
 
 
 def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
