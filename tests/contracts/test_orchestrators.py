@@ -43,7 +43,7 @@ def ssh_hosts(lab: Lab) -> RunCheck:
     """Learner on this machine, a worker on each of two hosts: in a process that has the lab's network and ~/.ssh."""
     settings = {
         "orchestrator": {"kind": "ssh"},
-        "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
+        "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=1)},
     }
 
     def run(check: Check) -> None:

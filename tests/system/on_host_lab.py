@@ -17,6 +17,7 @@ import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT, environment
+from tests.waiting import until
 
 COMMAND_S = 150.0
 OTHER = 3
@@ -93,6 +94,21 @@ class OnHostLab:
         """A host in that status."""
         rows = [row for row in (self.status()["status"] or {}).get("hosts", ()) if row["host"] == host]
         return rows[0] if rows else {}
+
+    def run_file(self, run: str, name: str) -> dict[str, Any]:
+        """A JSON file of a run directory on gpu1, at no cost; empty if it does not exist."""
+        path = self.gpu1.tmp / "zmqrl" / "runs" / run / name
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    def state(self, run: str, host: str) -> str:
+        """Of a host, in the run's status.json."""
+        rows = self.run_file(run, "status.json").get("hosts", ())
+        return next((row["state"] for row in rows if row["host"] == host), "")
+
+    def await_end(self, run: str, deadline_s: float) -> None:
+        """Until the launcher has written the summary, and has ended."""
+        until(lambda: self.run_file(run, "summary.json"), "the end of the run", deadline_s)
+        until(lambda: not self.status()["live"], "the end of the launcher", 30.0, every_s=1.0)
 
     def close(self) -> None:
         """What a failed test left."""

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from tests.running import END_S, environment
-from tests.system.system_plans import TALLY, system_plan
+from tests.system.system_plans import WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -38,7 +38,7 @@ class InvitedRun(PlanRun):
     """The host `far` joins it by a file."""
 
     def __init__(self, folder: Path) -> None:
-        alone = system_plan(folder / "run", "sync", 2, TALLY, steps=ENDLESS, limits=LIMITS)
+        alone = system_plan(folder / "run", "sync", 2, WAITING_TALLY, steps=ENDLESS, limits=LIMITS)
         config = replace(
             alone.config,
             hosts={"local": HostSection(workers=1), "far": HostSection(workers=1, manual=True)},

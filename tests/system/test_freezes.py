@@ -12,7 +12,7 @@ import pytest
 
 from tests.running import END_S
 from tests.system.references import References
-from tests.system.system_plans import SLOW_TALLY, TALLY, system_plan
+from tests.system.system_plans import SLOW_TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -59,7 +59,7 @@ def test_a_run_that_was_frozen_continues_with_the_same_processes_and_bits(
 
 
 def test_a_host_whose_launcher_alone_is_frozen_still_ends(tmp_path: Path, begin: Begin) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, TALLY, steps=10_000_000, limits=LIMITS))
+    run = begin(system_plan(tmp_path / "run", "sync", 2, WAITING_TALLY, steps=10_000_000, limits=LIMITS))
     run.wait_for_updates(3)
     processes = run.processes()
     del processes["agent-0"]  # it is the launcher's to reap

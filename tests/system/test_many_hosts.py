@@ -15,7 +15,7 @@ import pytest
 from tests.marks import long
 from tests.running import END_S
 from tests.system.secret_search import assert_each_stays_on_its_host
-from tests.system.system_plans import IDLE, SLOW_TALLY, system_plan
+from tests.system.system_plans import IDLE, SLOW_TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -185,7 +185,7 @@ def test_async_over_hosts(tmp_path: Path, begin: Any) -> None:
 
 @pytest.mark.timed
 def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any) -> None:
-    run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS, limits=SHORT_LEASE, algorithm=IDLE))
+    run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS, limits=SHORT_LEASE, algorithm=WAITING_TALLY))
     run.wait_for_updates(2)
     held = run.everything()
     run.process.send_signal(signal.SIGSTOP)

@@ -52,10 +52,6 @@ def files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def ended(hosts: OnHostLab) -> bool:
-    return not hosts.status()["live"]
-
-
 def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturbed: str, tmp_path: Path) -> None:
     (hosts.lab.folder / "my_pole.py").write_text(ENV)
     hosts.write(
@@ -77,14 +73,14 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
         process.send_signal(signal.SIGKILL)
         process.communicate()
     hosts.n2.crash()
-    until(lambda: hosts.row("n2").get("state") in ("lost", "failed", "connecting"), "n2 to be lost", 90)
+    until(lambda: hosts.state("a", "n2") in ("lost", "failed", "connecting"), "n2 to be lost", 90)
     hosts.n2.boot()
-    until(lambda: hosts.row("n2").get("state") == "ready", "n2 to be back", 90)
-    assert hosts.row("local")["state"] == "ready"
+    until(lambda: hosts.state("a", "n2") == "ready", "n2 to be back", 90)
+    assert [hosts.row(host)["state"] for host in ("local", "n2")] == ["ready", "ready"]
     where = ("--on", "gpu1", "--hosts", str(hosts.file))
     fetched = hosts.elsewhere("fetch", "runs/a", "mine/a", *where)
     assert fetched.code == 0 and "the copy is of now" in fetched.out, fetched
-    until(lambda: ended(hosts), "the end of the run", 300, every_s=1.0)
+    hosts.await_end("a", 300)
     hosts.lab.link(0, True)
 
     summary = hosts.status()["summary"]
@@ -115,9 +111,8 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert "workers leave" in hosts.elsewhere("drain", "/tmp/zmqrl/runs/b", "n2", *where).out
     wrong = hosts.elsewhere("scale", "n9=2", *where)
     assert wrong.code == 2 and wrong.err.startswith("zmqrl: ") and "n9" in wrong.err
-    until(lambda: "launcher: " in hosts.elsewhere("logs", "launcher", *where).out, "a line of the launcher", 90)
-    steps = until(lambda: (hosts.status()["status"] or {}).get("env_steps", 0) > 2_000, "env steps", 90)
-    assert steps
+    until(lambda: "launcher: " in hosts.elsewhere("logs", "launcher", *where).out, "a line of the launcher", 90, every_s=1.0)
+    until(lambda: hosts.run_file("b", "status.json").get("env_steps", 0) > 2_000, "env steps", 90)
 
     hosts.gpu1.crash()
     hosts.gpu1.boot({"Subsystem": "sftp /bin/false"})
@@ -125,14 +120,14 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert "ended without a summary" in dead.out
     again = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--set", "run.max_wall_s=60")
     assert again.code == 0, again.err
-    assert hosts.status()["status"]["env_steps"] > 500
     assert hosts.zmqrl("stop", "--on", "gpu1").code == 0
-    until(lambda: ended(hosts), "the end of the run", 90)
+    hosts.await_end("b", 90)
     stored = hosts.status()["summary"]
-    assert stored["status"] == "stopped"
+    assert stored["status"] == "stopped" and stored["resumed_from"]["env_steps"] > 500
     more = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--for", "1000")
     assert more.code == 0, more.err
-    until(lambda: ended(hosts), "the end of 1,000 more env steps", 90)
+    until(lambda: hosts.run_file("b", "summary.json").get("status") == "done", "1,000 more env steps", 90)
+    hosts.await_end("b", 30)
     summary = hosts.status()["summary"]
     assert summary["status"] == "done" and summary["env_steps"] >= stored["env_steps"] + 1_000
     assert hosts.zmqrl("fetch", "runs/b", "--on", "gpu1").code == 0

@@ -25,7 +25,8 @@ MIRROR = f"s3://{BUCKET}/runs"
 SMALL = (f"run.total_env_steps={STEPS}", "network.hidden=[32, 32]", *PLAIN)
 SLOW = ("env.id=tests.system.slow_envs:Slow", "env.max_episode_steps=50")
 SETTINGS = (*SMALL, "run.checkpoint_every_s=0.2")
-IDLE = ("algorithm.kind=zmqrl.bench.noop:NoUpdate", "run.total_env_steps=1e9")
+IDLE = ("algorithm.kind=zmqrl.bench.noop:NoUpdate",)
+WAITING = ("algorithm.kind=tests.system.tally:Tally", "algorithm.round_s=0.1", "run.total_env_steps=1e9")
 OBJECT = ("run.mode=async", "store.kind=object")
 REFUSED_S = 5.0
 STOPPED_S, AWAY_S = 10.0, 8.0
@@ -147,7 +148,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
 
 def test_training_continues_while_the_server_of_the_mirror_is_away(tmp_path: Path, begin: Begin, own: S3Server) -> None:
     """Stopped for 10 s, then killed and started again empty."""
-    run = begin(tmp_path / "run", *SETTINGS, *IDLE, f"store.mirror={MIRROR}", "store.wait_s=30")
+    run = begin(tmp_path / "run", *SETTINGS, *WAITING, f"store.mirror={MIRROR}", "store.wait_s=30")
     lineage = run.lineage()
     copy = f"runs/{lineage}/"
     run.wait_for(lambda: _fulls(own.names(copy)))
@@ -172,7 +173,7 @@ def test_training_continues_while_the_server_of_the_mirror_is_away(tmp_path: Pat
 
 
 def test_the_last_copy_is_made_when_the_server_returns(tmp_path: Path, begin: Begin, own: S3Server) -> None:
-    run = begin(tmp_path / "run", "run.total_env_steps=2e4", *PLAIN, *IDLE[:1], f"store.mirror={MIRROR}")
+    run = begin(tmp_path / "run", "run.total_env_steps=2e4", *PLAIN, *IDLE, f"store.mirror={MIRROR}")
     lineage = run.lineage()
     own.kill()
     run.wait_for((run.run_dir / "summary.json").exists)
@@ -222,7 +223,7 @@ def test_async_trains_on_objects_through_an_outage_and_continues_from_the_url(
     tmp_path: Path, begin: Begin, own: S3Server
 ) -> None:
     objects = ("store.kind=object", f"store.url={MIRROR}", "run.checkpoint_every_s=1", "evaluator.episodes=0")
-    run = begin(tmp_path / "run", "run.total_env_steps=1e9", "run.stop_at_return=null", *objects, mode="async")
+    run = begin(tmp_path / "run", "run.total_env_steps=1e9", "run.stop_at_return=null", *objects, *SLOW, f"env.kwargs.step_s={STEP_S}", mode="async")
     lineage = run.lineage()
     run.wait_for(lambda: _fulls(own.names(f"runs/{lineage}/")))
     with own.stopped(AWAY_S):
@@ -250,7 +251,7 @@ def test_async_trains_on_objects_through_an_outage_and_continues_from_the_url(
 
 def test_a_detached_run_is_copied_too(tmp_path: Path, service: S3Server) -> None:
     """Its checks use the client of the service, and the command forks."""
-    settings = _sets("run.total_env_steps=2e4", *PLAIN, *IDLE[:1], f"store.mirror={MIRROR}")
+    settings = _sets("run.total_env_steps=2e4", *PLAIN, *IDLE, f"store.mirror={MIRROR}")
     run_dir = tmp_path / "run"
     words = ("cartpole-ppo", "--workers", 1, "--run-dir", run_dir, "--detach", *settings)
     zmqrl("train", *words, at=tmp_path)

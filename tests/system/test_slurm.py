@@ -22,11 +22,12 @@ from tests.system.slurm_runs import (
     environment_of,
     processes,
 )
+from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 Begin = Callable[..., SlurmRun]
-FOREVER = {"run": {"total_env_steps": 10_000_000}}
+FOREVER = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TALLY)}
 
 
 @pytest.fixture(scope="module")

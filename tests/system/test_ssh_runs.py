@@ -15,6 +15,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.ssh_runs import FarRun, closed_at_the_end, here, processes, role, sha256_of_one_process
+from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 
 pytestmark = pytest.mark.timed
@@ -24,7 +25,7 @@ STEPS = 24_000
 TALLY = "tests.system.tally:Tally"
 ALGORITHM = {"kind": TALLY, "round_s": 0.05}
 """Rounds that are long enough for a fault to come before the end of the run."""
-ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}}
+ENDLESS: dict[str, Any] = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TALLY)}
 PORT = 47_400
 Begin = Callable[..., FarRun]
 
@@ -44,14 +45,14 @@ def begin(lab: Lab) -> Iterator[Begin]:
         config: dict[str, Any] = {
             "run": {"preset": "cartpole-ppo", "total_env_steps": STEPS, "stop_at_return": None},
             "env": {"vector_envs": 6},
-            "min_workers": 6,  # a run that begins without a host may be over before there is anything to kill
+            "min_workers": 3,  # a run that begins without a host may be over before there is anything to kill
             "algorithm": ALGORITHM,
             "evaluator": {"episodes": 0},
             "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
-            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=2)},
+            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=1)},
         }
         for key, value in more.items():
-            config[key] = {**config.get(key, {}), **value}
+            config[key] = {**config.get(key, {}), **value} if isinstance(value, dict) else value
         runs.append(FarRun(lab, name, config, *options))
         return runs[-1]
 
@@ -77,7 +78,7 @@ def is_gone(lab: Lab, run_id: str) -> bool:
 
 
 def test_three_hosts_give_the_bits_of_one_and_are_shown_meanwhile(begin: Begin, lab: Lab, alone: str) -> None:
-    run = begin("three")
+    run = begin("three", min_workers=6, hosts=lab.hosts_yaml(workers=2))
     run.wait_for_steps(3_000)
     code, out, _ = run.command("status", str(run.run_dir))
     assert code == 0
