@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
@@ -158,7 +158,7 @@ def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_bro
     (lease, *_) = first.snapshot(1).leases  # type: ignore[union-attr]
     if not remote:
         ArenaWriter(arena).seal(lease, SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), ROWS))
-    drained = replace(alive, workers=(0,))
+    drained = structs.replace(alive, workers=(0,))
     first.handle(drained)
     assert streams_of(first, 1) == {}
     second = BrokerState(plan, arena)

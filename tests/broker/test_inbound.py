@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
+from msgspec import structs
 
 from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
@@ -341,7 +342,7 @@ def test_another_broker_waits_for_claims_for_a_while(peers: BrokerWithPeers, tmp
     try:
         now = time.monotonic()
         after.state.handle(ev.HostReported({}, (), peers.plan.config.learner.host, ()))
-        after.state.handle_all([here[0], replace(here[1], broker=after.state.incarnation)])
+        after.state.handle_all([here[0], structs.replace(here[1], broker=after.state.incarnation)])
         assert after.inbound.judge(now) == [] == after.state.assignment.requests
         wait_s = max(CLAIM_S, peers.plan.config.limits.lost_after_s)
         assert after.inbound.judge(now + wait_s - 1.0) == []

@@ -111,7 +111,12 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert "workers leave" in hosts.elsewhere("drain", "/tmp/zmqrl/runs/b", "n2", *where).out
     wrong = hosts.elsewhere("scale", "n9=2", *where)
     assert wrong.code == 2 and wrong.err.startswith("zmqrl: ") and "n9" in wrong.err
-    until(lambda: "launcher: " in hosts.elsewhere("logs", "launcher", *where).out, "a line of the launcher", 90, every_s=1.0)
+    until(
+        lambda: "launcher: " in hosts.elsewhere("logs", "launcher", *where).out,
+        "a line of the launcher",
+        90,
+        every_s=1.0,
+    )
     until(lambda: hosts.run_file("b", "status.json").get("env_steps", 0) > 2_000, "env steps", 90)
 
     hosts.gpu1.crash()

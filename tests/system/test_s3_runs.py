@@ -223,7 +223,15 @@ def test_async_trains_on_objects_through_an_outage_and_continues_from_the_url(
     tmp_path: Path, begin: Begin, own: S3Server
 ) -> None:
     objects = ("store.kind=object", f"store.url={MIRROR}", "run.checkpoint_every_s=1", "evaluator.episodes=0")
-    run = begin(tmp_path / "run", "run.total_env_steps=1e9", "run.stop_at_return=null", *objects, *SLOW, f"env.kwargs.step_s={STEP_S}", mode="async")
+    run = begin(
+        tmp_path / "run",
+        "run.total_env_steps=1e9",
+        "run.stop_at_return=null",
+        *objects,
+        *SLOW,
+        f"env.kwargs.step_s={STEP_S}",
+        mode="async",
+    )
     lineage = run.lineage()
     run.wait_for(lambda: _fulls(own.names(f"runs/{lineage}/")))
     with own.stopped(AWAY_S):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
@@ -104,6 +103,8 @@ def _spread(shape: tuple[int, ...]) -> Array:
 
 
 def _torch() -> str:
+    from importlib import metadata  # 12 ms
+
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -7,7 +7,9 @@ holder had sealed is accepted before (`zmqrl.broker.acceptance`), so the stream 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, StreamAssignment
@@ -121,7 +123,8 @@ class Assignment:
         process.reported = frozenset(v for v in report.streams if v < len(self._ledger.records))
         for vector_env, assignment in process.assigned.items():
             if assignment.states is not None and report.streams.get(vector_env) == assignment.incarnation:
-                process.assigned[vector_env] = replace(assignment, states=None)  # it steps it: the record has served
+                # it steps it: the record has served
+                process.assigned[vector_env] = structs.replace(assignment, states=None)
         for vector_env, index, rows in report.open_rows if report.remote else ():
             held = vector_env in process.reported and self.holders.get(vector_env) == process.index
             if held and report.streams[vector_env] == self._ledger.records[vector_env].incarnation:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotRef
@@ -13,8 +14,7 @@ RESUMED_SHIFT = 16
 shifted by this: none is used twice."""
 
 
-@dataclass(frozen=True)
-class HandoverRequest:
+class HandoverRequest(Struct, frozen=True):
     """A new worker process continues a vector env with stored rows."""
 
     vector_env: int
@@ -24,8 +24,7 @@ class HandoverRequest:
     """Segments below it are accepted; answer once they have all been taken."""
 
 
-@dataclass(frozen=True)
-class Handover:
+class Handover(Struct, frozen=True):
     """Where the successor of a vector env starts."""
 
     vector_env: int
@@ -34,8 +33,7 @@ class Handover:
     states: tuple[EnvSlotState, ...]
 
 
-@dataclass(frozen=True)
-class StreamAssignment:
+class StreamAssignment(Struct, frozen=True):
     """A vector env that this worker is to step, from `next_index` on."""
 
     vector_env: int
@@ -45,16 +43,14 @@ class StreamAssignment:
     """None: fresh. A changed incarnation means: drop the env and start it again from `states`."""
 
 
-@dataclass(frozen=True)
-class Assignments:
+class Assignments(Struct, frozen=True):
     """What a worker knows from the broker; absolute, so only the newest counts."""
 
     streams: tuple[StreamAssignment, ...] = ()
     stop: bool = False
 
 
-@dataclass(frozen=True)
-class AssignmentSnapshot:
+class AssignmentSnapshot(Struct, frozen=True):
     """A worker's place, absolute: what a control reply carries."""
 
     spawn: int
@@ -68,8 +64,7 @@ class AssignmentSnapshot:
     """It has left and may end."""
 
 
-@dataclass(frozen=True)
-class WorkerReported:
+class WorkerReported(Struct, frozen=True):
     """A worker's complete state, at its start and at each heartbeat."""
 
     index: int
@@ -95,16 +90,14 @@ class WorkerReported:
     """When it came, in seconds of the broker's clock."""
 
 
-@dataclass(frozen=True)
-class WorkerExited:
+class WorkerExited(Struct, frozen=True):
     """A worker ends on its own and writes no more."""
 
     index: int
     spawn: int
 
 
-@dataclass(frozen=True)
-class Sealed:
+class Sealed(Struct, frozen=True):
     """Descriptors: hints that these slots are sealed."""
 
     index: int
@@ -112,8 +105,7 @@ class Sealed:
     refs: Sequence[SlotRef]
 
 
-@dataclass(frozen=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """A whole segment of a worker on another host; the broker writes and seals in its place."""
 
     index: int
@@ -123,8 +115,7 @@ class Delivered:
     columns: Mapping[str, Array]
 
 
-@dataclass(frozen=True)
-class HostReported:
+class HostReported(Struct, frozen=True):
     """A host agent's complete state: workers that are not listed are dead and reaped."""
 
     alive: Mapping[int, int]
@@ -136,15 +127,13 @@ class HostReported:
     """The acting digest: hosts with the same one give a vector env the same bits. Empty: not known yet."""
 
 
-@dataclass(frozen=True)
-class Paused:
+class Paused(Struct, frozen=True):
     """The run has fewer workers than `min_workers`, or has enough again: while it is paused no leases are granted."""
 
     paused: bool
 
 
-@dataclass(frozen=True)
-class HostRemoved:
+class HostRemoved(Struct, frozen=True):
     """A host was lost, or left the allow-list: its processes end, and none of its workers returns."""
 
     host: str
@@ -152,23 +141,20 @@ class HostRemoved:
     """Every index that was ever assigned to it."""
 
 
-@dataclass(frozen=True)
-class WorkerSilent:
+class WorkerSilent(Struct, frozen=True):
     """No message of this worker for `limits.lost_after_s`."""
 
     index: int
     spawn: int
 
 
-@dataclass(frozen=True)
-class LearnerReported:
+class LearnerReported(Struct, frozen=True):
     """The learner's report; it also may have released slots."""
 
     updates: int
 
 
-@dataclass(frozen=True)
-class Announced:
+class Announced(Struct, frozen=True):
     """The learner's current version."""
 
     notice: Notice
@@ -176,15 +162,13 @@ class Announced:
     """A learner that had to roll back to this version: the rows stored before it, in this arena, of each vector env."""
 
 
-@dataclass(frozen=True)
-class HandoverAnswered:
+class HandoverAnswered(Struct, frozen=True):
     """The learner's answer to a handover request."""
 
     handover: Handover
 
 
-@dataclass(frozen=True)
-class ClaimsExpired:
+class ClaimsExpired(Struct, frozen=True):
     """A process that has not claimed the vector envs that it stepped under the broker before this one is gone."""
 
 
@@ -204,48 +188,41 @@ Event = (
 )
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """Accepted: notify the learner."""
 
     refs: Sequence[SlotRef]
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """Send the worker its assignments (`BrokerState.snapshot`)."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class RequestHandovers:
+class RequestHandovers(Struct, frozen=True):
     """Request from the learner where successors start (`Assignment.requests`)."""
 
 
-@dataclass(frozen=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """A new version for every process."""
 
     notice: Notice
 
 
-@dataclass(frozen=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """The message is invalid: count it by `reason`."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """The run cannot continue."""
 
     cause: str
 
 
-@dataclass(frozen=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """Produced rows were not stored, and have been counted so: for the log."""
 
     id: SegmentId
@@ -254,8 +231,7 @@ class Dropped:
     reason: DropReason
 
 
-@dataclass(frozen=True)
-class Relieved:
+class Relieved(Struct, frozen=True):
     """Vector envs move from a slow worker of a sync run to faster ones, or back to one that is faster again."""
 
     index: int

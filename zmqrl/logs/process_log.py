@@ -6,7 +6,6 @@ import logging
 import platform
 import sys
 import time
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def log_to_stderr(level: str | None) -> None:
 
 def start_line(config: Config, role: str, index: int, pid: int, spawn: int = 0) -> str:
     """One line without its end. `spawn`: how often the process was started before."""
+    from importlib import metadata  # 12 ms, which only agents pay
+
     is_learner = role == "learner"
     threads = (config.learner.threads or 1) if is_learner else 1
     device = config.learner.device if is_learner else "cpu"

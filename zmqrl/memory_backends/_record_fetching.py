@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from zmqrl.broker.env_records import Key, PartialRecord
 from zmqrl.broker.events import StreamAssignment
@@ -73,4 +74,4 @@ class RecordFetching:
             self._refuse(error.reason)
             return None
         del self._awaited[key]
-        return replace(assignment, states=states)
+        return structs.replace(assignment, states=states)
