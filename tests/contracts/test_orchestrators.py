@@ -15,13 +15,23 @@ import pytest
 from tests.contracts.suites import name_of
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
+from tests.marks import long
 from tests.running import ROOT, environment
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import modules
+from zmqrl.testing import orchestrator
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, HostsMaker
 
 pytestmark = pytest.mark.whole
 CHECK_S = 100.0
+HELD_BY_RUNS = (
+    orchestrator.a_killed_worker_is_started_again,
+    orchestrator.a_stop_command_ends_the_run,
+    orchestrator.events_come_in_order,
+    orchestrator.nothing_outlives_a_killed_launcher,
+    orchestrator.the_bits_are_those_of_one_machine,
+)
+"""On Slurm also by tests/system/test_slurm.py."""
 Check: TypeAlias = Callable[[HostsMaker], None]
 RunCheck: TypeAlias = Callable[[Check], None]
 
@@ -88,7 +98,9 @@ def test_ssh(check: Check, ssh_hosts: RunCheck) -> None:
     ssh_hosts(check)
 
 
-@pytest.mark.parametrize("check", ORCHESTRATOR, ids=name_of)
+@pytest.mark.parametrize(
+    "check", [long(check) if check in HELD_BY_RUNS else check for check in ORCHESTRATOR], ids=name_of
+)
 def test_slurm(check: Check, slurm_hosts: RunCheck) -> None:
     slurm_hosts(check)
 

@@ -191,6 +191,7 @@ def index() -> Iterator[tuple[str, list[str]]]:
         thread.join(10)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_venv")
 def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: InstallBundle, index: tuple[str, list[str]]) -> None:
     address, request = index

@@ -26,7 +26,7 @@ from zmqrl.supervision.process_table import await_gone
 
 Begin = Callable[[RunPlan], PlanRun]
 ENDLESS = 10_000_000
-SCHEDULE_STEPS = 12_000
+SCHEDULE_STEPS = 6_000
 MORE_STEPS = 1_500
 
 

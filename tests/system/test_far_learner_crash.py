@@ -105,6 +105,7 @@ def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab,
     assert run.summary()["weights_sha256"] == alone(tmp_path, total)
 
 
+@pytest.mark.long
 def test_weights_of_another_run_are_sent_along(lab: Lab, tmp_path: Path) -> None:
     settings = ("run.total_env_steps=2048", "evaluator.episodes=0", "run.stop_at_return=null")
     sha256_of_one_process(tmp_path / "a", settings)

@@ -83,6 +83,7 @@ def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(
     assert young.summary()["restarts"] == 1
 
 
+@pytest.mark.long
 def test_a_run_resumed_before_its_second_full_begins_with_the_same_weights(
     young: PlanRun, undisturbed: Undisturbed, begin: Begin
 ) -> None:

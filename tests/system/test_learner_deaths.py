@@ -14,23 +14,29 @@ import pytest
 from tests.marks import long
 from tests.system import slow_store
 from tests.system.references import References
-from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
+from tests.system.system_plans import CARTPOLE, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import StoreSection
+from zmqrl.config.sections import EnvSection, StoreSection
 from zmqrl.data_stores import tensors
 from zmqrl.learner.async_loop import PUBLISH_EVERY_UPDATES
 from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
+SLOW = replace(CARTPOLE, id="tests.system.slow_envs:Slow", kwargs={"step_s": 0.0005}, max_episode_steps=50)
 
 
-def _plan(run_dir: Path, mode: ModeName, algorithm: Mapping[str, Any], steps: int, every_s: float = 0.4) -> RunPlan:
+def _plan(
+    run_dir: Path,
+    mode: ModeName,
+    algorithm: Mapping[str, Any],
+    steps: int,
+    every_s: float = 0.4,
+    env: EnvSection = CARTPOLE,
+) -> RunPlan:
     """FULL on the clock alone."""
-    plan = system_plan(
-        run_dir, mode, 2, algorithm, CARTPOLE, steps=steps, schedule_steps=steps, checkpoint_every_s=every_s
-    )
+    plan = system_plan(run_dir, mode, 2, algorithm, env, steps=steps, schedule_steps=steps, checkpoint_every_s=every_s)
     return replace(plan, config=replace(plan.config, store=StoreSection(sync_full_max_mb=0.0)))
 
 
@@ -96,7 +102,7 @@ def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: Ref
 
 @pytest.mark.parametrize("algorithm", [pytest.param(DQN, id="dqn"), long(PPO, id="ppo")])
 def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
-    run = begin(_plan(tmp_path / "run", "async", algorithm, 30_000, every_s=0.4))
+    run = begin(_plan(tmp_path / "run", "async", algorithm, 12_000, every_s=0.4, env=SLOW))
     seen = sum(_kill_beyond_full(run, incarnation, rounds=4) for incarnation in (0, 1))
     summary = run.done()
     _check_ledger(summary)

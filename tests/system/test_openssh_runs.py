@@ -13,6 +13,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.ssh.ssh_lab import sessions
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
+from tests.system.system_plans import SLOW_TALLY, TALLY
 from tests.waiting import until
 from zmqrl.ssh.openssh_client import PERSIST_S
 from zmqrl.wire.runtime_folder import run_folder_root
@@ -23,6 +24,7 @@ LEASE_S = 4.0
 SETTINGS = (
     "run.stop_at_return=null",
     f"run.total_env_steps={STEPS}",
+    f"algorithm.kind={TALLY['kind']}",
     "env.vector_envs=4",
     "evaluator.episodes=0",
 )
@@ -41,6 +43,7 @@ def config(lab: Lab, total_env_steps: int) -> dict[str, Any]:
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": total_env_steps, "stop_at_return": None},
         "env": {"vector_envs": 4},
+        "algorithm": dict(SLOW_TALLY),
         "min_workers": 4,
         "evaluator": {"episodes": 0},
         "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},

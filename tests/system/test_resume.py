@@ -130,7 +130,7 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     assert int(action) - start in range(3)
 
 
-@pytest.mark.parametrize(("kind", "full_mb"), [("tally", 8.0), ("tally", 0.0), long("dqn-prioritised", 8.0)])
+@pytest.mark.parametrize(("kind", "full_mb"), [("tally", 8.0), long("tally", 0.0), long("dqn-prioritised", 8.0)])
 def test_a_stop_in_a_round_that_does_not_come_together(
     tmp_path: Path, begin: Begin, reference: References, kind: str, full_mb: float
 ) -> None:

@@ -37,8 +37,8 @@ def _endless(run_dir: Path, mode: ModeName = "sync") -> RunPlan:
 @pytest.mark.parametrize(("mode", "number", "status", "code"), [
     ("single", signal.SIGINT, "interrupted", 130),
     ("sync", signal.SIGINT, "interrupted", 130),
-    ("async", signal.SIGINT, "interrupted", 130),
-    ("sync", signal.SIGTERM, "interrupted", 130),
+    long("async", signal.SIGINT, "interrupted", 130),
+    long("sync", signal.SIGTERM, "interrupted", 130),
     ("sync", signal.SIGUSR1, "stopped", 0),
 ])  # fmt: skip
 def test_one_signal_stops_cleanly(
@@ -60,6 +60,7 @@ def test_one_signal_stops_cleanly(
     assert list(Path(run.plan.store_path).glob("full-*")), "it can be resumed"
 
 
+@pytest.mark.long
 def test_second_sigint_kills(tmp_path: Path, begin: Begin) -> None:
     run = begin(_endless(tmp_path / "run"))
     run.wait_for_updates(3)
@@ -136,7 +137,7 @@ def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytes
     assert "OSError: no space left" in summary["error"]
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", [long("single"), "sync"])
 def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin, mode: ModeName) -> None:
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)
@@ -146,7 +147,7 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin
     assert not await_gone(processes.values(), END_S)
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", [long("single"), "sync"])
 def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: ModeName) -> None:
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)

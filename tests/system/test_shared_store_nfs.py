@@ -85,6 +85,7 @@ def test_runs_of_two_hosts_share_a_store_and_one_continues_on_the_other_host(sit
     assert len([path for path in (site.folder / "store").iterdir() if path.is_dir()]) == 2
 
 
+@pytest.mark.long
 def test_of_two_seeds_each_keeps_its_own_checkpoints(site: Site) -> None:
     words = ("--set", "run.total_env_steps=2000", "--plain", "--run-dir", "both", "--seeds", 2)
     site.run(0, "train", "cartpole-ppo", "--mode", "single", *SETS, *words)

@@ -65,6 +65,7 @@ def test_a_sound_algorithm_passes() -> None:
     assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
 
 
+@pytest.mark.long
 def test_ppo_passes() -> None:
     report = check_algorithm(PPO, FAST, skip=["Memory"])
     assert report.imports_torch is False and len([name for name in report.passed if "learned" in name]) == 5
