@@ -32,6 +32,10 @@ class NoiseSpec:
     """Standard normal, or uniform in [0, 1)."""
 
 
+STATE, NEXT_STATE, NOISE = "state.", "next_state.", "noise."
+"""Begin of the names of inputs and outputs of an ONNX graph: recurrent state before and after a step, and noise."""
+
+
 @dataclass(frozen=True)
 class ActingSpec:
     """How observations become actions.
