@@ -20,7 +20,7 @@ from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import ModeName
 
-WORKER_MB, ONNX_MB, TORCH_MB = 60.0, 100.0, 400.0
+WORKER_MB, ONNX_MB, TORCH_MB = 60.0, 150.0, 400.0
 """Of one process, without and with onnxruntime or torch; measured on the presets, rounded up."""
 LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
 """learner, broker, evaluator, agent."""
