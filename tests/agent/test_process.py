@@ -18,9 +18,12 @@ from tests.agent.plans import stand_in_plan
 from tests.waiting import until
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
+from zmqrl.agent.process import check_host
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
+from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
 
 pytestmark = pytest.mark.whole
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -132,6 +135,17 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
 
 def registered_as(boot: Boot) -> list[Entry]:
     return [entry for entry in HostLock().entries() if entry.run_id == boot.plan.run_id]
+
+
+def test_a_host_without_the_runtime_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = far_boot("runs/r/far")
+    config = replace(boot.plan.config, network=NetworkSection(runtime="onnx"))
+    boot = replace(boot, plan=replace(boot.plan, config=config))
+    check_host(boot)
+    monkeypatch.setattr("zmqrl.agent.process.versions", lambda: {"onnxruntime": None})
+    with pytest.raises(ConfigError, match=r'far: onnxruntime is missing.*run there: pip install "zmqrl\[onnx\]"'):
+        check_host(boot)
+    check_host(far_boot("runs/r/far"))
 
 
 def test_an_agent_on_another_processor_ends_with_exit_code_2(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ NEEDS = Needs(
     share_gpu=False,
     is_gpu_of_use=False,
     acts_with_torch=False,
+    acts_with_onnx=False,
     mode="sync",
     refusal=None,
 )
@@ -169,6 +170,14 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
     "no connection": ({"failure": Failure("ssh", "refused", "ask")}, "ssh", "refused", "ask"),
     "silence": ({"failure": Failure("answer", "no answer")}, "answer", "no answer", "ssh rl@node07 'uptime; df"),
 }
+
+
+def test_a_host_without_the_runtime_of_its_workers() -> None:
+    measured = replace(SOUND, **hello(onnxruntime=None))
+    assert judge(measured, NEEDS) == []
+    fault = only(judge(measured, replace(NEEDS, acts_with_onnx=True)))
+    assert fault.check == "packages" and "onnxruntime, with which workers act" in fault.cause
+    assert fault.fix.endswith("zmqrl setup hosts.yaml --limit node07 --extras onnx")
 
 
 @pytest.mark.parametrize("name", GRAVE)

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.state import noise_of
 from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.sections import NetworkSection
 from zmqrl.envs.spaces import action_spec, observation_spec
@@ -24,7 +25,7 @@ from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import runtime_of
-from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import EnvSpec, Version, Weights
 
 SOURCE = Source("Env-v0", "ppo", 1, "run", Version(0, 1), None, None, 1)
@@ -130,6 +131,16 @@ def test_an_activation_of_the_users_is_exported_to_onnx_alone(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"layer kind 'tests.*use --to onnx"):
         export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
     _check(tmp_path / "onnx", "onnx", *case)
+
+
+def test_a_recurrent_layer_of_the_users_is_exported_to_onnx_alone(tmp_path: Path) -> None:
+    layers = (LayerSpec("tests.export.modules:Leaky", "core", 3, 6), LayerSpec("linear", "out", 6, 5))
+    further = {"state": (ActingState("core", 6),), "noise": noise_of(layers)}
+    _check(
+        tmp_path,
+        "onnx",
+        *_acting(observation_spec("e", FLAT), action_spec("e", FIVE), layers, MLP, "categorical", further),
+    )
 
 
 def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

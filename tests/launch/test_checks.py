@@ -71,6 +71,12 @@ def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) 
         check_resume(run_dir, load_config("cartpole-ppo", overrides=[flag]))
 
 
+def test_workers_of_a_resumed_run_may_act_with_another_runtime(run_dir: Path) -> None:
+    check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx"]))
+    with pytest.raises(ConfigError, match=r"network.hidden: "):
+        check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx", "network.hidden=[9]"]))
+
+
 def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
     config = load_config("cartpole-ppo")
     with pytest.raises(ConfigError, match=r"run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):

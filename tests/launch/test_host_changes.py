@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from zmqrl.config.load import Loaded, Sources
-from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection, LimitsSection, RunSection
+from zmqrl.config.sections import (
+    Config,
+    DefaultsSection,
+    HostSection,
+    LearnerSection,
+    LimitsSection,
+    NetworkSection,
+    RunSection,
+)
 from zmqrl.errors import ConfigError
 from zmqrl.launch.host_changes import Changes, HostNow, changes_to, check_logins, reach, with_numbers_of
 from zmqrl.messages.agent import Handshake
+from zmqrl.orchestrators.handshake import versions
 
 HOSTS = {"local": HostSection(workers=1), "a": HostSection(workers=2, nice=3), "b": HostSection(workers=1)}
 RUNNING = Config(run=RunSection(mode="sync"), hosts=HOSTS)
@@ -90,3 +99,13 @@ def test_each_unreachable_host_is_named() -> None:
     hosts = {name: HostSection(ssh="127.0.0.1", port=port) for name, port in (("x", 9), ("y", 10))}
     with pytest.raises(ConfigError, match=r"(?s)^x: .*\ny: "):
         reach(Config(hosts=hosts), ["x", "y"])
+
+
+def test_a_host_that_cannot_act_with_the_runtime_of_the_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Handshake({**versions(), "onnxruntime": None}, 1, 0.0)
+    monkeypatch.setattr("zmqrl.launch.host_changes.handshakes_over", lambda shells, sections: [("x", answer)])
+    config = Config(hosts={"x": HostSection(ssh="127.0.0.1")})
+    assert reach(config, ["x"]) == {"x": answer}
+    message = r"(?s)^x: onnxruntime is missing.*zmqrl setup HOSTS.yaml --limit x --extras onnx"
+    with pytest.raises(ConfigError, match=message):
+        reach(replace(config, network=NetworkSection(runtime="onnx")), ["x"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
-from zmqrl.config.sections import HostSection, SshSection
+from zmqrl.config.sections import HostSection, NetworkSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Handshake, Lease
 from zmqrl.orchestrators.handshake import versions
@@ -49,6 +50,19 @@ def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> N
     with pytest.raises(HostFailed, match=r"far: the processor is aarch64, and run\.mode sync needs x86-64"):
         far.agent.on_handshake(Handshake({**versions(), "machine": "aarch64"}, 1, time.time()))
     assert far.lines == []
+
+
+def test_a_far_host_without_the_runtime_of_its_workers_receives_nothing(tmp_path: Path) -> None:
+    far, plan = Far(), stand_in_plan(tmp_path / "run")
+    plan = replace(plan, config=replace(plan.config, network=NetworkSection(runtime="onnx")))
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
+    far.agent = SshAgent(Boot("agent", 0, 0, "far", plan), HostSection(), cast("Connection", far), place)
+    with pytest.raises(HostFailed, match=r"far: onnxruntime is missing, with which workers act") as failed:
+        far.agent.on_handshake(Handshake({**versions(), "onnxruntime": None}, 1, time.time()))
+    assert "zmqrl setup HOSTS.yaml --limit far --extras onnx" in str(failed.value.fix)
+    assert far.lines == []
+    far.agent.on_handshake(Handshake(versions(), 1, time.time()))
+    assert len(far.lines) == 1
 
 
 def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path: Path) -> None:

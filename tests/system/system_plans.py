@@ -73,6 +73,7 @@ def system_plan(
     *,
     steps: int = 3000,
     schedule_steps: int = 6000,
+    network: NetworkSection | None = None,
     evaluator: EvaluatorSection | None = None,
     limits: LimitsSection | None = None,
     restart: RestartSection | None = None,
@@ -83,7 +84,7 @@ def system_plan(
     config = Config(
         run=RunSection(mode=mode, total_env_steps=steps, schedule_env_steps=schedule_steps, **run),
         env=env,
-        network=NetworkSection(hidden=(32, 32)),
+        network=network or NetworkSection(hidden=(32, 32)),
         algorithm=algorithm,
         replay=REPLAY,
         evaluator=evaluator or EvaluatorSection(episodes=0),

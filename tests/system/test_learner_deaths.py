@@ -14,7 +14,7 @@ import pytest
 from tests.marks import long
 from tests.system import slow_store
 from tests.system.references import References
-from tests.system.system_plans import CARTPOLE, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
+from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.plan import RunPlan

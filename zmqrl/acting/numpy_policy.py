@@ -87,7 +87,9 @@ class NumpyPolicy(Policy):
 
 def make_policy(spec: ActingSpec, device: str = "cpu") -> Policy:
     """The policy of `spec.runtime`. `device`: of torch; auto: a GPU where torch can use one."""
-    if spec.runtime == "torch":  # by name: an import, however late, would tie numpy acting to torch
-        policy: Policy = load("torch_policy", "zmqrl.acting", Policy)(spec, device)
-        return policy
-    return NumpyPolicy(spec)
+    if spec.runtime == "numpy":
+        return NumpyPolicy(spec)
+    # By name: an import, however late, would tie numpy acting to torch.
+    kind = load(f"{spec.runtime}_policy", "zmqrl.acting", Policy)
+    policy: Policy = kind(spec, device) if spec.runtime == "torch" else kind(spec)
+    return policy

@@ -25,7 +25,7 @@ from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
 from zmqrl.errors import ConfigError
 from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
-from zmqrl.orchestrators.handshake import processor_refusal
+from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, versions
 from zmqrl.supervision.gpus import query
 from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -35,13 +35,21 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     _apply_niceness_to_session()
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
-    processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
-    if processor is not None:
-        raise ConfigError(f"{boot.host}: {processor}")
+    check_host(boot)
     boot = _at_home(boot)
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
         return _run_part(_with_devices(boot, registration, output), output, command)
+
+
+def check_host(boot: Boot) -> None:
+    """Raise `ConfigError` when this host cannot participate: one that joined by a file has made no handshake."""
+    processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
+    if processor is not None:
+        raise ConfigError(f"{boot.host}: {processor}")
+    missing = missing_runtime(boot.plan.config, versions())
+    if missing is not None:
+        raise ConfigError(f'{boot.host}: {missing}; run there: pip install "zmqrl[onnx]"')
 
 
 def _with_devices(boot: Boot, registration: Registration, output: AgentOutput) -> Devices:

@@ -94,7 +94,7 @@ class NetworkSection:
 
     kind: str = "mlp"
     """`mlp`, `cnn` for images, or a dotted path `a.b:Net` of a `torch.nn.Module` (docs/networks.md), which reads
-    `scale_images` and `kwargs` alone."""
+    `scale_images`, `kwargs` and `runtime` alone."""
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: str = "tanh"
@@ -114,6 +114,9 @@ class NetworkSection:
     """Divide images (uint8 from 0 to 255, three axes) by 255; false for grids of categories in such a space."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the module's constructor, in addition to the space of its input."""
+    runtime: Literal["auto", "onnx"] = "auto"
+    """What workers and the evaluator compute the network with. auto: numpy if every layer has it, else torch. onnx:
+    ONNX Runtime, in mode async alone; a third of the memory of torch. Needs the extra `onnx` on every host."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ def judge_versions(host: HostCheck) -> None:
     if missing:
         cause = f"missing in {hello.python}: {', '.join(missing)}"
         host.findings.fault("packages", cause, f"install them there: {host.install()}")
+    if host.needs.acts_with_onnx and there.get(versions.ONNX, "") is None:
+        extra = "--extras onnx" if host.need.by_ssh else "and the extra: pip install 'zmqrl[onnx]'"
+        cause = f"missing in {hello.python}: {versions.ONNX}, with which workers act (network.runtime: onnx)"
+        host.findings.fault("packages", cause, f"install it there: {host.install()} {extra}")
     refused = [*versions.refusals(here, there), *versions.differences(here, there, EXAMINED_BY)]
     if refused:
         fix = f"install this version there: {host.install()}"

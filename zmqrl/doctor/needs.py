@@ -20,8 +20,8 @@ from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import ModeName
 
-WORKER_MB, TORCH_MB = 60.0, 400.0
-"""Of one process, without and with torch; measured on the presets, rounded up."""
+WORKER_MB, ONNX_MB, TORCH_MB = 60.0, 150.0, 400.0
+"""Of one process, without and with onnxruntime or torch; measured on the presets, rounded up."""
 LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
 """learner, broker, evaluator, agent."""
 
@@ -69,6 +69,7 @@ class Needs:
     is_gpu_of_use: bool
     """Whether the device auto looks for a GPU."""
     acts_with_torch: bool
+    acts_with_onnx: bool
     mode: ModeName
     refusal: str | None
     """Why a launch would end with exit code 2 on this machine, if so."""
@@ -79,7 +80,9 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
     config = loaded.config
     plan, refusal = _planned(loaded)
     arena_mb = layout_of(plan).nbytes / 1e6 if plan is not None else None
-    torch_acting = plan.acting["runtime"] == "torch" if plan is not None else config.network.kind != "mlp"
+    onnx_acting = config.network.runtime == "onnx"
+    acting = plan.acting["runtime"] if plan is not None else "numpy" if config.network.kind == "mlp" else "torch"
+    torch_acting = acting == "torch" and not onnx_acting
     return Needs(
         hosts=_hosts(config),
         learner=config.learner.host,
@@ -88,13 +91,14 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
         curve=any(need.reaches and not need.tunnel for need in _hosts(config).values()),
         learner_mb=LEARNER_PROCESSES_MB + (arena_mb or 0.0),
         arena_mb=arena_mb,
-        worker_mb=TORCH_MB if torch_acting else WORKER_MB,
+        worker_mb=ONNX_MB if onnx_acting else TORCH_MB if torch_acting else WORKER_MB,
         store=shared_directory(config.store),
         port=config.learner.port if isinstance(config.learner.port, int) else None,
         device=config.learner.device,
         share_gpu=config.learner.share_gpu,
         is_gpu_of_use=config.network.kind != "mlp",
         acts_with_torch=torch_acting and not config.mode.in_process,
+        acts_with_onnx=onnx_acting,
         mode=config.run.mode,
         refusal=refusal,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ BATCH = "N"
 class Graph:
     """Values are named by number; inputs, outputs and initializers are those of the model."""
 
+    explores = False
+    """Whether noisy layers have their noise, as an input."""
+
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
@@ -29,8 +33,8 @@ class Graph:
         self._inputs.append(helper.make_tensor_value_info(name, _element(dtype), [BATCH, *shape]))
         return name
 
-    def output(self, name: str, value: str, dtype: str, shape: tuple[int, ...], first: bool = False) -> None:
-        """An output of the model, `[N, *shape]`: a value. It is the last, or the `first`."""
+    def output(self, name: str, value: str, dtype: str, shape: tuple[int | str, ...], first: bool = False) -> None:
+        """An output of the model, `[N, *shape]`: a value. It is the last, or the `first`. A size may be a name."""
         self._nodes.append(helper.make_node("Identity", [value], [name]))
         at = 0 if first else len(self._outputs)
         self._outputs.insert(at, helper.make_tensor_value_info(name, _element(dtype), [BATCH, *shape]))
@@ -41,6 +45,10 @@ class Graph:
         values = np.array(array, np.int64) if isinstance(array, list) else np.array(array, order="C")
         self._initializers.append(numpy_helper.from_array(values, name))
         return name
+
+    def parameter(self, name: str, array: Array) -> str:
+        """An array that is trained, as a value."""
+        return self.constant(array, name)
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """The first output of an operation."""
@@ -60,12 +68,17 @@ class Graph:
         """`[N, *shape]`."""
         return self.op("Reshape", value, self.constant([-1, *shape]))
 
-    def inline(self, graph: onnx.GraphProto, value: str) -> str:
-        """The only output of another graph with a single input, whose names differ from those here."""
-        self._nodes.append(helper.make_node("Identity", [value], [graph.input[0].name]))
+    def slice(self, value: str, begin: int, end: int) -> str:
+        """Columns of `[N, columns]`."""
+        return self.op("Slice", value, self.constant([begin]), self.constant([end]), self.constant([1]))
+
+    def inline(self, graph: onnx.GraphProto, values: list[str]) -> list[str]:
+        """The outputs of another graph for these inputs; its other names differ from those here."""
+        names = {one.name: value for one, value in zip(graph.input, values, strict=True)}
+        _rename(graph, names)
         self._nodes += graph.node
         self._initializers += graph.initializer
-        return str(graph.output[0].name)
+        return [names.get(one.name, one.name) for one in graph.output]
 
     def model(self, producer_version: str, description: str) -> onnx.ModelProto:
         """The checked model."""
@@ -80,6 +93,14 @@ class Graph:
         )
         onnx.checker.check_model(model, full_check=True)
         return model
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give inputs of operations other names, also in the bodies of conditions and loops."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            _rename(attribute.g, names)
 
 
 def _element(dtype: str) -> TensorProto.DataType:

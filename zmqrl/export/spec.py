@@ -117,7 +117,7 @@ def greedy_policy(spec: ActingSpec) -> GreedyPolicy:
         described.channels_last,
         spec.obs_clip,
         None if mask is None else Part(mask.name, mask.path, mask.space.shape, mask.space.dtype, 0),
-        tuple(map(_layer, spec.layers)),
+        tuple(map(layer_of, spec.layers)),
         {state.name: state.size for state in spec.state},
         _action(spec),
     )
@@ -153,7 +153,8 @@ def _starts(space: SpaceSpec) -> tuple[int, ...]:
     return (space.start,) if space.kind == "discrete" else space.starts or (0,) * len(space.choices)
 
 
-def _layer(spec: LayerSpec) -> Layer:
+def layer_of(spec: LayerSpec) -> Layer:
+    """What an export needs to know of a layer."""
     epsilon = layer_kind(spec.kind).option(spec, "epsilon") if spec.kind == "layernorm" else 0.0
     return Layer(spec.kind, spec.name, spec.inputs, spec.stride, epsilon)
 

@@ -6,7 +6,8 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,49 +19,68 @@ from torch import Tensor, nn
 from zmqrl.errors import ConfigError
 from zmqrl.export.onnx_graph import BATCH, OPSET
 from zmqrl.networks.kinds.base import LayerKind, layer_kind
-from zmqrl.networks.kinds.module import loaded_module
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Weights
 
 ROWS, FEATURES = 2, 3
 """Of the batch that is traced: with one row the batch would be taken for a constant. An activation has any width."""
+STATE = "state"
 
 
 class _Kind(nn.Module):
-    """A layer kind with its arrays."""
+    """A layer kind as a module whose arrays are inputs: what is exported is a function of them."""
 
-    def __init__(self, kind: LayerKind, spec: LayerSpec, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, kind: LayerKind, spec: LayerSpec, names: tuple[str, ...]) -> None:
         super().__init__()
-        self._kind, self._spec, self._tensors = kind, spec, tensors
+        self._kind, self._spec, self._names = kind, spec, names
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The output of the layer."""
-        return self._kind.torch(self._spec, self._tensors, x)
+    def forward(self, values: list[Tensor]) -> Tensor | tuple[Tensor, Tensor]:
+        """The output of the layer, and the next state if it has one."""
+        x, *others = values
+        tensors = dict(zip(self._names, others, strict=True))
+        if STATE in tensors:
+            return self._kind.step(self._spec, tensors, x, tensors.pop(STATE))
+        return self._kind.torch(self._spec, tensors, x)
 
 
-def traced(spec: LayerSpec, arrays: Weights, prefix: str) -> onnx.GraphProto:
-    """The graph of a layer for rows `[B, features]`; its names begin with `prefix`.
+def traced(spec: LayerSpec, arrays: Weights, prefix: str, noise: int = 0) -> onnx.GraphProto:
+    """The graph of a layer for rows `[B, features]`.
+
+    Args:
+        spec: The layer.
+        arrays: Its arrays, among others.
+        prefix: Begin of all names.
+        noise: Numbers of the noise of a row; 0: the layer is without.
+
+    Returns:
+        Inputs: the rows, state and noise if the layer has them, and each array. Outputs: the rows and the next state.
 
     Raises:
-        ConfigError: The layer has state, or `torch.onnx.export` does not export it.
+        ConfigError: `torch.onnx.export` does not export it.
     """
     kind = layer_kind(spec.kind)
-    what = f"network.kind {spec.module.path!r}" if spec.module is not None else f"layer kind {spec.kind!r}"
-    if kind.state_size(spec):
-        raise ConfigError(f"{what}: a layer of your own with recurrent state cannot be exported to onnx")
-    tensors = {name: torch.from_numpy(np.array(arrays[name], np.float32)) for name in kind.shapes(spec)}
-    layer = _Kind(kind, spec, tensors) if spec.module is None else loaded_module(spec, tensors)
-    x, axes = torch.zeros(ROWS, spec.inputs or FEATURES), {0: torch.export.Dim(BATCH)}
+    state, names = kind.state_size(spec), tuple(kind.shapes(spec))
+    rows = {STATE: state, f"{spec.name}.noise": noise}
+    extra = [name for name, size in rows.items() if size]
+    values = [torch.zeros(ROWS, size) for size in (spec.inputs or FEATURES, *(rows[name] for name in extra))]
+    batch = torch.export.Dim(BATCH)
+    axes: list[Any] = [{0: batch}] * len(values) + [None] * len(names)
     if not spec.inputs:
-        axes[1] = torch.export.Dim("features")
+        axes[0] = {0: batch, 1: torch.export.Dim("features")}
+    values += [torch.from_numpy(np.array(arrays[name], np.float32)) for name in names]
+    layer = _Kind(kind, spec, (*extra, *names)).eval()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(layer.eval(), (x,), dynamo=True, opset_version=OPSET, dynamic_shapes=(axes,))
+        with torch.no_grad(), _quiet():
+            layer(values)  # what it makes once, it makes of real tensors
+            program = torch.onnx.export(layer, (values,), dynamo=True, opset_version=OPSET, dynamic_shapes=(axes,))
     except Exception as error:  # the user's module may do anything
-        cause = (str(error).strip().splitlines() or [""])[0]
+        what = f"network.kind {spec.module.path!r}" if spec.module is not None else f"layer kind {spec.kind!r}"
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the exporter's own text is a list of what to try
+            cause = cause.__cause__
+        line = (str(cause).strip().splitlines() or [""])[0]
         raise ConfigError(
-            f"{what}: torch.onnx.export does not export it: {type(error).__name__}: {cause:.300}"
+            f"{what}: torch.onnx.export does not export it: {type(cause).__name__}: {line:.300}"
         ) from error
     assert program is not None, "dynamo=True returns a program"
     model = onnx.inliner.inline_local_functions(program.model_proto)
@@ -70,10 +90,17 @@ def traced(spec: LayerSpec, arrays: Weights, prefix: str) -> onnx.GraphProto:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the log lines of the exporter."""
+    """Without the output of the exporter."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
+    nowhere = io.StringIO()
     try:
-        yield
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from importlib.metadata import version
@@ -13,10 +12,10 @@ from zmqrl.config.codec import to_json
 from zmqrl.data_stores import tensors
 from zmqrl.errors import ConfigError
 from zmqrl.export.card import Form, Source, card
+from zmqrl.export.packages import check_packages
 from zmqrl.export.spec import GreedyPolicy, arrays_of, greedy_policy
 from zmqrl.types import Weights
 
-INSTALL = 'run: pip install "zmqrl[onnx]"'
 NUMPY_FILE = Path(__file__).with_name("policy.py")
 
 
@@ -55,12 +54,7 @@ def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Sour
 
 
 def _onnx(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Source) -> dict[str, bytes]:
-    needs_torch = any(layer.module is not None or ":" in layer.kind for layer in spec.layers)
-    for package in ("onnx", *(["onnxscript"] if needs_torch else [])):
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise ConfigError(f"--to onnx needs the package {package}, which is missing; {INSTALL}") from error
+    check_packages(spec.layers, "--to onnx")
     from zmqrl.export.onnx_policy import onnx_model
 
     text = f"Greedy policy of {source.env_id}, {source.algorithm}, version {source.version}, by zmqrl"

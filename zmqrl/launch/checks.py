@@ -17,7 +17,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.load import preset_name
 from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.config.sections import Config, EnvSection, RunSection, StoreSection
+from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
@@ -242,7 +242,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         ("run.seed", config.run.seed, stored.run.seed),
         ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
-        *_changed("network", to_json(config.network), to_json(stored.network)),
+        *_changed("network", _weights_of(config.network), _weights_of(stored.network)),
         *_changed("algorithm", completed(config.algorithm), completed(stored.algorithm)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
@@ -262,6 +262,11 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
 def _fixed(env: EnvSection) -> dict[str, object]:
     """What a resume has to keep of the env: a resume may drop the exact recovery of running episodes."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
+
+
+def _weights_of(network: NetworkSection) -> dict[str, object]:
+    """What a resume has to keep of the network: workers may act with another runtime."""
+    return {key: value for key, value in to_json(network).items() if key != "runtime"}
 
 
 def _place(store: StoreSection) -> dict[str, object]:

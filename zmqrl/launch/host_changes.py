@@ -15,8 +15,8 @@ from zmqrl.config.webhook import without_secrets
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.agent import Handshake
-from zmqrl.orchestrators.agent_pool import INSTALL
-from zmqrl.orchestrators.handshake import refusals, versions
+from zmqrl.orchestrators.agent_pool import INSTALL, INSTALL_RUNTIME
+from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.orchestrators.on_hosts import handshakes_over
 from zmqrl.ssh.config import resolve
@@ -180,6 +180,8 @@ def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
             failed.append(str(answer))
         elif wrong := refusals(versions(), answer.versions):
             failed.append(f"{host}: another version of zmqrl: {', '.join(wrong)}\n   {INSTALL.format(host=host)}")
+        elif missing := missing_runtime(config, answer.versions):
+            failed.append(f"{host}: {missing}\n   {INSTALL_RUNTIME.format(host=host)}")
         else:
             found[host] = answer
     if failed:

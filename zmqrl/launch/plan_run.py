@@ -23,6 +23,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
+from zmqrl.launch.acting_runtime import with_runtime
 from zmqrl.launch.checks import (
     check_frames,
     check_layers,
@@ -76,6 +77,7 @@ def plan_run(
         acting = algorithm.acting()
         check_layers(algorithm.network(), acting)
         check_acting(acting, config.env.segment_steps)
+        acting = with_runtime(config, acting)
         horizon = config.run.schedule_env_steps or config.run.total_env_steps
         check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
         columns = _columns(config, env, acting)

@@ -20,7 +20,15 @@ from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages import agent as messages
 from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.handshake import SENTINEL, clock_warnings, processor_refusal, refusals, versions, warnings
+from zmqrl.orchestrators.handshake import (
+    SENTINEL,
+    clock_warnings,
+    missing_runtime,
+    processor_refusal,
+    refusals,
+    versions,
+    warnings,
+)
 from zmqrl.orchestrators.host_start import start_fault, unended_prologue
 from zmqrl.orchestrators.piped import PipedProcess
 from zmqrl.ssh.shell import OUTPUT_LINES, after_mark, printed
@@ -55,6 +63,9 @@ class AgentProgress:
 
 
 INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
+INSTALL_RUNTIME = (
+    'install it there: pip install "zmqrl[onnx]" (over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)'
+)
 
 
 class Agent(ABC):
@@ -123,6 +134,9 @@ class Agent(ABC):
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
             raise HostFailed(self.host, processor, "exclude it with --limit")
+        missing = missing_runtime(self.boot.plan.config, there)
+        if missing is not None:
+            raise HostFailed(self.host, missing, INSTALL_RUNTIME.format(host=self.host))
         for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
             self.warn(self.host, difference)
         with self._boot_lock:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
+from zmqrl.config.sections import Config
 from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
@@ -20,7 +21,8 @@ from zmqrl.types import MODES, ModeName
 
 SENTINEL = "ZMQRL-AGENT 1 "
 """Begins the first line; everything before it is noise of a shell."""
-PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "psutil")
+ONNX = "onnxruntime"
+PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "psutil", ONNX)
 SLURM_NODE = "SLURMD_NODENAME"
 """Slurm's name of the node, where it differs from the machine's."""
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
@@ -102,6 +104,13 @@ def processor_refusal(machine: str | None, mode: ModeName) -> str | None:
         f"the processor is {machine}, and run.mode {mode} needs x86-64: other processors may reorder the stores by "
         "which processes share segments and weights; run.mode single is supported"
     )
+
+
+def missing_runtime(config: Config, there: Mapping[str, str | None]) -> str | None:
+    """Why workers of a host with these versions cannot act; None when they can. `setup` installs what is missing."""
+    if config.network.runtime != "onnx" or there.get(ONNX, "") is not None:
+        return None
+    return f"{ONNX} is missing, with which workers act (network.runtime: onnx)"
 
 
 def refusals(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> list[str]:

@@ -103,18 +103,6 @@ def described(spec: ModuleSpec) -> Description:
     )
 
 
-def loaded_module(spec: LayerSpec, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The module of a layer with these values; its `forward` takes the flat input `[B, inputs]`."""
-    of = _of(spec)
-    module = _made(of, 0)
-    with torch.no_grad():
-        for name, tensor in (*module.named_parameters(), *_persistent(module)):
-            tensor.copy_(tensors[f"{spec.name}.{name}"])
-    receive = module.forward
-    module.forward = lambda x: receive(_input(of.parts, x))
-    return module
-
-
 def _of(spec: LayerSpec) -> ModuleSpec:
     if spec.module is None:
         raise ConfigError(f"layer {spec.name!r} of kind 'module' names no module")

@@ -1,0 +1,83 @@
+"""`network.runtime` before the start: what is refused, and what the workers receive."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.export.modules import Cube
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import from_json
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch.configure import load
+from zmqrl.launch.plan_run import plan_run
+from zmqrl.networks.spec import LayerSpec
+from zmqrl.types import ModeName
+
+
+class Unlike(Cube):
+    """An activation that computes something else while it is traced."""
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x + float(type(x) is Tensor)
+
+
+def planned(folder: Path, mode: ModeName, **values: Any) -> RunPlan:
+    flags = [f"{key.replace('__', '.')}={value}" for key, value in {"network__runtime": "onnx", **values}.items()]
+    loaded = load("cartpole-ppo", overrides=flags, mode=mode, workers=None if mode == "single" else 2)
+    return plan_run(loaded.config, folder / "run", time.time(), sources=loaded.sources)
+
+
+def test_workers_receive_the_graph(tmp_path: Path) -> None:
+    acting = from_json(ActingSpec, planned(tmp_path, "async").acting)
+    assert acting.runtime == "onnx" and acting.graph is not None and acting.head == "categorical"
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_modes_that_promise_bits_refuse_it(tmp_path: Path, mode: ModeName) -> None:
+    with pytest.raises(ConfigError, match=rf"network.runtime: 'onnx': run.mode {mode} .*write network.runtime: auto"):
+        planned(tmp_path, mode)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"defaults__worker_device": "cuda"},
+            r"defaults.worker_device: 'cuda': with network.runtime onnx .* write cpu",
+        ),
+        ({"hosts__local__worker_device": "cuda:1"}, r"hosts.local.worker_device: 'cuda:1': with network.runtime onnx"),
+        (
+            {"network__kind": "tests.export.modules:Sized", "network__kwargs": "{width: 4}"},
+            r"'tests.export.modules:Sized': torch.onnx.export does not export it: .*; write network.runtime: auto",
+        ),
+        (
+            {"network__kind": "tests.export.modules:Table"},
+            r"the graph of the network has 4.8 MB without its weights, at most 4 MB .*persistent=True.*write network.r",
+        ),
+        (
+            {"network__activation": "tests.launch.test_acting_runtime:Unlike"},
+            r"the exported graph computes other outputs than torch: they differ by .*; write network.runtime: auto",
+        ),
+    ],
+)
+def test_what_does_not_fit_ends_before_the_start(tmp_path: Path, values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, "async", **values)
+
+
+@pytest.mark.parametrize(
+    ("package", "kind"), [("onnx", "mlp"), ("onnxruntime", "mlp"), ("onnxscript", "tests.networks.nets:Residual")]
+)
+def test_a_missing_package_is_named(tmp_path: Path, package: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    message = rf'network.runtime: \'onnx\' needs the package {package}, .*pip install "zmqrl\[onnx\]"'
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, "async", network__kind=kind)

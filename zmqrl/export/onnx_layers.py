@@ -1,0 +1,135 @@
+"""Layers as operations of an ONNX graph: those of zmqrl here, all others by torch (`zmqrl.export.torch_layer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from zmqrl.acting.spec import NEXT_STATE, NOISE, STATE
+from zmqrl.export.onnx_graph import Graph
+from zmqrl.export.spec import Layer, layer_of
+from zmqrl.networks.kinds.base import layer_kind
+from zmqrl.networks.spec import LayerSpec
+from zmqrl.types import Weights
+
+
+def forward(graph: Graph, layers: tuple[LayerSpec, ...], arrays: Weights, x: str) -> str:
+    """The output of layers for the value `x`. Recurrent state, and the noise of a graph that explores, are inputs.
+
+    Raises:
+        ConfigError: A layer of the user's cannot be exported.
+    """
+    for number, spec in enumerate(layers):
+        make = LAYERS.get(spec.kind)
+        x = _traced(graph, spec, arrays, x, number) if make is None else make(graph, layer_of(spec), arrays, x)
+    return x
+
+
+def _traced(graph: Graph, spec: LayerSpec, arrays: Weights, x: str, number: int) -> str:
+    """A layer of the user's: a torch module, or a kind of its own. It receives flat rows, and an activation too."""
+    from zmqrl.export.torch_layer import traced
+
+    kind = layer_kind(spec.kind)
+    state, noise = kind.state_size(spec), kind.noise_size(spec) if graph.explores else 0
+    values = [graph.op("Flatten", x, axis=1)]
+    values += [graph.input(f"{STATE}{spec.name}", "float32", (state,))] if state else []
+    values += [graph.input(f"{NOISE}{spec.name}", "float32", (noise,))] if noise else []
+    values += [graph.parameter(name, arrays[name]) for name in kind.shapes(spec)]
+    outputs = graph.inline(traced(spec, arrays, f"layer{number}/", noise), values)
+    if state:
+        graph.output(f"{NEXT_STATE}{spec.name}", outputs[1], "float32", (state,))
+    return graph.op("Reshape", outputs[0], graph.op("Shape", x)) if kind.is_activation else outputs[0]
+
+
+def _linear(graph: Graph, layer: Layer, arrays: Weights, x: str, part: str = "") -> str:
+    weight, bias = (
+        graph.parameter(name, arrays[name]) for name in (f"{layer.name}{part}.{k}" for k in ("weight", "bias"))
+    )
+    return graph.op("Gemm", x, weight, bias, transB=1)
+
+
+def _dueling(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    value, advantage = (_linear(graph, layer, arrays, x, part) for part in (".value", ".advantage"))
+    mean = graph.op("ReduceMean", advantage, graph.constant([1]), keepdims=1)
+    return graph.op("Add", graph.op("Sub", advantage, mean), value)
+
+
+def _conv(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    weight, bias = (graph.parameter(name, arrays[name]) for name in (f"{layer.name}.weight", f"{layer.name}.bias"))
+    return graph.op("Conv", x, weight, bias, strides=[layer.stride, layer.stride])
+
+
+def _layernorm(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    """Over all features, also of an image."""
+    shape, flat = graph.op("Shape", x), graph.op("Flatten", x, axis=1)
+    weight, bias = (graph.parameter(name, arrays[name]) for name in (f"{layer.name}.weight", f"{layer.name}.bias"))
+    return graph.op("Reshape", graph.op("LayerNormalization", flat, weight, bias, epsilon=layer.epsilon), shape)
+
+
+def _gru(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    w = {part: arrays[f"{layer.name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    size = w["weight_hh"].shape[1]
+    h = graph.input(f"{STATE}{layer.name}", "float32", (size,))
+    gates = []
+    for value, side in ((x, "ih"), (h, "hh")):
+        names = (f"{layer.name}.{array}_{side}" for array in ("weight", "bias"))
+        weight, bias = (graph.parameter(name, arrays[name]) for name in names)
+        gates.append(graph.ops("Split", 3, graph.op("Gemm", value, weight, bias, transB=1), axis=1, num_outputs=3))
+    ours, theirs = gates
+    reset, update = (graph.op("Sigmoid", graph.op("Add", ours[i], theirs[i])) for i in (0, 1))
+    new = graph.op("Tanh", graph.op("Add", ours[2], graph.op("Mul", reset, theirs[2])))
+    after = graph.op("Add", new, graph.op("Mul", update, graph.op("Sub", h, new)))
+    graph.output(f"{NEXT_STATE}{layer.name}", after, "float32", (size,))
+    return after
+
+
+def _noisy(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    mean = _linear(graph, layer, arrays, x)
+    if not graph.explores:
+        return mean
+    sigma, bias_sigma = (
+        graph.parameter(name, arrays[name]) for name in (f"{layer.name}.{k}_sigma" for k in ("weight", "bias"))
+    )
+    inputs, outputs = layer.inputs, len(arrays[f"{layer.name}.bias"])
+    noise = graph.input(f"{NOISE}{layer.name}", "float32", (inputs + outputs,))
+    scaled = graph.op("Mul", graph.op("Sign", noise), graph.op("Sqrt", graph.op("Abs", noise)))
+    by_input, by_output = graph.slice(scaled, 0, inputs), graph.slice(scaled, inputs, inputs + outputs)
+    spread = graph.op("Gemm", graph.op("Mul", x, by_input), sigma, bias_sigma, transB=1)
+    return graph.op("Add", mean, graph.op("Mul", by_output, spread))
+
+
+def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    del layer, arrays
+    cubic, scale, one, half = (
+        graph.constant(np.array(number, np.float32)) for number in (0.044715, (2 / np.pi) ** 0.5, 1.0, 0.5)
+    )
+    inner = graph.op("Add", x, graph.op("Mul", cubic, graph.op("Mul", x, graph.op("Mul", x, x))))
+    tanh = graph.op("Tanh", graph.op("Mul", inner, scale))
+    return graph.op("Mul", graph.op("Mul", x, half), graph.op("Add", tanh, one))
+
+
+def _scale(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    del arrays
+    return graph.op("Div", x, graph.constant(np.array(layer.inputs, np.float32)))
+
+
+def _silu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+    del layer, arrays
+    return graph.op("Mul", x, graph.op("Sigmoid", x))
+
+
+LAYERS: Mapping[str, Callable[[Graph, Layer, Weights, str], str]] = {
+    "linear": _linear,
+    "noisy": _noisy,
+    "dueling": _dueling,
+    "conv": _conv,
+    "layernorm": _layernorm,
+    "gru": _gru,
+    "scale": _scale,
+    "gelu": _gelu,
+    "silu": _silu,
+    "flatten": lambda graph, layer, arrays, x: graph.op("Flatten", x, axis=1),
+    "tanh": lambda graph, layer, arrays, x: graph.op("Tanh", x),
+    "relu": lambda graph, layer, arrays, x: graph.op("Relu", x),
+}

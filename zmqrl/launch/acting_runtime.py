@@ -1,0 +1,88 @@
+"""`network.runtime`: what the workers act with, and its check before the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zmqrl.acting.forward_policy import ForwardPolicy
+from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.state import noise_of
+from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError
+from zmqrl.export.packages import check_packages, is_traced
+from zmqrl.loading import lazy
+from zmqrl.networks.initial import initial_weights
+from zmqrl.networks.input import network_input
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.random_streams import stream
+from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    from zmqrl.export import acting_graph
+else:
+    acting_graph = lazy("zmqrl.export.acting_graph")
+
+KEY, FIX = "network.runtime: 'onnx'", "write network.runtime: auto"
+SEED, ROWS = 1, 5
+TOLERANCE = 1e-4
+"""Of outputs of ONNX Runtime and torch, relative to the largest."""
+
+
+def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
+    """`spec` with the runtime that the configuration selects.
+
+    Raises:
+        ConfigError: The runtime does not fit mode or devices, a package is missing here, or a layer of the user's
+            cannot be exported, or computes something else then.
+    """
+    if config.network.runtime == "auto":
+        return spec
+    if config.mode.deterministic:
+        raise ConfigError(
+            f"{KEY}: run.mode {config.run.mode} has the same bits in every run, and the bits of two runtimes differ; "
+            f"{FIX}, or run.mode: async"
+        )
+    devices = {"defaults": config.defaults.worker_device}
+    devices |= {f"hosts.{name}": host.worker_device or "" for name, host in config.hosts.items()}
+    for where, device in devices.items():
+        if device.startswith("cuda"):
+            raise ConfigError(
+                f"{where}.worker_device: {device!r}: with network.runtime onnx workers act on the processor; write "
+                "cpu, or network.runtime: auto"
+            )
+    check_packages(spec.layers, KEY, "onnxruntime")
+    try:
+        found = acting_graph.with_graph(spec)
+        if any(map(is_traced, spec.layers)):  # this process has torch by now
+            _compare(found)
+    except ConfigError as error:
+        raise ConfigError(f"{KEY}: {error}; {FIX}, which acts with torch") from error
+    return found
+
+
+def _compare(spec: ActingSpec) -> None:
+    """Raise `ConfigError` when the graph of a spec does not compute what torch does."""
+    torch, onnx = (_outputs(replace(spec, runtime=runtime)) for runtime in ("torch", "onnx"))
+    for one, other in zip(torch, onnx, strict=True):
+        if not np.abs(one - other).max() <= TOLERANCE * max(1.0, float(np.abs(one).max())):
+            raise ConfigError(
+                f"the exported graph computes other outputs than torch: they differ by {np.abs(one - other).max():.2g}"
+            )
+
+
+def _outputs(spec: ActingSpec) -> list[Array]:
+    """Of the layers of version 0 for a batch at random, and the next states."""
+    policy, described = make_policy(spec), spec.input or network_input(spec.observation)
+    assert isinstance(policy, ForwardPolicy), f"runtime {spec.runtime}"
+    policy.load_network(initial_weights(NetworkSpec((("acting", spec.layers),)), SEED))
+    drawn = stream(SEED, "acting runtime")
+    x = drawn.standard_normal((ROWS, described.size)).astype(np.float32)
+    state = {
+        name: drawn.standard_normal(zero.shape).astype(np.float32) for name, zero in policy.zero_state(ROWS).items()
+    }
+    noise = {one.name: drawn.standard_normal((ROWS, one.size)) for one in noise_of(spec.layers)}
+    return [policy.forward(x, state, noise), *state.values()]
