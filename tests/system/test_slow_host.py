@@ -72,6 +72,7 @@ def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
         run.close()
 
 
+@pytest.mark.timed
 def test_a_host_that_becomes_slow_has_no_vector_envs_and_the_bits_are_the_same(lab: Lab) -> None:
     slowed = lab.shared / "slowed"
     run = FarRun(lab, "slowed", config(1_000_000, far_hosts(lab, {"SLOWED": str(slowed)})))
