@@ -25,9 +25,10 @@ MB = 1e6
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: Path | None) -> None:
-    """Copy the directory of RUN on the host --on to DIR (default: runs/ and its name there).
+    """Copy the run directory of RUN from HOST (--on) to DIR.
 
-    DIR appears when the copy is complete. A copy that was cut is continued; one that exists is brought up to date.
+    RUN is a run directory or a run id on HOST. Default of DIR: runs/NAME, with the NAME of that directory. DIR appears
+    when the copy is complete. An interrupted copy is continued; an existing copy is updated.
     """
     from zmqrl.config.load import resolve_logins
     from zmqrl.launch.launcher_host import connected
