@@ -43,7 +43,7 @@ def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: 
         click.echo("no active run of yours on this machine")
     unclean = [what for each in targets for what in _bring_down(each, limit, as_data)]
     if unclean:
-        raise UncleanTeardown(f"processes remain: {', '.join(unclean)}")
+        raise UncleanTeardown(f"not verified as ended: {', '.join(unclean)}")
 
 
 def _one(run: str | None) -> TargetRun:

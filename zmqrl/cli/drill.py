@@ -167,7 +167,7 @@ def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) ->
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
     folder = (run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--run-dir {folder} exists and is not empty")
+        raise ConfigError(f"--run-dir {folder} exists and is not empty; choose another directory")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ConfigError(f"--json {json_file}: directory {json_file.absolute().parent} not found")
     return folder

@@ -97,7 +97,7 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callab
             click.echo(line, err=True)
         code = there.relay(["--until-eof", *words], out or _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
         if code is None:
-            raise HostFailed(host, "the end of the command is unknown", f"see: zmqrl status --on {host}")
+            raise HostFailed(host, "the exit code of the command was not received", f"see: zmqrl status --on {host}")
         return 1 if code < 0 else code
 
 

@@ -96,7 +96,7 @@ def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> Non
     options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     if sb3_python is not None:
         if name != "e2e":
-            raise click.UsageError("--sb3-python requires the bench e2e")
+            raise click.UsageError("--sb3-python can be used only with `zmqrl bench e2e`")
         options["sb3_python"] = sb3_python
     importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()
 

@@ -76,7 +76,9 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     _await_end(directory, info, wait_s)
     summary = _summary(directory, info)
     if summary is None:
-        raise TrainingFailed(f"run {info.run_id} in {directory} ended without a summary; see zmqrl logs {directory}")
+        raise TrainingFailed(
+            f"run {info.run_id} in {directory} ended without a summary; see its logs: zmqrl logs {directory}"
+        )
     text = f"{info.run_id}: {summary['status']}, {summary['env_steps']} env steps; see {directory}/summary.json"
     click.echo(json.dumps({**place(directory, info), "ended": True, "summary": summary}) if as_data else text)
     return int(summary["exit_code"])
@@ -94,8 +96,8 @@ def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
     while is_live(directory, info):
         if time.monotonic() > until:
             raise DeadlineExceeded(
-                f"run {info.run_id} in {directory} has not ended within {wait_s:g} s; it continues to stop, and "
-                f"`zmqrl down {directory}` ends it at once"
+                f"run {info.run_id} in {directory} has not ended within {wait_s:g} s; the stop request "
+                f"remains in effect. To end the run at once without a checkpoint: zmqrl down {directory}"
             )
         time.sleep(POLL_EVERY_S)  # a file is all that two processes of any two times share
 
@@ -162,10 +164,10 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     for argument in arguments[is_run:]:
         host, _, count = argument.partition("=")
         if not host or not count.isdecimal():
-            raise ConfigError(f"{argument!r}: write HOST=N with a number of workers")
+            raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers")
         workers[host] = int(count)
     if not workers:
-        raise ConfigError("write HOST=N: the host and its number of workers")
+        raise ConfigError("HOST=N is required: a host and its number of workers")
     _send(run, workers, as_data)
 
 

@@ -180,7 +180,9 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
     """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
     request = _request_of(None, hosts, None, None, started_at, options)
     if submit and request.as_data:
-        raise click.UsageError("--submit cannot be combined with --json: the summary is written when the job has run")
+        raise click.UsageError(
+            "--submit cannot be combined with --json: the summary exists only after the job has ended"
+        )
     return _submit(request, hosts) if submit else _run(request)
 
 
@@ -261,7 +263,9 @@ def _run(request: TrainRequest) -> int:
         request = _to_fetch(request, request.copy)
     if request.resume == AUTO:
         if request.for_env_steps is not None:
-            raise click.UsageError("--for cannot be combined with --resume auto: each start would train N more")
+            raise click.UsageError(
+                "--for cannot be combined with --resume auto: each start would train N more env steps"
+            )
         request = _resumed_or_new(request)
     if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
@@ -281,7 +285,7 @@ def _check_for(request: TrainRequest) -> None:
     if request.for_env_steps is None:
         return
     if request.resume is None:
-        raise click.UsageError("--for requires --resume; a new run trains --set run.total_env_steps=N")
+        raise click.UsageError("--for requires --resume; for a new run use --set run.total_env_steps=N")
     if any(pair.partition("=")[0].strip() == "run.total_env_steps" for pair in request.overrides):
         raise click.UsageError("--for sets run.total_env_steps: remove --set run.total_env_steps")
 
@@ -324,7 +328,7 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(
-            f"hosts.{LOCAL}.workers: 'auto': --submit needs a number, since this machine is not the node of the job"
+            f"hosts.{LOCAL}.workers: 'auto': --submit requires a number, because the job does not run on this machine"
         )
     directory = request.run_dir or default_directory(loaded.config.run.name)
     if request.resume is None:
