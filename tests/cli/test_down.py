@@ -124,7 +124,7 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     assert lines[3].startswith("  own: NOT VERIFIED: it joined manually")
     assert lines[4].startswith("  gone: NOT VERIFIED: ")
     assert str(port) in lines[4]
-    assert down.err.startswith("zmqrl: processes remain: ")
+    assert down.err.startswith("zmqrl: not verified as ended: ")
     assert "on gone" in down.err
     assert zmqrl("down", directory, "--limit", "local").code == 0
     missing = zmqrl("down", directory, "--limit", "g0ne")

@@ -46,7 +46,11 @@ def test_what_is_not_a_copy_of_the_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "b" / "mine").touch()
     (tmp_path / "c.part").mkdir()
     (tmp_path / "c.part" / MARKER).write_text("r-9")
-    for name, message in (("a", r"has another run \(r-2\)"), ("b", "not a copy of a run"), ("c", "of another run")):
+    for name, message in (
+        ("a", r"contains a different run \(r-2\)"),
+        ("b", "not a copy of a run"),
+        ("c", "of another run"),
+    ):
         with pytest.raises(ConfigError, match=message):
             _copy_of(tmp_path / name, "r-0")
     with pytest.raises(ConfigError, match="cannot be created"):

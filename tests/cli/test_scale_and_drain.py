@@ -55,10 +55,13 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     assert (fewer.code, json.loads(fewer.out)) == (0, {**place, "workers": {"local": 1}, "done": "local: 1 workers"})
     await_workers(info.run_id, {"worker-0"})
     refusals = {
-        ("scale", "local=5"): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs one",
-        ("scale", "local=0"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
+        (
+            "scale",
+            "local=5",
+        ): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs at least one; set fewer workers",
+        ("scale", "local=0"): "local=0 would remove the last worker. To end the run: zmqrl stop",
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
-        ("drain", "local"): "local=0 would remove the last worker: `zmqrl stop` ends the run",
+        ("drain", "local"): "local=0 would remove the last worker. To end the run: zmqrl stop",
     }
     for (command, argument), why in refusals.items():
         refused = zmqrl(command, directory, argument)
@@ -75,13 +78,13 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
 
 
 @pytest.mark.parametrize(("arguments", "why"), [
-    (("scale", "local=two"), "'local=two': write HOST=N with a number of workers"),
-    (("scale", "local=-1"), "'local=-1': write HOST=N with a number of workers"),
-    (("scale", "local=²"), "'local=²': write HOST=N with a number of workers"),
-    (("scale", "local="), "'local=': write HOST=N with a number of workers"),
-    (("scale", "=2"), "'=2': write HOST=N with a number of workers"),
-    (("scale", "some-run", "local"), "'local': write HOST=N with a number of workers"),
-    (("scale", "some-run"), "write HOST=N: the host and its number of workers"),
+    (("scale", "local=two"), "'local=two': expected HOST=N, where N is the number of workers"),
+    (("scale", "local=-1"), "'local=-1': expected HOST=N, where N is the number of workers"),
+    (("scale", "local=²"), "'local=²': expected HOST=N, where N is the number of workers"),
+    (("scale", "local="), "'local=': expected HOST=N, where N is the number of workers"),
+    (("scale", "=2"), "'=2': expected HOST=N, where N is the number of workers"),
+    (("scale", "some-run", "local"), "'local': expected HOST=N, where N is the number of workers"),
+    (("scale", "some-run"), "HOST=N is required: a host and its number of workers"),
     (("scale", "a/lr=1", "local=1"), "'a/lr=1' is not a run directory, an active run's id, or a run's id in runs/"),
     (("scale",), "Missing argument '[RUN] HOST=N...'."),
     (("scale", "n0-run", "local=1"), "'n0-run' is not a run directory, an active run's id, or a run's id in runs/"),

@@ -42,7 +42,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: unknown algorithm 'ppoo'"),
         ("run: {preset: cartpol-ppo}", "hosts.yaml:1: run.preset: unknown preset 'cartpol-ppo'; did you mean 'cartpole-ppo'?"),
         ("modes: {asnc: {}}", "hosts.yaml:1: modes.asnc: unknown key; did you mean 'async'?"),
-        ("run: {name: a/b}", "hosts.yaml:1: run.name: 'a/b': letters, digits"),
+        ("run: {name: a/b}", "hosts.yaml:1: run.name: 'a/b': may contain only letters, digits"),
         ("a: 1\na: 2", "hosts.yaml:2: duplicate key 'a' (first at hosts.yaml:1)"),
         ("run:\n  seed: [1", "hosts.yaml:2: invalid YAML: while parsing a flow sequence"),
         ("- 1", "hosts.yaml:1: expected a mapping `section: ...`, found [1]"),

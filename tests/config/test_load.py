@@ -92,7 +92,7 @@ def test_a_preset_builds_on_another_one_and_its_keys_go_over_every_mode_of_that(
 @pytest.mark.parametrize(
     ("preset", "overrides", "message"),
     [
-        ("loop.yaml", [], "run.preset: {folder}/loop.yaml builds on itself"),
+        ("loop.yaml", [], "run.preset: {folder}/loop.yaml refers to itself"),
         ("wrong.yaml", [], "{folder}/wrong.yaml:1: run.preset: unknown preset 'nonsense'"),
         ("cartpole-ppo", ["run.preset=pendulum-sac"], "run.preset: 'pendulum-sac' cannot be combined with the preset"),
     ],

@@ -167,11 +167,11 @@ def test_an_evaluation_has_the_mean_of_the_agents() -> None:
     [
         (
             {"num_envs": 8},
-            "env.num_envs: 8: the env has 3 agents, each of which has a slot of its own; set a multiple",
+            "env.num_envs: 8: each of the 3 agents counts as one env; set a multiple",
         ),
         ({"frame_stack": 2}, "env.frame_stack: 2: frames of several agents are not stacked"),
         ({"kwargs": {"fault": "spaces"}}, "agents 'left' and 'middle' have different observation spaces"),
-        ({"kwargs": {"fault": "late"}}, "agent 'middle' is not there after a reset"),
+        ({"kwargs": {"fault": "late"}}, "agent 'middle' is missing after a reset"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_start(section: dict[str, Any], message: str) -> None:

@@ -63,7 +63,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:TimeAwareObservation": {}, "a:B": {}},)),
-            ["env.wrappers: {'gymnasium.wrappers:TimeAwareObservation': {}, 'a:B': {}}: an entry is one wrapper"],
+            ["env.wrappers: {'gymnasium.wrappers:TimeAwareObservation': {}, 'a:B': {}}: each entry must be"],
         ),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"stack_size": -1}},)),

@@ -147,7 +147,7 @@ def test_a_mask_that_allows_nothing_is_no_fault_after_the_end_of_an_episode() ->
         ("box", "text", ["has actions Text(1, 4"]),
         ("mask of 3", "discrete", ["action_mask of its observations is int8 [3]; it must be bool, int8 or uint8 [4]"]),
         ("float mask", "discrete", ["the action_mask of its observations is float32 [4]"]),
-        ("mask of 3", "box", ["has an action_mask, and its actions are not discrete"]),
+        ("mask of 3", "box", ["has an observation part action_mask, but its actions are not discrete"]),
     ],
 )  # fmt: skip
 def test_one_message_for_a_space_that_is_not_supported(observation: str, action: str, words: list[str]) -> None:

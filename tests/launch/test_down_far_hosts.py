@@ -84,7 +84,7 @@ def test_each_host_is_asked_and_what_is_gone_is_verified(lab: Lab, tmp_path: Pat
     assert "ended learner-0 (pid" in reports["h0"]
     assert "killed worker-3 (pid" in reports["h1"]
     assert "NOT VERIFIED" in reports["h2"]
-    assert errors.splitlines()[0] == f"zmqrl: processes remain: {DOOMED} on h2"
+    assert errors.splitlines()[0] == f"zmqrl: not verified as ended: {DOOMED} on h2"
     assert [held(first, DOOMED), held(second, DOOMED), len(held(second, OTHER))] == [[], [], 1]
     assert os.listdir(kept) == [OTHER]
     code, lines, errors = down(lab, directory, "--limit", "h0,h1")

@@ -90,7 +90,7 @@ def test_auto_is_the_cores_but_one_and_in_sync_what_is_left_of_the_vector_envs()
 
 def test_one_host_under_two_names() -> None:
     hosts = {"a": HostSection(ssh="10.0.0.1", user="u"), "b": HostSection(ssh="10.0.0.1", user="u")}
-    with pytest.raises(ConfigError, match=r"^b and a are one host \(u@10\.0\.0\.1:22\); use a$"):
+    with pytest.raises(ConfigError, match=r"^b and a are the same host \(u@10\.0\.0\.1:22\); use a$"):
         check_logins(Config(hosts=hosts), ["b"])
     check_logins(Config(hosts={**hosts, "b": HostSection(ssh="10.0.0.1", user="u", port=7)}), ["b"])
 

@@ -332,7 +332,9 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
     token = digest_of(str(invitation(tmp_path)[1].enrolment))
     manual.tell("local", "enrolled", role="broker", index=0, token=token, public="key")
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
-    assert "`zmqrl drain b` ends its part" in manual.serve(tmp_path, '{"scale": {"local": 2, "b": 3}}', 1.0)
+    assert "run `zmqrl drain b`, then `zmqrl scale b=3`" in manual.serve(
+        tmp_path, '{"scale": {"local": 2, "b": 3}}', 1.0
+    )
     assert (manual.state.hosts["b"].state, manual.orchestrator.commands(SetWorkers)) == ("ready", [])
     assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
     assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
@@ -373,7 +375,9 @@ def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
     join = invitation(tmp_path)[1]
     assert (join.server, join.enrolment) == (None, None)
     links.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
-    assert "has no key to withdraw: press Ctrl-C there" in links.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
+    assert "the launcher cannot remove a manual host; press Ctrl-C in `zmqrl worker` on b" in links.serve(
+        tmp_path, '{"scale": {"b": 0}}', 1.0
+    )
 
 
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
@@ -482,7 +486,7 @@ def test_a_broker_that_listens_to_tunnels_only_needs_one(tmp_path: Path) -> None
     hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2, tunnel=True)}
     links = Links(replace(plan_of(tmp_path, hosts=hosts), workers={"local": 1, "b": 2}))
     answer = links.serve(tmp_path, '{"scale": {"x": 1}, "hosts": {"x": {}}}', 1.0)
-    assert "its broker listens on 127.0.0.1 only" in answer and "hosts.x.tunnel: true" in answer
+    assert "the broker listens only on 127.0.0.1" in answer and "hosts.x.tunnel: true" in answer
     assert "connecting" in links.serve(tmp_path, '{"scale": {"x": 1}, "hosts": {"x": {"tunnel": true}}}', 3.0)
 
 

@@ -93,7 +93,7 @@ def test_an_id_that_the_script_alone_registers_is_refused(entry_point: Any, fix:
     gym.register("Own-v0", entry_point=entry_point, max_episode_steps=9)
     for named in ("Own-v0", "Own"):
         message = refusal(env__id=named)
-        assert message.startswith(f"env.id: {named!r} is registered by the calling script or notebook alone")
+        assert message.startswith(f"env.id: {named!r} is registered only by the calling script or notebook")
         assert message.endswith(fix)
 
 
@@ -102,7 +102,7 @@ def test_an_id_of_the_script_for_an_env_of_gymnasium_is_refused() -> None:
     entry_point = "gymnasium.envs.classic_control:CartPoleEnv"
     gym.register("MyCart-v0", entry_point=entry_point, max_episode_steps=9, kwargs={"sutton_barto_reward": True})
     message = refusal(env__id="MyCart-v0")
-    assert message.startswith("env.id: 'MyCart-v0' is registered by the calling script or notebook alone")
+    assert message.startswith("env.id: 'MyCart-v0' is registered only by the calling script or notebook")
     setting = f"use env.id={entry_point}, env.kwargs={{'sutton_barto_reward': True}}, env.max_episode_steps=9"
     assert message.endswith(setting)
 
@@ -134,5 +134,5 @@ def test_what_has_no_name_in_its_module_is_refused() -> None:
         pass
 
     for value in (Inner, lambda: None, types.SimpleNamespace().__class__.__call__):
-        with pytest.raises(ConfigError, match="at the top level of a module"):
+        with pytest.raises(ConfigError, match="to the top level of a module"):
             path_of(value)

@@ -90,25 +90,25 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"algorithm__minibatch_size": 512}, "--set: algorithm.minibatch_size: 512 is larger than the batch of 256 rows"),
         ("cartpole-dqn", "async", {"algorithm__batch_size": 20000}, "--set: algorithm.batch_size: 20000 is larger than replay.capacity"),
         ("cartpole-dqn", "async", {"replay__learning_starts": 20000}, "--set: replay.learning_starts: 20000 exceeds replay.capacity"),
-        ("cartpole-dqn", "sync", {"replay__capacity": 100, "replay__learning_starts": 0, "algorithm__batch_size": 8}, "--set: replay.capacity: 100 is smaller than 128 env steps"),
-        ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100: workers and learner would wait for each other; the least value is 128"),
-        ("cartpole-dqn", "async", {"replay__slack": 130, "replay__ratio": 0.01}, "--set: replay.slack: 130: workers and learner would wait for each other; the least value is 132"),
+        ("cartpole-dqn", "sync", {"replay__capacity": 100, "replay__learning_starts": 0, "algorithm__batch_size": 8}, "--set: replay.capacity: 100: must be at least 128 env steps"),
+        ("cartpole-dqn", "async", {"replay__slack": 100}, "--set: replay.slack: 100: must be at least 128"),
+        ("cartpole-dqn", "async", {"replay__slack": 130, "replay__ratio": 0.01}, "--set: replay.slack: 130: must be at least 132"),
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for algorithm.n_step 8"),
         ("cartpole-dqn", "sync", {"algorithm__kind": "tests.system.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
-        ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
-        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo allows eager, compiled"),
+        ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
-        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Pair", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo allows eager, compiled"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Pair", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Pair"}, "algorithm.kind: dqn needs discrete actions, tests.envs.space_envs:Pair has multi_discrete actions"),
-        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, "--set: algorithm.normalise_obs: true: no observations of tests.envs.space_envs:Bits are floats"),
-        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "network__kind": "cnn"}, "--set: network.kind: 'cnn' needs image observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, "--set: algorithm.normalise_obs: true: tests.envs.space_envs:Bits has no float observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "network__kind": "cnn"}, "has observations of parts action_mask [4], image [3, 5, 5]"),
         ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
         ("cartpole-ppo", "sync", {"learner__device": "cuda:1"}, "--set: learner.device: 'cuda:1': this machine has no NVIDIA device"),
         ("cartpole-ppo", "sync", {"store__path": "/proc/x"}, "--set: store.path: '/proc/x' cannot be written"),
         ("cartpole-ppo", "sync", {"store__path": "/etc/hostname/x"}, "--set: store.path: '/etc/hostname/x' cannot be created"),
         ("cartpole-ppo", "sync", {"store__kind": "directry"}, "--set: store.kind: unknown data store 'directry'"),
-        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc' is used by mode single"),
+        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc': mode single uses inproc"),
     ],
 )  # fmt: skip
 def test_faults(
@@ -140,7 +140,7 @@ def test_numbers_beyond_64_bits_do_not_wrap(tmp_path: Path, steps: int) -> None:
 
 def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
-    with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': ppo allows single, sync"):
+    with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': algorithm.kind ppo supports only single, sync"):
         planned(tmp_path, "cartpole-ppo", "async")
 
 

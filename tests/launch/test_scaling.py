@@ -36,7 +36,7 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
     ("sync", "c", 1, "unknown host 'c'; hosts of this run: local, b, c"),
     ("single", "b", 1, "mode single has no workers to scale"),
     ("sync", "b", 3, "b=3 gives 5 workers for 4 vector envs"),
-    ("async", "b", 3, "b=3 gives 5 workers, and the run was started with room for 4: `zmqrl stop` the run"),
+    ("async", "b", 3, "b=3 gives 5 workers, and this run supports at most 4: stop it with `zmqrl stop`"),
 ])  # fmt: skip
 def test_refusals(mode: ModeName, host: str, workers: int, why: str) -> None:
     scaling = Scaling(plan_of(mode))
@@ -53,7 +53,9 @@ def test_in_async_workers_that_left_make_room_for_others_until_the_indexes_are_u
     assert scaling.held("b") == (201, 202)
     scaling._next = MOST_WORKERS - 1
     scaling.forget("b")
-    with pytest.raises(ConfigError, match=f"^b=2: the run has had {MOST_WORKERS - 1} workers, the limit is"):
+    with pytest.raises(
+        ConfigError, match=f"^b=2: the run has already started {MOST_WORKERS - 1} workers, and the limit is"
+    ):
         scaling.scale("b", 2)
     assert scaling.scale("b", 1) == (MOST_WORKERS - 1,)
 

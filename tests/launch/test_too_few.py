@@ -95,5 +95,5 @@ def test_the_last_host_is_waited_for_where_it_is_connected_to_again(tmp_path: Pa
 def test_a_request_does_not_go_below_min_workers(tmp_path: Path) -> None:
     links = links_of(tmp_path, least=2)
     answer = links.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
-    assert "b=0 leaves 1 workers, min_workers is 2: `zmqrl stop` ends the run" in answer
+    assert "b=0 is refused: 1 worker would remain, and min_workers is 2. To end the run: zmqrl stop" in answer
     assert "b: 1 workers" in links.serve(tmp_path, '{"scale": {"b": 1}}', 3.0)

@@ -83,7 +83,7 @@ def test_an_account_that_the_site_knows_is_taken(here: Slurm, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("sections", "cause"),
     [
-        ({"orchestrator": {"gres": "gpu:1"}}, ("orchestrator.gres: 'gpu:1'", "set learner.host to one of hosts")),
+        ({"orchestrator": {"gres": "gpu:1"}}, ("orchestrator.gres: 'gpu:1'", "set learner.host to a host of the run")),
         ({"hosts": {"n1": {"workers": 4, "user": "ann"}}}, ("hosts.n1.user", "not reached by SSH")),
         ({"hosts": {"n1": {"workers": 4, "workdir": "/w"}}}, ("hosts.n1.workdir", "remove the key")),
         ({"code": {"sync": [str(Path(__file__).parent)]}}, ("code.sync", "share the files of this machine")),

@@ -138,7 +138,7 @@ def test_a_listener_that_is_no_sshd(lab: Lab) -> None:
         server.start()
         error = refused(target_of(lab, 1, hostname="127.0.0.1", port=other.getsockname()[1]))
         server.join(WAIT_S)
-    assert "does not support a common SSH protocol" in error.cause and "HTTP" in error.cause
+    assert "is not an SSH server, or has no algorithm in common" in error.cause and "HTTP" in error.cause
 
 
 def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_a_host_that_is_known_by_a_certificate_alone_is_named_as_such(tmp_path: 
     known.write_text("@cert-authority " + line("*.lab", OTHER))
     with pytest.raises(HostFailed) as caught:
         check(target(known), KEY, "strict")
-    assert "known by a certificate alone" in caught.value.cause and f"{known}:1: @cert-authority" in caught.value.cause
+    assert (
+        "has only a certificate authority" in caught.value.cause and f"{known}:1: @cert-authority" in caught.value.cause
+    )
     assert "ssh_host_ed25519_key.pub" in caught.value.fix
     assert check(target(known), KEY, "accept-new") and check(target(known), KEY, "strict") is None
 

@@ -135,7 +135,7 @@ def test_listeners_that_are_no_sshd(logins: Logins, monkeypatch: pytest.MonkeyPa
         (b"", False, "sent no SSH banner within 1 s"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", False, "sent its SSH banner, and no key exchange followed within 1 s"),
         (b"", True, "before the SSH banner (3 attempts)"),
-        (b"HTTP/1.1 400 Bad Request\r\n" * 2000, False, "does not support a common SSH protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n" * 2000, False, "is not an SSH server, or has no algorithm in common"),
     ):
         with listening(answer, closes) as port:
             assert expected in refused(logins.to(ssh="127.0.0.1", port=port), HASTY).cause

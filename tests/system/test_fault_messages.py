@@ -292,7 +292,7 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     _hear(run, [*raised, last])
     run.order("worker-0", "raise")
     assert raised.pop(1) == r"in _obey", "the traceback of one fault is shown once"
-    _hear(run, [*raised, rf"{given_up}; no rollout worker remains, the run ends\Z"])
+    _hear(run, [*raised, rf"{given_up}; no rollout worker remains; the run ends\Z"])
     _hear(run, [r"\Afailed: all rollout workers failed, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
     assert run.end()[0] == 1
 

@@ -97,7 +97,7 @@ def test_in_async_a_host_joins_and_what_cannot_is_refused(lab: Lab) -> None:
         lab.hosts[3].kill_sshd()
         refusals = {
             ("scale", "h3=1"): ("h3 cannot join the run", "hosts of this run: local, a"),
-            ("scale", "h1=1"): ("h1 and a are one host", "use a"),
+            ("scale", "h1=1"): ("h1 and a are the same host", "use a"),
             ("scale", "nowhere=1"): ("nowhere cannot join the run", ""),
         }
         for (command, argument), texts in refusals.items():

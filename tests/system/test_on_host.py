@@ -153,7 +153,7 @@ def test_what_would_end_with_the_laptop_or_the_login_is_refused_before_anything_
     refused = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1")
     only_here.unlink()
     assert refused.code == 2, refused
-    assert "1 host cannot be entered with the keys that are on gpu1 itself" in refused.err
+    assert "1 host does not accept the SSH keys of gpu1" in refused.err
     assert all(part in refused.err for part in ("put a key of gpu1 on them", "manual: true", "n2: no usable key"))
 
     hosts.write()

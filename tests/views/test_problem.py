@@ -89,7 +89,7 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
 
 @pytest.mark.parametrize(("other", "said"), [
     ("ready", "its vector envs move to the other workers"),
-    ("exit", "no rollout worker remains, the run ends"),
+    ("exit", "no rollout worker remains; the run ends"),
 ])  # fmt: skip
 def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
     plan = stand_in_plan(tmp_path / "run")

@@ -124,7 +124,7 @@ class PPO(Algorithm):
         """Raise `ConfigError` when no observation can be normalised, or a minibatch is larger than the batch."""
         del replay
         if self.config.normalise_obs and not self.input.statistics_size:
-            raise ConfigError(f"algorithm.normalise_obs: true: no observations of {self.env.id} are floats; set false")
+            raise ConfigError(f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false")
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:

@@ -7,21 +7,25 @@ from pathlib import Path
 
 import click
 
+from zmqrl.cli.on import RUN_HELP
 from zmqrl.cli.runs import ANSWER_S, JSON, check_running, place
 from zmqrl.errors import ConfigError
 
 
-@click.command("apply")
+@click.command("apply", epilog=RUN_HELP)
 @click.argument("hosts", type=click.Path(path_type=Path))
 @click.argument("run", required=False)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As at the launch of the run.")
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts, as at the launch of the run.")
-@click.option("--dry-run", is_flag=True, help="Print the changes, and make none.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Repeat the --set options of the launch.")
+@click.option("--limit", multiple=True, metavar="HOST,...", help="Repeat the --limit options of the launch.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 @JSON
 def apply_command(
     hosts: Path, run: str | None, overrides: tuple[str, ...], limit: tuple[str, ...], dry_run: bool, as_data: bool
 ) -> None:
-    """Give the live RUN the hosts of HOSTS (hosts.yaml): new ones join, removed ones drain, `workers` may change."""
+    """Apply the hosts of HOSTS (hosts.yaml) to the live RUN.
+
+    New hosts join, removed hosts drain, and numbers of workers change.
+    """
     from zmqrl.cli.find_run import find_run
     from zmqrl.config.hosts import AUTO
     from zmqrl.launch.configure import load

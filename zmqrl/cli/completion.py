@@ -15,8 +15,8 @@ VARIABLE = "_ZMQRL_COMPLETE"
 def completion_command(context: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
 
-    bash: eval "$(zmqrl completion bash)" in ~/.bashrc; zsh: eval "$(zmqrl completion zsh)" in ~/.zshrc; fish: zmqrl
-    completion fish > ~/.config/fish/completions/zmqrl.fish
+    bash: add `eval "$(zmqrl completion bash)"` to ~/.bashrc. zsh: add `eval "$(zmqrl completion zsh)"` to ~/.zshrc.
+    fish: run `zmqrl completion fish > ~/.config/fish/completions/zmqrl.fish`.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @click.group("config")
 def config_command() -> None:
-    """Show the configuration keys."""
+    """List the configuration keys."""
 
 
 @config_command.command("keys")
 @click.argument("pattern", required=False)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def keys_command(pattern: str | None, as_data: bool) -> None:
-    """Show type, default and meaning of all configuration keys, or of those that contain PATTERN.
+    """Show type, default and meaning of all configuration keys, or of those that match PATTERN.
 
-    PATTERN may have `*`: `run.*`. A name of another library, such as `lr`, shows the keys of zmqrl for it.
+    PATTERN is a part of a name, or a pattern such as `run.*`. A name that another library uses, such as `lr`, shows the
+    corresponding keys of zmqrl.
     """
     found = _matching(pattern)
     if as_data:
@@ -55,7 +56,9 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     by_meaning = [pair for pair in keys if text in pair[0].meaning.lower()]
     found = by_name or by_alias or by_meaning
     if not found:
-        raise ConfigError(f"{pattern!r}: not in the name or meaning of any key; `zmqrl config keys` shows all")
+        raise ConfigError(
+            f"{pattern!r}: not found in the name or meaning of any key; `zmqrl config keys` lists all keys"
+        )
     return found
 
 

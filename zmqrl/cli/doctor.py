@@ -17,15 +17,26 @@ EXIT_FAULTS = 2
 
 @click.command("doctor")
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key, e.g. run.seed=3.")
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
-@click.option("--json", "as_data", is_flag=True, help="All measurements as JSON.")
-@click.option("--plain", is_flag=True, help="Plain columns instead of a table.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
+)
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="HOST,...",
+    help="Check these hosts only. HOST is a name, a pattern such as node0*, or a group.",
+)
+@click.option("--json", "as_data", is_flag=True, help="Print all measurements as JSON.")
+@click.option("--plain", is_flag=True, help="Print plain columns instead of a table.")
 @click.option(
     "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Check the env for at most S seconds."
 )
-@click.option("--accept-new-hosts", is_flag=True, help="Add unknown host keys; changed keys are rejected.")
-@click.option("--on", metavar="HOST", help="Check from HOST, as a launcher there would, with the keys of HOST alone.")
+@click.option(
+    "--accept-new-hosts", is_flag=True, help="Add unknown host keys to known_hosts; changed keys are rejected."
+)
+@click.option(
+    "--on", metavar="HOST", help="Run the checks on HOST over SSH, with the SSH keys of HOST, as for `launch --on`."
+)
 def doctor_command(
     hosts: Path,
     overrides: tuple[str, ...],
@@ -36,7 +47,10 @@ def doctor_command(
     accept_new_hosts: bool,
     on: str | None,
 ) -> int:
-    """Check every host of HOSTS (hosts.yaml) without starting a run. Exit code 2: a fault prevents a launch."""
+    """Check every host of HOSTS (hosts.yaml) without starting a run.
+
+    Exit code 2: at least one fault prevents a launch.
+    """
     from zmqrl.doctor.judge import judge_all
     from zmqrl.doctor.needs import needs_of
     from zmqrl.doctor.report import as_json, print_report

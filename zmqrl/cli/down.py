@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.on import OnCommand
+from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 
@@ -16,15 +16,26 @@ if TYPE_CHECKING:
     from zmqrl.launch.teardown import HostReport, TargetRun
 
 
-@click.command("down", cls=OnCommand)
+@click.command("down", cls=OnCommand, epilog=RUN_HELP)
 @click.argument("run", required=False)
 @click.option(
-    "--all", "every", is_flag=True, help="All your runs that are active on this machine, or ended without a summary."
+    "--all",
+    "every",
+    is_flag=True,
+    help="End all your runs that are active on this machine, and runs in runs/ that have no recorded end.",
 )
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
-@click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, when its state is known.")
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="HOST,...",
+    help="End the run on these hosts only. HOST is a name, a pattern such as node0*, or a group.",
+)
+@click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, as soon as its state is known.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: bool) -> None:
-    """End RUN immediately on every host, also without its launcher; writes no checkpoint (`stop` does)."""
+    """End RUN immediately on every host, even if its launcher has ended.
+
+    No checkpoint is written; `stop` writes one.
+    """
     if every and (run is not None or limit):
         raise click.UsageError("--all cannot be combined with RUN or --limit")
     targets = _all() if every else [_one(run)]
@@ -32,7 +43,7 @@ def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: 
         click.echo("no active run of yours on this machine")
     unclean = [what for each in targets for what in _bring_down(each, limit, as_data)]
     if unclean:
-        raise UncleanTeardown(f"processes remain: {', '.join(unclean)}")
+        raise UncleanTeardown(f"not verified as ended: {', '.join(unclean)}")
 
 
 def _one(run: str | None) -> TargetRun:

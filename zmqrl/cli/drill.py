@@ -46,23 +46,54 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 
 @click.command("drill")
 @click.argument("preset", default=PRESET)
-@click.option("--scenario", metavar="NAME", help="A preset with stress settings; --list shows them.")
-@click.option("--long", "is_long", is_flag=True, help="Every scenario, one hour in all.")
+@click.option("--scenario", metavar="NAME", help="Run this scenario, a preset with stress settings; --list lists all.")
+@click.option("--long", "is_long", is_flag=True, help="Run all scenarios, one hour in total.")
 @click.option("--list", "is_list", is_flag=True, help="List the scenarios and exit.")
-@click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Rollout workers; default 2.")
-@click.option("--for", "for_s", type=Duration(), metavar="60s", help="Duration of the faults: 60s, 10m; default 60s.")
-@click.option("--faults", type=click.IntRange(1), metavar="N", help="Number of faults; default one in 5 s.")
-@click.option("--only", multiple=True, metavar="ROLE[:FAULT]", help="Only these, e.g. broker:kill; may be repeated.")
-@click.option("--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Minimum number of a fault; may be repeated.")
-@click.option("--plant", type=click.Choice(PLANTS), help="Inject a defect: the drill must fail and name it.")
-@click.option("--small-disk", is_flag=True, help="Adds run:disk-full, a real ENOSPC for the witness run; needs root.")
+@click.option("--mode", type=click.Choice(MODES), help="Mode of both runs. Default: that of the preset.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; the runs have their own."
+    "--workers", type=click.IntRange(1), metavar="N", help="Number of rollout workers of each run. Default: 2."
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory; default runs/drill-<time>.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="The report; default RUN_DIR/drill.json.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of the run.")
+@click.option(
+    "--for",
+    "for_s",
+    type=Duration(),
+    metavar="DURATION",
+    help="Inject faults for this time, e.g. 90s or 10m. Default: 60s.",
+)
+@click.option("--faults", type=click.IntRange(1), metavar="N", help="Number of faults. Default: one per 5 s.")
+@click.option(
+    "--only", multiple=True, metavar="ROLE[:FAULT]", help="Inject only this fault, e.g. broker:kill; may be repeated."
+)
+@click.option(
+    "--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Require at least N of this fault; may be repeated."
+)
+@click.option(
+    "--plant",
+    type=click.Choice(PLANTS),
+    help="Insert this defect into the witness run; the drill must then fail and name it.",
+)
+@click.option(
+    "--small-disk",
+    is_flag=True,
+    help="Add the fault run:disk-full: fill the disk of the witness run (ENOSPC). Requires root.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."
+)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory. Default: runs/drill-<time>.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the report to this file. Default: RUN_DIR/drill.json.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the run of PRESET; may be repeated.",
+)
 @click.pass_context
 def drill_command(
     context: click.Context,
@@ -83,7 +114,10 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Inject random faults (kill, stop, hang, damage) into two runs of PRESET and verify that no rows were lost."""
+    """Inject random faults (kill, stop, hang, damage) into two runs, and verify that no env steps were lost.
+
+    One is a run of PRESET, the other a witness run with an env and an algorithm of the drill.
+    """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named
     from zmqrl.drill.runs import DrillRequest
@@ -133,7 +167,7 @@ def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) ->
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
     folder = (run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--run-dir {folder} exists and is not empty")
+        raise ConfigError(f"--run-dir {folder} exists and is not empty; choose another directory")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise ConfigError(f"--json {json_file}: directory {json_file.absolute().parent} not found")
     return folder

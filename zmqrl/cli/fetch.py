@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PART = ".part"
 MARKER = ".copy-of"
-KEPT = "what was received is kept: repeat the command to continue"
+KEPT = "the received files are kept; repeat the command to continue"
 MB = 1e6
 
 
@@ -25,16 +25,17 @@ MB = 1e6
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: Path | None) -> None:
-    """Copy the directory of RUN on the host --on to DIR (default: runs/ and its name there).
+    """Copy the run directory of RUN from HOST (--on) to DIR.
 
-    DIR appears when the copy is complete. A copy that was cut is continued; one that exists is brought up to date.
+    RUN is a run directory or a run id on HOST. Default of DIR: runs/NAME, with the NAME of that directory. DIR appears
+    when the copy is complete. An interrupted copy is continued; an existing copy is updated.
     """
     from zmqrl.config.load import resolve_logins
     from zmqrl.launch.launcher_host import connected
     from zmqrl.launch.run_copy import CopyFailed
 
     if on is None:
-        raise click.UsageError("--on HOST is required: the host that has the run")
+        raise click.UsageError("--on HOST is required, where HOST is the host that has the run")
     with connected(resolve_logins(login_file(hosts_file)), on) as there:
         found = there.find(run)
         target = directory or Path("runs") / Path(found.run_dir).name
@@ -77,16 +78,16 @@ def _copy_of(target: Path, identity: str) -> Path:
     known = read_info(target)
     if known is not None:
         if identity != (known.lineage or known.run_id):
-            raise ConfigError(f"{target} has another run ({known.run_id}); name another directory")
+            raise ConfigError(f"{target} contains a different run ({known.run_id}); choose another DIR")
         if is_live(target, known):
-            raise ConfigError(f"{target} is the directory of a live run; name another directory")
+            raise ConfigError(f"{target} is the directory of a live run; choose another DIR")
         return target
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} exists and is not a copy of a run; name another directory")
+        raise ConfigError(f"{target} exists and is not a copy of a run; choose another DIR")
     files.make_directory(str(part.absolute()))
     marker = part / MARKER
     if marker.exists() and marker.read_text() != identity:
-        raise ConfigError(f"{part} is the partial copy of another run; remove it, or name another directory")
+        raise ConfigError(f"{part} is the partial copy of another run; remove it, or choose another DIR")
     marker.write_text(identity)
     return part
 

@@ -17,10 +17,17 @@ SESSION_S = 15.0
 
 @click.command("install-unit", cls=OnCommand)
 @click.argument("hosts", type=click.Path(path_type=Path), metavar="HOSTS")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>.")
-@click.option("--name", help="The unit is zmqrl-NAME.service; default: run.name.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of HOSTS.")
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>.")
+@click.option("--name", metavar="NAME", help="Name the unit zmqrl-NAME.service. Default: the value of run.name.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
+)
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="HOST,...",
+    help="Use only these hosts. HOST is a name, a pattern such as node0*, or a group.",
+)
 @click.option("--print", "as_text", is_flag=True, help="Print the unit and write nothing.")
 def install_unit_command(
     hosts: Path,
@@ -30,7 +37,10 @@ def install_unit_command(
     limit: tuple[str, ...],
     as_text: bool,
 ) -> None:
-    """Write a systemd user unit that starts the run of HOSTS (hosts.yaml) at boot, or continues it."""
+    """Write a systemd user unit that launches HOSTS (hosts.yaml) at each boot.
+
+    The unit starts the run, or resumes it if it was started before.
+    """
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 

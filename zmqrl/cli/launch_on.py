@@ -61,7 +61,9 @@ def _check_flags(request: TrainRequest, host: str) -> None:
     if request.copy is not None or request.seeds is not None:
         raise click.UsageError("--on cannot be combined with --resume URL or --seeds")
     if request.as_data:
-        raise click.UsageError("--on cannot be combined with --json; zmqrl status --json --on HOST prints the run")
+        raise click.UsageError(
+            "--on cannot be combined with --json; to print its state as JSON: zmqrl status --json --on HOST"
+        )
     if request.for_env_steps is not None and (request.resume is None or str(request.resume) == "auto"):
         raise click.UsageError("--for requires --resume RUN")
     if request.resume is not None and str(request.resume) != "auto" and request.run_dir is not None:
@@ -69,7 +71,7 @@ def _check_flags(request: TrainRequest, host: str) -> None:
     if str(request.resume) == "auto" and request.run_dir is None:
         raise click.UsageError("--resume auto requires --run-dir")
     if request.in_place:
-        raise click.UsageError(f"--on {host}: this launcher is started in place by another machine")
+        raise click.UsageError("--on cannot be used by a launcher that was itself started with --on")
 
 
 def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, bytes | None]:
@@ -147,11 +149,12 @@ def _check_keys(there: LauncherHost, config: Config, hosts_file: Path | None) ->
         elif fault["check"] == "ssh":
             click.echo(f"{there.name} does not reach {fault['host']}: {fault['cause']}\n   {fault['fix']}", err=True)
     if refused:
-        count = f"{len(refused)} host{'s' * (len(refused) != 1)}"
+        count = "1 host does" if len(refused) == 1 else f"{len(refused)} hosts do"
         raise ConfigError(
-            f"--on {there.name}: {count} cannot be entered with the keys that are on {there.name} itself; an SSH agent "
-            f"of this machine is not used, since it ends with this machine. Either put a key of {there.name} on them, "
-            "or set hosts.NAME.manual: true and start `zmqrl worker` there:\n" + "\n".join(refused)
+            f"--on {there.name}: {count} not accept the SSH keys of {there.name} (the SSH "
+            "agent of this machine is not used: the run must not depend on it). "
+            f"Authorise a key of {there.name} on these hosts, or set hosts.NAME.manual: true and run `zmqrl worker` on "
+            "them:\n" + "\n".join(refused)
         )
 
 
@@ -161,7 +164,8 @@ def _faults(there: LauncherHost, stdout: bytes, stderr: bytes) -> Sequence[dict[
         found: list[dict[str, Any]] = json.loads(text[text.index("{\n") :])["faults"]
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"--on {there.name}: zmqrl doctor failed there: {(stderr or stdout).decode(errors='replace').strip()}"
+            f"--on {there.name}: zmqrl doctor failed on {there.name}: "
+            f"{(stderr or stdout).decode(errors='replace').strip()}"
         ) from error
     return found
 

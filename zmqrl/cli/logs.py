@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.on import OnCommand
+from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,17 +21,27 @@ POLL_EVERY_S = 0.2
 LINES = 20
 
 
-@click.command("logs", cls=OnCommand)
+@click.command("logs", cls=OnCommand, epilog=RUN_HELP)
 @click.argument("run", required=False)
 @click.argument("who", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the run ends.")
-@click.option("-n", "lines", type=click.IntRange(1), help=f"Last lines of each log.  [{LINES}; with --grep: all]")
-@click.option("--grep", metavar="X", help="Only lines that match this regular expression.")
-@click.option("--json", "as_data", is_flag=True, help="Print each line as a JSON object.")
+@click.option(
+    "-n",
+    "lines",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Show the last N lines of each log. Default: {LINES}; with --grep: all.",
+)
+@click.option("--grep", metavar="X", help="Show only lines that match the regular expression X.")
+@click.option("--json", "as_data", is_flag=True, help="Print each log line as a JSON object.")
 def logs_command(
     run: str | None, who: str | None, follow: bool, lines: int | None, grep: str | None, as_data: bool
 ) -> None:
-    """Show the logs of RUN; WHO narrows them: HOST, HOST/INDEX (a worker), HOST/ROLE-INDEX, worker-0, learner ..."""
+    """Show the logs of RUN.
+
+    WHO selects logs: HOST, ROLE, ROLE-INDEX, HOST/ROLE-INDEX, or HOST/INDEX for a worker. ROLE is agent,
+    broker, evaluator, learner or worker. A single argument that is not a run is WHO.
+    """
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)
     logs = _logs(directory, who)

@@ -14,25 +14,34 @@ from zmqrl.errors import HostFailed
 HOSTS_FILE = Path("hosts.yaml")
 """Read for the login where it is in the current directory, and --hosts names no other."""
 FLAGS = ("--on", "--hosts")
+RUN_HELP = (
+    "RUN is a run directory or a run id. Default: the newest live run below this directory, else the newest run in "
+    "runs/."
+)
 
 
 class LoginCommand(click.Command):
     """A command with `--on` and `--hosts`."""
 
+    on_help = "Host that has the run (required)."
+
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.params += [
-            click.Option(["--on"], metavar="HOST", help="The run is on HOST, which is reached over SSH."),
+            click.Option(["--on"], metavar="HOST", help=self.on_help),
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
-                help="With --on: hosts file that defines HOST.  [hosts.yaml, if it is here; else ~/.ssh/config]",
+                help="With --on: hosts file that defines HOST.  "
+                "[default: hosts.yaml in this directory, else ~/.ssh/config]",
             ),
         ]
 
 
 class OnCommand(LoginCommand):
     """With `--on` the same command runs on that host, and everything else is passed there."""
+
+    on_help = "Run this command on HOST over SSH; paths are those of HOST."
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[__name__] = without_flags(args)
@@ -88,7 +97,7 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callab
             click.echo(line, err=True)
         code = there.relay(["--until-eof", *words], out or _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
         if code is None:
-            raise HostFailed(host, "the end of the command is unknown", f"see: zmqrl status --on {host}")
+            raise HostFailed(host, "the exit code of the command was not received", f"see: zmqrl status --on {host}")
         return 1 if code < 0 else code
 
 

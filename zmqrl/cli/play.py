@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 """Environment variables, of which one is set where a window can be opened."""
 CHECKPOINT = click.option(
-    "--checkpoint", metavar="VERSION|best|last", default="best", show_default=True, help="Checkpoint of the run."
+    "--checkpoint", metavar="VERSION|best|last", default="best", show_default=True, help="Checkpoint to load."
 )
 
 
@@ -41,13 +41,17 @@ class Played:
 
 @click.command("eval")
 @click.argument("run")
-@click.option("--episodes", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Number of episodes."
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
-@click.option("--video", type=click.Path(path_type=Path), help="Write the first episode to this .mp4 or .gif.")
+@click.option(
+    "--video", type=click.Path(path_type=Path), help="Write a video of the first episode to this .mp4 or .gif file."
+)
 @click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
 def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
-    """Play greedy episodes with a checkpoint of RUN, a run directory or the URL of its copy."""
+    """Play greedy episodes with a checkpoint of RUN. RUN is a run directory, or the URL of a copy of one."""
     from zmqrl.evaluator.evaluation import evaluate
     from zmqrl.evaluator.rendering import check_video, record
 
@@ -79,11 +83,16 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
 
 @click.command("watch")
 @click.argument("run")
-@click.option("--episodes", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seed", type=click.IntRange(0), help="Default: the run's.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of episodes."
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) -> None:
-    """Show greedy episodes of RUN in a window: the env with render_mode=human."""
+    """Show greedy episodes in a window of the env (render_mode=human).
+
+    RUN is a run directory, or the URL of a copy of one.
+    """
     from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode
 
     if not any(os.environ.get(name) for name in DISPLAYS):

@@ -20,15 +20,30 @@ BENCHES = ("bus", "sync", "e2e")
 
 @click.command("plot")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN[=LABEL]...")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("returns.png"), show_default=True)
-@click.option("--metric", metavar="NAME", help="A metric of metrics.jsonl. Default: training and evaluated return.")
-@click.option("--smooth", type=click.IntRange(1), default=1, show_default=True, help="Rows of a running mean.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("returns.png"),
+    show_default=True,
+    help="Image file: .png, .svg or .pdf.",
+)
+@click.option(
+    "--metric", metavar="NAME", help="Draw this metric of metrics.jsonl. Default: training and evaluation return."
+)
+@click.option(
+    "--smooth",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Window of the running mean, in rows of metrics.jsonl.",
+)
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the drawn points to this file.")
 def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
-    """Draw returns against env steps and wall clock.
+    """Draw returns against env steps and wall-clock time.
 
-    RUN is a run directory, a folder of seeds, or the beginning of the names of such directories. Several runs are one
-    line: their interquartile mean with a 95 % bootstrap interval.
+    RUN is a run directory, the folder of a run with --seeds, or a common prefix of the paths of run directories. Each
+    argument is one line. If it names several runs, the line is their interquartile mean with a 95 % bootstrap interval.
     """
     from zmqrl.metrics.curves import RETURN
     from zmqrl.metrics.groups import group_of
@@ -52,12 +67,13 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
 @click.command("export")
 @click.argument("run")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Form of the policy.")
+@click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Format of the policy.")
 @CHECKPOINT
 def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
-    """Write the greedy policy of RUN, a run directory or the URL of its copy, to DIR, with a model card.
+    """Write the greedy policy of RUN to DIR, with a model card.
 
-    onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
+    RUN is a run directory, or the URL of a copy of one. --to onnx writes policy.onnx; --to numpy writes policy.py,
+    which requires only numpy and safetensors.
     """
     from zmqrl.export.write import export
     from zmqrl.launch.policies import exported_of
@@ -69,22 +85,26 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
 
 @click.command("bench")
 @click.argument("name", type=click.Choice(BENCHES), metavar="NAME")
-@click.option("--repeats", type=click.IntRange(1), help="Repetitions; zmqrl and the baseline alternate.")
-@click.option("--sb3-python", metavar="PATH", help="e2e: an interpreter that has Stable-Baselines3.")
+@click.option("--repeats", type=click.IntRange(1), metavar="N", help="Number of repetitions. Default: 3.")
+@click.option("--sb3-python", metavar="PATH", help="For e2e: Python interpreter with Stable-Baselines3, the baseline.")
 def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
-    """Measure NAME (bus, sync or e2e) and print JSON."""
+    """Run the benchmark NAME and print JSON.
+
+    bus: transitions/s stored, compared with a memcpy. sync: duration of one round in mode sync. e2e: env steps/s of
+    training, compared with Stable-Baselines3 if it is installed.
+    """
     options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     if sb3_python is not None:
         if name != "e2e":
-            raise click.UsageError("--sb3-python requires the bench e2e")
+            raise click.UsageError("--sb3-python can be used only with `zmqrl bench e2e`")
         options["sb3_python"] = sb3_python
     importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()
 
 
 @click.command("version")
-@click.option("--json", "as_data", is_flag=True, help="Print the versions that a run records as JSON.")
+@click.option("--json", "as_data", is_flag=True, help="Print as JSON the versions that a run records.")
 def version_command(as_data: bool) -> None:
-    """Show the version, as --version does."""
+    """Print the version of zmqrl."""
     from importlib.metadata import version
 
     if as_data:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.on import OnCommand
+from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Limit(click.ParamType[float]):
             self.fail(f"{value!r} is not a number of seconds; write the run first: zmqrl stop {value} --wait")
 
 
-@click.command("stop", cls=OnCommand)
+@click.command("stop", cls=OnCommand, epilog=RUN_HELP)
 @click.argument("run", required=False)
 @click.option(
     "--wait",
@@ -49,11 +49,14 @@ class _Limit(click.ParamType[float]):
     is_flag=False,
     flag_value=WAIT_S,
     metavar="[SECONDS]",
-    help=f"Wait until the run has ended, at most so long ({WAIT_S:g}); the exit code is that of the run.",
+    help=f"Wait at most SECONDS (default {WAIT_S:g}) for the run to end; the exit code is that of the run.",
 )
 @JSON
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
-    """Stop RUN at its next version boundary, with a checkpoint and a summary; also the remaining --seeds."""
+    """Stop RUN after its current version; write a checkpoint and a summary.
+
+    Remaining runs of --seeds are not started.
+    """
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
 
@@ -73,7 +76,9 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     _await_end(directory, info, wait_s)
     summary = _summary(directory, info)
     if summary is None:
-        raise TrainingFailed(f"run {info.run_id} in {directory} ended without a summary; see zmqrl logs {directory}")
+        raise TrainingFailed(
+            f"run {info.run_id} in {directory} ended without a summary; see its logs: zmqrl logs {directory}"
+        )
     text = f"{info.run_id}: {summary['status']}, {summary['env_steps']} env steps; see {directory}/summary.json"
     click.echo(json.dumps({**place(directory, info), "ended": True, "summary": summary}) if as_data else text)
     return int(summary["exit_code"])
@@ -91,8 +96,8 @@ def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
     while is_live(directory, info):
         if time.monotonic() > until:
             raise DeadlineExceeded(
-                f"run {info.run_id} in {directory} has not ended within {wait_s:g} s; it continues to stop, and "
-                f"`zmqrl down {directory}` ends it at once"
+                f"run {info.run_id} in {directory} has not ended within {wait_s:g} s; the stop request "
+                f"remains in effect. To end the run at once without a checkpoint: zmqrl down {directory}"
             )
         time.sleep(POLL_EVERY_S)  # a file is all that two processes of any two times share
 
@@ -110,7 +115,7 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 @click.argument("ids", nargs=-1, metavar="[RUN_ID]...")
 @JSON
 def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
-    """Remove socket folders of dead runs: of the runs below this directory, or of RUN_ID...; results are kept."""
+    """Remove the socket folders of ended runs: of the runs in runs/, or of RUN_ID. Results are kept."""
     from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -144,13 +149,14 @@ def _in_use(folder: Path) -> bool:
 ANSWER_S = 10.0
 
 
-@click.command("scale", cls=OnCommand)
+@click.command("scale", cls=OnCommand, epilog=RUN_HELP)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 @JSON
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
-    """Have HOST run N workers from now on; a host that was lost or drained is connected to again.
+    """Set the number of workers of HOST to N. A lost or drained host is reconnected.
 
-    A HOST that the run does not have joins it. Its address is HOST, as in ~/.ssh/config; other keys are of `defaults`.
+    A HOST that is not part of the run is added to it: HOST is its address or its name in ~/.ssh/config; all other keys
+    come from `defaults`.
     """
     is_run = "=" not in arguments[0] or "/" in arguments[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = arguments[0] if is_run else None
@@ -158,20 +164,20 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     for argument in arguments[is_run:]:
         host, _, count = argument.partition("=")
         if not host or not count.isdecimal():
-            raise ConfigError(f"{argument!r}: write HOST=N with a number of workers")
+            raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers")
         workers[host] = int(count)
     if not workers:
-        raise ConfigError("write HOST=N: the host and its number of workers")
+        raise ConfigError("HOST=N is required: a host and its number of workers")
     _send(run, workers, as_data)
 
 
-@click.command("drain", cls=OnCommand)
+@click.command("drain", cls=OnCommand, epilog=RUN_HELP)
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
 @JSON
 def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
-    """Remove HOST's workers from the run after their current segments; no rows are lost.
+    """Remove the workers of HOST from the run after their current segments; no env steps are lost.
 
-    A host that joined by a connection file is removed at once: the rows that it has not delivered are dropped.
+    A host that joined with a connection file is removed at once; env steps that it has not delivered are dropped.
     """
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")

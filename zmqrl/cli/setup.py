@@ -17,16 +17,29 @@ if TYPE_CHECKING:
 
 @click.command("setup")
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Only these hosts: names, node0*, or groups.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override any key of HOSTS.")
-@click.option("--wheels", type=click.Path(path_type=Path), help="Folder of wheels, for hosts without a package index.")
-@click.option("--constraints", type=click.Path(path_type=Path), help="Versions to install, in place of zmqrl's own.")
-@click.option("--extras", metavar="NAME,...", default="", help="Extras to install as well, such as box2d.")
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="HOST,...",
+    help="Install on these hosts only. HOST is a name, a pattern such as node0*, or a group.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
+)
+@click.option(
+    "--wheels",
+    type=click.Path(path_type=Path),
+    help="Install from this folder of wheels, for hosts without a package index.",
+)
+@click.option(
+    "--constraints", type=click.Path(path_type=Path), help="Constraints file to use instead of that of zmqrl."
+)
+@click.option("--extras", metavar="NAME,...", default="", help="Also install these extras of zmqrl, e.g. box2d.")
 def setup_command(
     hosts: Path, limit: tuple[str, ...], overrides: tuple[str, ...], wheels: Path | None, constraints: Path | None,
     extras: str,
 ) -> int:  # fmt: skip
-    """Create the venv on each host of HOSTS (hosts.yaml) and install this zmqrl into it."""
+    """Create a venv on each remote host of HOSTS (hosts.yaml), and install the zmqrl of this machine into it."""
     from zmqrl.config.hosts import chosen_hosts
     from zmqrl.launch.configure import load_config
     from zmqrl.orchestrators.make import check_by_ssh

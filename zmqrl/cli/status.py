@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.on import OnCommand, run_on
+from zmqrl.cli.on import RUN_HELP, OnCommand, run_on
 from zmqrl.views.base import bottleneck_of
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ class _StatusCommand(OnCommand):
         return _watch_on(asked["on"], asked["hosts_file"], [asked["run"]] if asked["run"] else [])
 
 
-@click.command("status", cls=_StatusCommand)
+@click.command("status", cls=_StatusCommand, epilog=RUN_HELP)
 @click.argument("run", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Update until the run ends, on a terminal with the launcher's view.")
-@click.option("--json", "as_data", is_flag=True, help="Print JSON, with -f one object per second.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Update until the run ends; on a terminal, show the launcher's live view."
+)
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN."""
     from zmqrl.cli.find_run import find_run

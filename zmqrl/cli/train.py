@@ -53,17 +53,18 @@ OPTIONS = (
         multiple=True,
         metavar="KEY=VALUE",
         shell_complete=completion.keys,
-        help="Override any key (`zmqrl config keys` lists them), e.g. run.seed=3.",
+        help="Override a key (`zmqrl config keys` lists all), e.g. run.seed=3; may be repeated.",
     ),
-    click.option("--mode", type=click.Choice(MODES), help="single, sync or async; default: the preset's."),
-    click.option("--workers", type=int, metavar="N", help="Rollout workers on this machine."),
+    click.option("--mode", type=click.Choice(MODES), help="Mode of the run. Default: that of the preset."),
+    click.option("--workers", type=int, metavar="N", help="Number of rollout workers on this machine."),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
-    click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>-<time>."),
+    click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>-<time>."),
     click.option(
         "--resume",
         metavar="DIR|URL|auto",
-        help="Continue the run in this directory, or its copy at a URL; auto: that of --run-dir, or start it there.",
+        help="Continue the run in DIR, or a copy of it at URL. auto: continue the run in --run-dir if there is one, "
+        "else start a new run there.",
     ),
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
@@ -73,15 +74,32 @@ OPTIONS = (
         "for_env_steps",
         type=Steps(1),
         metavar="N",
-        help="With --resume: train N more env steps; the stop conditions of the stored run are off.",
+        help="With --resume: train N more env steps; run.stop_at_return, run.stop_at_updates and run.max_wall_s of the "
+        "stored run do not apply.",
     ),
-    click.option("--init-from", metavar="RUN|FILE", help="Start a new run with the weights of another."),
-    click.option("--limit", multiple=True, metavar="HOST,...", help="Use only these hosts: names, node0*, or groups."),
-    click.option("--on", metavar="HOST", help="Start the launcher on HOST, which this machine can then leave."),
-    click.option("--detach", is_flag=True, help="Return when all processes are ready; the run continues."),
-    click.option("--dry-run", is_flag=True, help="Print the plan and start nothing."),
-    click.option("--plain", is_flag=True, help="Plain lines instead of the live view."),
-    click.option("--json", "as_data", is_flag=True, help="Print one JSON line per run on stdout, the rest on stderr."),
+    click.option(
+        "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."
+    ),
+    click.option(
+        "--limit",
+        multiple=True,
+        metavar="HOST,...",
+        help="Use only these hosts. HOST is a name, a pattern such as node0*, or a group.",
+    ),
+    click.option(
+        "--on", metavar="HOST", help="Start the launcher on HOST; the run does not depend on this machine after that."
+    ),
+    click.option(
+        "--detach", is_flag=True, help="Return when all processes are ready; the run continues in the background."
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the plan without starting anything."),
+    click.option("--plain", is_flag=True, help="Print plain lines instead of the live view."),
+    click.option(
+        "--json",
+        "as_data",
+        is_flag=True,
+        help="Print one JSON line per run on stdout; all other output goes to stderr.",
+    ),
     click.option("--in-place", is_flag=True, hidden=True),
 )
 
@@ -152,24 +170,32 @@ class TrainRequest:
 @click.command("launch", cls=_CommandOfARun)
 @click.argument("hosts", type=click.Path(path_type=Path))
 @_with_options
-@click.option("--submit", is_flag=True, help="Submit a Slurm job that launches the run, and starts again if preempted.")
+@click.option(
+    "--submit",
+    is_flag=True,
+    help="Submit a Slurm job that launches the run; a preempted job is requeued and resumes the run.",
+)
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
-    """Train on the hosts of HOSTS (hosts.yaml)."""
+    """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
     request = _request_of(None, hosts, None, None, started_at, options)
     if submit and request.as_data:
-        raise click.UsageError("--submit cannot be combined with --json: the summary is written when the job has run")
+        raise click.UsageError(
+            "--submit cannot be combined with --json: the summary exists only after the job has ended"
+        )
     return _submit(request, hosts) if submit else _run(request)
 
 
 @click.command("train", cls=_CommandOfARun)
 @click.argument("preset", required=False, shell_complete=completion.presets)
-@click.option("--env", metavar="ID", help="Train in this env without a preset: an id, package:Id or module:Class.")
-@click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env; default ppo.")
+@click.option(
+    "--env", metavar="ID", help="Train in an env without a preset. ID is a gymnasium id, package:Id or module:Class."
+)
+@click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env. Default: ppo.")
 @_with_options
 @click.pass_obj
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
-    """Train PRESET, a name of `zmqrl presets` or a YAML file, on this machine; or --env ID without a preset."""
+    """Train on this machine. PRESET is a name that `zmqrl presets` lists, or a YAML file; --env ID replaces it."""
     _check_env(preset, env, algo, options["resume"])
     return _run(_request_of(preset, None, env, algo, started_at, options))
 
@@ -188,7 +214,7 @@ def _check_env(preset: str | None, env: str | None, algo: str | None, resume: st
 @click.command("presets")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def presets_command(as_data: bool) -> None:
-    """List the presets: env, algorithm, mode, limit of env steps, and the return that ends training early."""
+    """List the presets with env, algorithm, mode, limit of env steps, and the return that ends training early."""
     from zmqrl.config.load import presets
     from zmqrl.launch.configure import load_config
 
@@ -237,7 +263,9 @@ def _run(request: TrainRequest) -> int:
         request = _to_fetch(request, request.copy)
     if request.resume == AUTO:
         if request.for_env_steps is not None:
-            raise click.UsageError("--for cannot be combined with --resume auto: each start would train N more")
+            raise click.UsageError(
+                "--for cannot be combined with --resume auto: each start would train N more env steps"
+            )
         request = _resumed_or_new(request)
     if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
@@ -257,7 +285,7 @@ def _check_for(request: TrainRequest) -> None:
     if request.for_env_steps is None:
         return
     if request.resume is None:
-        raise click.UsageError("--for requires --resume; a new run trains --set run.total_env_steps=N")
+        raise click.UsageError("--for requires --resume; for a new run use --set run.total_env_steps=N")
     if any(pair.partition("=")[0].strip() == "run.total_env_steps" for pair in request.overrides):
         raise click.UsageError("--for sets run.total_env_steps: remove --set run.total_env_steps")
 
@@ -300,7 +328,7 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(
-            f"hosts.{LOCAL}.workers: 'auto': --submit needs a number, since this machine is not the node of the job"
+            f"hosts.{LOCAL}.workers: 'auto': --submit requires a number, because the job does not run on this machine"
         )
     directory = request.run_dir or default_directory(loaded.config.run.name)
     if request.resume is None:

@@ -17,9 +17,15 @@ GRACE_S = 10.0
 
 
 @click.command("worker")
-@click.option("--connect", "file", type=click.Path(path_type=Path), required=True, help="The file that the run wrote.")
+@click.option(
+    "--connect",
+    "file",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The connection file that the launcher wrote for this host.",
+)
 def worker_command(file: Path) -> int:
-    """Run this host's workers of a run until it ends; Ctrl-C leaves it."""
+    """Run the workers of a `manual` host until the run ends. Ctrl-C removes this host from the run."""
     from zmqrl.launch.connection_file import read_connection_file
     from zmqrl.messages import agent
     from zmqrl.orchestrators.local import LocalOrchestrator

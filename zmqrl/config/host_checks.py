@@ -51,7 +51,7 @@ def _check_names(config: Config) -> None:
         if not _HOST.fullmatch(name):
             raise ConfigError(
                 f"hosts.{name}: {name!r}: host names consist of letters, digits, '.', '_' and '-'; "
-                "write another address as my-name: {ssh: ADDRESS}"
+                "for an address with other characters, write NAME: {ssh: ADDRESS}"
             )
 
 
@@ -75,15 +75,15 @@ def _check_local(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: local is this machine, uses the launcher's interpreter and is "
-                "not reached by SSH; give the host another name"
+                f"hosts.local.{key}: {shown(value)}: the name local means this machine, which uses the interpreter "
+                "of the launcher and is not reached by SSH; remove the key, or give the host another name"
             )
     for key in ("env", "nice", *AROUND_PYTHON):
         value = getattr(host, key)
         if value is not None and value != {}:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: processes of this machine inherit the launcher's; "
-                "set it for the launcher: env NAME=VALUE nice -n 10 zmqrl launch ..."
+                f"hosts.local.{key}: {shown(value)}: processes on this machine inherit environment and niceness of "
+                "the launcher; set them there: env NAME=VALUE nice -n 10 zmqrl launch ..."
             )
 
 
@@ -92,8 +92,8 @@ def _check_manual(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH, it joins with "
-                "`zmqrl worker --connect FILE`; remove the key, or remove manual"
+                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH: it joins with "
+                "`zmqrl worker --connect FILE`; remove the key, or remove manual: true"
             )
 
 
@@ -114,7 +114,9 @@ def _check_wrap(where: str, wrap: str | None) -> None:
         fault = str(error)[:1].lower() + str(error)[1:]
         raise ConfigError(f"{where}.wrap: {shown(wrap)}: {fault}; quote words as in a shell") from error
     if not command or command.startswith("-") or "=" in command:
-        raise ConfigError(f"{where}.wrap: {shown(wrap)}: must begin with a command; variables go into hosts.NAME.env")
+        raise ConfigError(
+            f"{where}.wrap: {shown(wrap)}: must begin with a command; set environment variables in hosts.NAME.env"
+        )
 
 
 def _check_sharing(config: Config) -> None:
@@ -122,7 +124,7 @@ def _check_sharing(config: Config) -> None:
         for key, value in (("only", host.only), ("yield_when", host.yield_when)):
             if value is not None and host.manual:
                 raise ConfigError(
-                    f"hosts.{name}.{key}: {name} is a manual host: no command reaches its agent; remove the key"
+                    f"hosts.{name}.{key}: the launcher cannot control the agent of a manual host; remove the key"
                 )
             if value is not None and config.mode.in_process:
                 raise ConfigError(f"hosts.{name}.{key}: mode single has no rollout workers; remove the key")
@@ -132,7 +134,7 @@ def _check_sharing(config: Config) -> None:
             except ValueError as error:
                 raise ConfigError(f"hosts.{name}.only: {shown(host.only)}: {error}") from error
         if host.yield_when is not None and host.yield_when.load is None and not host.yield_when.user_active:
-            raise ConfigError(f"hosts.{name}.yield_when: without load or user_active: true it never yields; set one")
+            raise ConfigError(f"hosts.{name}.yield_when: the host would never yield; set load, or user_active: true")
 
 
 def _check_learner(config: Config) -> None:
@@ -142,9 +144,9 @@ def _check_learner(config: Config) -> None:
         known = list(dict.fromkeys([LOCAL, *config.hosts]))
         raise ConfigError(f"learner.host: {name!r}: unknown host; {near(name, known)}hosts: {shortened(known)}")
     if host is not None and (host.manual or host.tunnel):
-        key, why = ("manual", "is started manually") if host.manual else ("tunnel", "cannot be reached by others")
+        key, why = ("manual", "is started manually") if host.manual else ("tunnel", "cannot be reached by other hosts")
         raise ConfigError(
-            f"hosts.{name}.{key}: true: this host {why}, and the learner runs there (learner.host); "
+            f"hosts.{name}.{key}: true: the learner runs on this host (learner.host), which {why}; "
             f"set another learner.host or remove {key}"
         )
 
@@ -160,8 +162,8 @@ def _check_logins(config: Config) -> None:
         other = known.setdefault((address.lower(), login.user, login.port, login.jump), name)
         if other != name:
             raise ConfigError(
-                f"hosts.{name}.ssh: {shown(address)}: {name} and {other} are one host; list it once, with the workers "
-                "of both"
+                f"hosts.{name}.ssh: {shown(address)}: {name} and {other} are the same host; list it once, with the "
+                "total number of workers"
             )
 
 

@@ -58,7 +58,7 @@ def hosts_of_inventory(path: Path, source: Source) -> Branch:
         keys = {"groups": groups, **{key: value for key, value in found.items() if key == "workers" or not is_here}}
         hosts[LOCAL if is_here else host] = Branch(place, {key: Leaf(value, place) for key, value in keys.items()})
     if not hosts:
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: it lists no hosts")
+        raise ConfigError(f"{source}: inventory: {str(path)!r}: the inventory lists no hosts")
     return Branch(source, hosts)
 
 
@@ -80,9 +80,11 @@ def _listed(path: Path, source: Source) -> Mapping[str, Any]:
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"{source}: inventory: {PROGRAM} did not end within {LIMIT_S:g} s") from error
     except ValueError as error:
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: {PROGRAM} printed no JSON: {error}") from error
-    lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-    raise ConfigError(f"{source}: inventory: {str(path)!r}: {PROGRAM} failed with {done.returncode}: {lines[-1]}")
+        raise ConfigError(
+            f"{source}: inventory: {str(path)!r}: the output of {PROGRAM} is not JSON: {error}"
+        ) from error
+    lines = done.stderr.strip().splitlines() or ["no output"]
+    raise ConfigError(f"{source}: inventory: {str(path)!r}: {PROGRAM} exited with code {done.returncode}: {lines[-1]}")
 
 
 def _members(listed: Mapping[str, Any], group: str) -> Iterator[str]:
@@ -95,7 +97,10 @@ def _members(listed: Mapping[str, Any], group: str) -> Iterator[str]:
 def _keys(variables: Mapping[str, Any], place: Source) -> dict[str, Any]:
     connection = variables.get("ansible_connection", "ssh")
     if connection not in ("ssh", "paramiko", "paramiko_ssh", "smart", "local"):
-        raise ConfigError(f"{place}: ansible_connection: {shown(connection)}: hosts are reached by SSH alone")
+        raise ConfigError(
+            f"{place}: ansible_connection: {shown(connection)}: only SSH and local are supported; "
+            "remove the host from the inventory"
+        )
     keys, known = {}, names_of(HostSection)
     for name, value in variables.items():
         key = MEANINGS.get(name) or (name.removeprefix(OWN) if name.startswith(OWN) else None)

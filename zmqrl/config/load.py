@@ -54,7 +54,9 @@ def check_code(code: CodeSection) -> None:
         if not name:
             raise ConfigError(f"code.sync: {path!r}: set a folder or a file inside it")
         if named.setdefault(name, path) != path:
-            raise ConfigError(f"code.sync: {path!r} and {named[name]!r}: both would be imported as {name!r}")
+            raise ConfigError(
+                f"code.sync: {path!r} and {named[name]!r}: both would be imported as {name!r}; rename one"
+            )
 
 
 PRESETS = Path(__file__).parents[1] / "presets"
@@ -191,7 +193,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
 
 def _hosts_file(path: Path) -> Branch:
     if str(path) in presets() and not path.exists():
-        raise ConfigError(f"{path} is a preset, and a hosts file is needed; on this machine: zmqrl train {path}")
+        raise ConfigError(f"{path} is a preset, not a hosts file; to train on this machine: zmqrl train {path}")
     return read_file(path)
 
 
@@ -256,9 +258,13 @@ def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] =
         above: Files that build on this one.
     """
     if path in above:
-        raise ConfigError(f"run.preset: {path} builds on itself")
+        raise ConfigError(
+            f"run.preset: {path} refers to itself, directly or through other presets; change its run.preset"
+        )
     if named is not None and path.parent == PRESETS:
-        raise ConfigError(f"run.preset: {named!r} cannot be combined with the preset {path.stem}: name one of the two")
+        raise ConfigError(
+            f"run.preset: {named!r} cannot be combined with the preset {path.stem}; name only one of the two"
+        )
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
     content = read_file(path)
     below, node = named or _text(content, "run", "preset"), content.at(("run", "preset"))
@@ -367,7 +373,7 @@ def _kind_options(node: Branch, section: str, default: str, config_of: KindConfi
 def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     """With numbers where `auto` and null stood."""
     if not _NAME.fullmatch(config.run.name):
-        raise ConfigError(f"run.name: {shown(config.run.name)}: letters, digits, '.', '_' and '-' only")
+        raise ConfigError(f"run.name: {shown(config.run.name)}: may contain only letters, digits, '.', '_' and '-'")
     config = hosts_of.with_numbers(hosts_of.limited(config, request.limit))
     others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
     if request.workers is not None and others:

@@ -42,8 +42,8 @@ def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
         raise ConfigError(f"--on {host}: hosts.{host}.manual: true: SSH does not reach it; name another host")
     if listed is not None and local is not None and local.workers != 0:
         raise ConfigError(
-            f"hosts.{LOCAL}.workers: {shown(local.workers)}: with --on {host} the launcher's machine is {host}, and "
-            f"this one is not part of the run; set the workers of {host}, and hosts.{LOCAL}.workers: 0"
+            f"hosts.{LOCAL}.workers: {shown(local.workers)}: with --on {host} the launcher runs on {host}, and this "
+            f"machine is not part of the run; set hosts.{LOCAL}.workers: 0 and hosts.{host}.workers"
         )
     if listed is not None:
         here: HostSection | None = replace(

@@ -35,7 +35,7 @@ class Windows:
                 days |= _days(part)
         windows = cls(frozenset(days), tuple(times))
         if windows.next_change(datetime(2026, 1, 5)) is None:
-            raise ValueError("is always open; remove the key")
+            raise ValueError("the window never closes; remove the key")
         return windows
 
     def is_open(self, at: datetime) -> bool:
@@ -59,9 +59,9 @@ def _times(part: str, match: re.Match[str]) -> tuple[int, int]:
     hours, minutes, seconds = ([int(match[group] or 0) for group in (first, first + 3)] for first in (1, 2, 3))
     first, end = (h * 3600 + m * 60 + s for h, m, s in zip(hours, minutes, seconds, strict=True))
     if first >= DAY_S or end > DAY_S or max(*minutes, *seconds) > 59:
-        raise ValueError(f"{part!r} has a time that does not exist; the last of a day is 24:00")
+        raise ValueError(f"{part!r}: invalid time; times are 00:00 to 23:59, and 24:00 as the end")
     if first == end:
-        raise ValueError(f"{part!r} never opens: its two times are the same; {HOW}")
+        raise ValueError(f"{part!r}: the window never opens, because its two times are equal; {HOW}")
     return first, end
 
 
@@ -72,5 +72,5 @@ def _days(part: str) -> set[int]:
     try:
         first, last = (known.index(name.lower()) for name in named)
     except ValueError:
-        raise ValueError(f"{part!r} is not a window; {HOW}") from None
+        raise ValueError(f"{part!r}: invalid window; {HOW}") from None
     return {(first + days) % 7 for days in range((last - first) % 7 + 1)}

@@ -37,7 +37,7 @@ def judge_failure(host: HostCheck) -> None:
         "zmqrl": f"install this version there: {host.install()}",
         "packages": f"install what is missing there: {host.install()}",
         "probe": f"see its output: {host.there(f'{host.need.python} -m zmqrl.entry zmqrl.agent {NO_RUN} 0')}",
-        "answer": "possible causes: a start-up file of the shell that waits, a file server, memory; "
+        "answer": "possible causes: a shell start-up file that waits, an unresponsive file server, low memory; "
         f"check: {host.there('uptime; df; dmesg | tail')}",
     }
     check = "connection" if failure.check == "ssh" and not host.need.by_ssh else failure.check
@@ -67,7 +67,7 @@ def judge_versions(host: HostCheck) -> None:
         host.findings.fault("versions", "; ".join(refused), fix)
     processor = versions.processor_refusal(there.get("machine"), host.needs.mode)
     if processor is not None and (host.need.learner or host.need.workers != 0):
-        fix = f"exclude it: set hosts.{host.name}.workers: 0, learner.host to another, or run.mode: single"
+        fix = f"exclude the host: set hosts.{host.name}.workers: 0 or another learner.host; or set run.mode: single"
         host.findings.fault("processor", processor, fix)
     differing = [line for line in versions.warnings(here, there) if line.partition(" ")[0] not in missing]
     if differing:
@@ -108,7 +108,9 @@ def judge_processors(host: HostCheck) -> None:
             host.findings.fault("device", str(error), f"set {key} to auto, cpu or another GPU")
     if host.need.learner and host.needs.device.startswith("cuda") and not machine.nvidia:
         cause = f"learner.device is {host.needs.device}, and the host has no NVIDIA device"
-        host.findings.fault("device", cause, "set learner.device: auto, or learner.host to a host with one")
+        host.findings.fault(
+            "device", cause, "set learner.device: auto, or learner.host to a host with an NVIDIA device"
+        )
 
 
 def _devices(host: HostCheck) -> Iterator[tuple[str, str]]:
@@ -196,11 +198,11 @@ def judge_env(host: HostCheck) -> None:
     if env is None:
         return
     if env.error is not None:
-        fix = f"fix it there ({host.install()}), or send your own modules with code.sync: [./my_envs]"
+        fix = f"fix it on the host ({host.install()}), or send your own modules with code.sync: [./my_envs]"
         host.findings.fault("env", env.error, fix)
         return
     if env.stage != "done":
-        fix = "no action required for a slow env; otherwise check whether it hangs there"
+        fix = "no action required for a slow env; otherwise check whether the env hangs on the host"
         host.findings.warning("env", f"check not completed: {env.stage}", fix)
     if env.repeats is False:
         cause = f"{env.differing} gave other results with the same seed and actions: restarts are not bitwise identical"

@@ -37,7 +37,7 @@ def judge_ports(host: HostCheck) -> None:
     fastest = min(answer.round_trip_ms or 0.0 for answer in whole)
     if fastest > SLOW_ROUND_TRIP_MS:
         cause = f"{fastest:.0f} ms round trip to the learner's host"
-        host.findings.warning("round trip", cause, "no action required; in mode sync it is added to every round")
+        host.findings.warning("round trip", cause, "no action required; in mode sync each round takes this much longer")
 
 
 def _tried(answers: tuple[Answer, ...]) -> str:
@@ -105,7 +105,9 @@ def judge_acting(measurements: Mapping[str, Measurement], needs: Needs) -> list[
     differ = other_bits(found)
     if not differ or not MODES[needs.mode].deterministic:
         return []
-    cause = f"{differ}: vector envs stay even between them, and the weights depend on who steps them"
+    cause = (
+        f"{differ}: vector envs are spread evenly between these hosts, and the weights depend on which host steps them"
+    )
     fix = "use the same CPU type and the same version of numpy, or exclude hosts with --limit"
     return [Fault("hosts", "acting", cause, fix, severity="warning")]
 

@@ -166,8 +166,8 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
         raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
     if section.num_envs % len(agents):
         raise ConfigError(
-            f"env.num_envs: {section.num_envs}: the env has {len(agents)} agents, each of which has a slot of its own; "
-            f"set a multiple of {len(agents)}"
+            f"env.num_envs: {section.num_envs}: each of the {len(agents)} agents counts as one env; set a multiple "
+            f"of {len(agents)}"
         )
     for name in ("observation", "action"):
         spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
@@ -181,7 +181,7 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     missing = sorted(set(agents) - set(env.agents))
     if missing:
         raise ConfigError(
-            f"env.id: {section.id!r}: agent {missing[0]!r} is not there after a reset; agents that join later are not "
+            f"env.id: {section.id!r}: agent {missing[0]!r} is missing after a reset; agents that join later are not "
             "supported"
         )
     observation = observation_spec(section.id, env.observation_space(agents[0]))
@@ -232,7 +232,7 @@ def _attribute(path: str) -> Callable[..., Any] | None:
 def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
     if not isinstance(entry, str) and len(entry) != 1:
         raise ConfigError(
-            f"env.wrappers: {dict(entry)!r:.80}: an entry is one wrapper; write "
+            f"env.wrappers: {dict(entry)!r:.80}: each entry must be exactly one wrapper; write "
             '["a.b:Wrapper", {"a.b:Other": {name: value}}]'
         )
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))

@@ -18,7 +18,7 @@ class Select(gym.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ValueError(f"Select needs observations in a box of one axis, {space} has another form")
+            raise ValueError(f"Select requires observations in a Box with one axis, found {space}")
         if not entries or not all(0 <= entry < space.shape[0] for entry in entries):
             raise ValueError(f"entries: {list(entries)}: must be indices from 0 to {space.shape[0] - 1}, at least one")
         self._entries = np.array(entries)

@@ -48,7 +48,8 @@ def check_mask(env_id: str, observation: SpaceSpec, action: SpaceSpec) -> None:
         return
     if not entries:
         raise ConfigError(
-            f"env.id: {env_id!r} has an {ACTION_MASK}, and its actions are not discrete; name it otherwise"
+            f"env.id: {env_id!r} has an observation part {ACTION_MASK}, but its actions are not discrete; "
+            "rename this part"
         )
     if mask.space.kind != "box" or mask.space.shape != (entries,) or mask.space.dtype not in MASK_DTYPES:
         raise ConfigError(

@@ -98,7 +98,7 @@ class RenderedEpisode:
 def check_video(path: Path) -> None:
     """Raise `ConfigError` when a video cannot be written to `path`: its suffix, its folder, a missing package."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path}: a video is written as {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"{path}: the file name of a video must end in {' or '.join(SUFFIXES)}")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"{path}: the directory {path.absolute().parent} does not exist")
     for package in ("imageio", *(["imageio_ffmpeg"] if path.suffix == ".mp4" else [])):

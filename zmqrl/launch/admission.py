@@ -45,16 +45,16 @@ def sections_to_admit(
 
 def _check_way(host: str, section: HostSection, listen: Listen | None, orchestrator: Orchestrator) -> None:
     """ConfigError when the host could not connect to the broker of the run, or not be started."""
-    resume = f"`zmqrl stop` the run, and resume it with workers on {host}"
+    resume = f"stop the run with `zmqrl stop` and resume it with workers on {host}"
     why = None if section.manual else orchestrator.refusal(host, section)
     if why is None and listen is None:
-        why = "the run was started on one host, and its broker does not listen to others"
+        why = "the run was started on one host, and its broker does not accept connections from other hosts"
     if why is not None:
-        raise ConfigError(f"{host} cannot join this run: {why}: {resume}")
+        raise ConfigError(f"{host} cannot join this run: {why}; {resume}")
     if listen is not None and listen.address != "*" and not section.tunnel:
         raise ConfigError(
-            f"{host} cannot join this run: its broker listens on {listen.address} only, since the hosts of its start "
-            f"have tunnels: set hosts.{host}.tunnel: true, or {resume}"
+            f"{host} cannot join this run: the broker listens only on {listen.address}, because all initial hosts use "
+            f"tunnels; set hosts.{host}.tunnel: true, or {resume}"
         )
 
 

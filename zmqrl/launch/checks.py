@@ -64,7 +64,9 @@ def check_parts(config: Config) -> None:
             "(docs/extending.md); remove the key"
         )
     if config.memory_backend.kind == "inproc":
-        raise ConfigError("memory_backend.kind: 'inproc' is used by mode single automatically; write zmq")
+        raise ConfigError(
+            "memory_backend.kind: 'inproc': mode single uses inproc automatically; write zmq, for the other modes"
+        )
     check_section(config.network)
 
 
@@ -188,10 +190,10 @@ def _check_torch(device: str) -> None:
             [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=TORCH_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"learner.device: {device!r}: no answer from torch within {TORCH_S:g} s") from error
+        raise ConfigError(f"learner.device: {device!r}: torch did not respond within {TORCH_S:g} s") from error
     if done.returncode != 0:
         tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(f"learner.device: {device!r}: torch cannot use it: {tail}")
+        raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {tail}")
 
 
 def check_new_directory(run_dir: Path) -> None:

@@ -45,11 +45,11 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} contains a token and is readable by other users: chmod 600 {path}")
+            raise ConfigError(f"{path} contains a token and is readable by other users; run chmod 600 {path}")
         data = json.loads(path.read_text())
         if data["format"] != FORMAT:
             raise ConfigError(
-                f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the run's version"
+                f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the zmqrl version of the run"
             )
         found = from_json(ConnectionFile, data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

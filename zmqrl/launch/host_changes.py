@@ -159,7 +159,7 @@ def check_logins(config: Config, hosts: Sequence[str]) -> None:
             continue  # one of `hosts` is not reached either; the others were checked when they joined
         other = known.setdefault((target.hostname, target.port, target.user), host)
         if other != host and host in hosts:
-            raise ConfigError(f"{host} and {other} are one host ({target.user}@{target.address}); use {other}")
+            raise ConfigError(f"{host} and {other} are the same host ({target.user}@{target.address}); use {other}")
 
 
 def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
@@ -179,7 +179,9 @@ def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
         if not isinstance(answer, Handshake):
             failed.append(str(answer))
         elif wrong := refusals(versions(), answer.versions):
-            failed.append(f"{host}: another version of zmqrl: {', '.join(wrong)}\n   {INSTALL.format(host=host)}")
+            failed.append(
+                f"{host}: the host has another version of zmqrl: {', '.join(wrong)}\n   {INSTALL.format(host=host)}"
+            )
         elif missing := missing_runtime(config, answer.versions):
             failed.append(f"{host}: {missing}\n   {INSTALL_RUNTIME.format(host=host)}")
         else:

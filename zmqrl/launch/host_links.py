@@ -323,11 +323,14 @@ class HostLinks:
                 continue
             if workers:
                 raise ConfigError(
-                    f"{host}={workers}: {host} joined by a connection file, which sets its number of workers: "
-                    f"`zmqrl drain {host}` ends its part, then `zmqrl scale {host}={workers}` writes another file"
+                    f"{host}={workers}: the number of workers of a manual host is fixed by its connection file; "
+                    f"run `zmqrl drain {host}`, then `zmqrl scale {host}={workers}`, which writes a new file"
                 )
             if not self._is_encrypted:
-                raise ConfigError(f"{host}=0: without encryption {host} has no key to withdraw: press Ctrl-C there")
+                raise ConfigError(
+                    f"{host}=0: the run is not encrypted, so the launcher cannot remove a manual host; press Ctrl-C in "
+                    f"`zmqrl worker` on {host}"
+                )
 
     def _has_spent_its_token(self, host: str) -> bool:
         return host in self._manual and self._state.hosts[host].state == "joining"

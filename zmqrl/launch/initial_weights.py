@@ -91,7 +91,7 @@ def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statis
     for name, array in found.items():
         if name not in expected and name not in statistics and not name.startswith("obs_stats."):
             raise ConfigError(
-                f"{KEY}: {where}: tensor {name}: expected no such tensor, found shape {list(array.shape)}; "
+                f"{KEY}: {where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; "
                 "env, network and algorithm.kind must give the same network"
             )
 

@@ -72,7 +72,7 @@ class LauncherHost:
             fault = start_fault(self.name, self.section, done.stderr.decode(errors="replace"))
             if fault is not None:
                 raise self._refused(fault.cause, fault.fix)
-            raise self._refused(f"zmqrl does not start there (exit code {done.code}): {_tail(done)}", fix)
+            raise self._refused(f"zmqrl does not start on this host (exit code {done.code}): {_tail(done)}", fix)
         try:
             differing = refusals(versions(), handshake(text).versions)
         except WireError as error:
@@ -89,9 +89,9 @@ class LauncherHost:
         found = (_marked(self._run(for_login_shell(both)).stdout, NAMESPACES) or "").split()
         if len(found) == 2 and found[0] != found[1]:
             raise self._refused(
-                f"hosts.{self.name}.wrap (`{self.section.wrap}`) makes a pid namespace, in which status, stop and down "
-                "could not see the launcher",
-                "use a wrap without one on this host, or name another host",
+                f"hosts.{self.name}.wrap (`{self.section.wrap}`) creates a pid namespace, which hides the launcher "
+                "from status, stop and down",
+                "set a wrap that does not create one, or choose another host",
             )
 
     def login_session(self) -> LoginSession:
@@ -99,7 +99,7 @@ class LauncherHost:
         done = self._run("sh -s", SCRIPT.encode())
         found = LoginSession.parse(done.stdout.decode(errors="replace"))
         if found is None:
-            raise self._refused(f"its shell gave no answer (exit code {done.code}): {_tail(done)}", "log in and check")
+            raise self._refused(f"its shell did not answer (exit code {done.code}): {_tail(done)}", "log in and check")
         return found
 
     def capture(self, *words: str, data: bytes = b"", code: str | None = None, timeout_s: float = ANSWER_S) -> Finished:
@@ -142,7 +142,7 @@ class LauncherHost:
             err(notes.held)
         if ended in (NOT_FOUND, NOT_EXECUTABLE):
             raise self._refused(
-                f"zmqrl does not start there (exit code {ended})", f"zmqrl setup HOSTS.yaml --limit {self.name}"
+                f"zmqrl does not start on this host (exit code {ended})", f"zmqrl setup HOSTS.yaml --limit {self.name}"
             )
         return ended
 

@@ -58,8 +58,7 @@ def path_of(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__name__)
     if not name.isidentifier():
         raise ConfigError(
-            f"{name}: the processes of the run import what a configuration names by module:Name; define it at the top "
-            "level of a module"
+            f"{name} cannot be imported by the processes of the run: move it to the top level of a module"
         )
     return f"{value.__module__}:{name}"
 
@@ -96,7 +95,7 @@ def _check_registered(env: EnvSection) -> None:
         limit = "" if spec.max_episode_steps is None else f", env.max_episode_steps={spec.max_episode_steps}"
         fix = f"use env.id={module}:{name}{kwargs}{limit}"
     raise ConfigError(
-        f"env.id: {env.id!r} is registered by the calling script or notebook alone, which the processes of the run do "
+        f"env.id: {env.id!r} is registered only by the calling script or notebook, which the processes of the run do "
         f"not execute; {fix}"
     )
 

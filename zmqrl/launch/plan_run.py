@@ -158,23 +158,28 @@ def _workers(config: Config) -> Mapping[str, int]:
     if config.mode.deterministic and total > config.env.vector_envs:
         raise ConfigError(
             f"hosts.{first}.workers: the {total} workers of all hosts exceed env.vector_envs "
-            f"{config.env.vector_envs}, and in sync each worker needs one; raise env.vector_envs or set fewer workers"
+            f"{config.env.vector_envs}, and in sync each worker needs at least one; raise env.vector_envs or set "
+            "fewer workers"
         )
     if known and config.min_workers > total:
-        raise ConfigError(f"min_workers: {config.min_workers}: all hosts together have {total} workers")
+        raise ConfigError(
+            f"min_workers: {config.min_workers}: all hosts together have {total} workers; set at most {total}"
+        )
     return workers
 
 
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
     if config.network.kind == "cnn" and (env.observation.kind != "box" or len(env.observation.shape) != 3):
         raise ConfigError(
-            f"network.kind: 'cnn' needs image observations, {env.id} has observations {_described(env.observation)}; "
-            "write mlp"
+            f"network.kind: 'cnn' requires image observations, and {env.id} has observations "
+            f"{_described(env.observation)}; write mlp"
         )
     algorithm = make_algorithm(config, env)
     if config.run.mode not in algorithm.modes:
         allowed = ", ".join(sorted(algorithm.modes))
-        raise ConfigError(f"run.mode: {config.run.mode!r}: {config.algorithm['kind']} allows {allowed}")
+        raise ConfigError(
+            f"run.mode: {config.run.mode!r}: algorithm.kind {config.algorithm['kind']} supports only {allowed}"
+        )
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
 
@@ -190,7 +195,8 @@ def _with_executor(config: Config, algorithm: Algorithm) -> Config:
     executor, known = config.learner.executor, algorithm.executors
     if executor != "auto" and executor not in known:
         raise ConfigError(
-            f"learner.executor: {executor!r}: algorithm.kind {config.algorithm['kind']} allows {', '.join(known)}"
+            f"learner.executor: {executor!r}: algorithm.kind {config.algorithm['kind']} supports only "
+            f"{', '.join(known)}"
         )
     chosen: Any = known[0] if executor == "auto" else executor
     return replace(config, learner=replace(config.learner, executor=chosen))
@@ -256,14 +262,14 @@ def _check_replay(config: Config, workers: int) -> None:
     quota = rows * config.env.vector_envs if config.mode.deterministic else rows
     if replay.capacity < quota:
         raise ConfigError(
-            f"replay.capacity: {replay.capacity} is smaller than {quota} env steps, the minimum of one arrival; "
-            "raise it or lower env.segment_steps"
+            f"replay.capacity: {replay.capacity}: must be at least {quota} env steps, one segment"
+            f"{' of each vector env' if config.mode.deterministic else ''}; raise it or lower env.segment_steps"
         )
     leases = config.limits.leases_per_worker
     least = least_slack(workers, leases, rows, replay.ratio)
     if not config.mode.deterministic and replay.slack is not None and replay.slack < least:
         raise ConfigError(
-            f"replay.slack: {replay.slack}: workers and learner would wait for each other; the least value is "
-            f"{least}, the larger of {workers * leases} leases of {rows} env steps and one segment more than the "
-            f"{1 / replay.ratio:g} env steps of an update (1 / replay.ratio)"
+            f"replay.slack: {replay.slack}: must be at least {least}, or workers and learner can wait for each "
+            f"other indefinitely (minimum: the larger of {workers * leases} leases x {rows} env steps and {rows} + "
+            f"{1 / replay.ratio:g} env steps, one segment plus 1 / replay.ratio)"
         )

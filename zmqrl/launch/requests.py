@@ -171,7 +171,8 @@ class Scaling:
         if trial.total < min(least, self.total):
             changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
             raise ConfigError(
-                f"{changes} leaves {trial.total} workers, min_workers is {least}: `zmqrl stop` ends the run"
+                f"{changes} is refused: {_workers(trial.total)} would remain, and min_workers is {least}. "
+                "To end the run: zmqrl stop"
             )
         return order
 
@@ -186,20 +187,24 @@ class Scaling:
         if config.mode.deterministic and others + workers > config.env.vector_envs:
             raise ConfigError(
                 f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
-                "envs: in sync each worker needs one"
+                "envs: in sync each worker needs at least one; set fewer workers"
             )
         if not config.mode.deterministic and others + workers > self._plan.streams:
             raise ConfigError(
-                f"{host}={workers} gives {others + workers} workers, and the run was started with room for "
-                f"{self._plan.streams}: `zmqrl stop` the run, and resume it with more workers"
+                f"{host}={workers} gives {others + workers} workers, and this run supports at most "
+                f"{self._plan.streams}: stop it with `zmqrl stop`, and resume it with more workers"
             )
         if self._next + workers - len(self._held.get(host, ())) > MOST_WORKERS:
             raise ConfigError(
-                f"{host}={workers}: the run has had {self._next} workers, the limit is {MOST_WORKERS}: "
-                "`zmqrl stop` the run, and resume it"
+                f"{host}={workers}: the run has already started {self._next} workers, and the limit is {MOST_WORKERS}: "
+                "stop it with `zmqrl stop`, and resume it"
             )
 
 
 def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
     changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
-    return ConfigError(f"{changes} would remove the last worker: `zmqrl stop` ends the run")
+    return ConfigError(f"{changes} would remove the last worker. To end the run: zmqrl stop")
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -108,8 +108,9 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
         # The next attempt has another folder there: what is on that disk would never be looked at again.
         raise ConfigError(
-            f"--resume {run_dir}: {unseen[0]}, and this attempt's learner is to run there; resume again when it is "
-            "reachable, or set another learner.host to continue from the copies here"
+            f"--resume {run_dir}: {unseen[0]}. learner.host is also {plan.config.learner.host}; its newer checkpoints "
+            "would not be used later. Resume when it is reachable, or set another learner.host to continue from the "
+            f"copies in {run_dir / 'checkpoints'}, which may be older"
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)

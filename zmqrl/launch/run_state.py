@@ -297,7 +297,7 @@ class RunState:
             return "the run ends"
         counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
         if set(counted_on) <= {"failed"} and len(counted_on) >= self.expected_workers:
-            return "no rollout worker remains, the run ends"
+            return "no rollout worker remains; the run ends"
         return self._where_its_envs_go
 
     @property
@@ -435,7 +435,7 @@ class RunState:
             return  # reported before
         others = "no host with workers remains"
         if self.hosts.can_go_on and not self.expected_workers:
-            others = "no host with workers remains, the run waits for its return"
+            others = "no host with workers remains; the run waits for its return"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}; {others}" if loss.fix else others

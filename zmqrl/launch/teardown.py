@@ -142,11 +142,11 @@ def _hosts(target_run: TargetRun, config: Config | None, limit: Sequence[str]) -
         known = [] if config is None else [*config.hosts, config.learner.host]
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
-        raise ConfigError("--limit: the hosts of this run are unknown on this machine")
+        raise ConfigError("--limit: the hosts of this run are unknown on this machine; omit --limit")
     if target_run.info is not None and target_run.run_dir is not None and is_live(target_run.run_dir, target_run.info):
         raise ConfigError(
-            f"run {target_run.run_id} is active and would use the host again: "
-            f"use `zmqrl drain {target_run.run_id} HOST` to remove it from the run"
+            f"--limit: run {target_run.run_id} is active, and its launcher would reconnect to the host; "
+            f"remove the host from the run: zmqrl drain {target_run.run_id} HOST"
         )
     without_learner = replace(config, learner=replace(config.learner, host=NO_HOST))  # or it would stay, named or not
     return [name for name in limited(without_learner, limit).hosts if name != NO_HOST]

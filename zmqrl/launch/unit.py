@@ -75,7 +75,9 @@ class RunUnit:
         part = path.with_name(f".{path.name}.part")
         try:
             if path.exists() and not path.read_text().startswith(WRITTEN_BY):
-                raise ConfigError(f"{path} exists, and zmqrl did not write it; choose another --name, or remove it")
+                raise ConfigError(
+                    f"{path} exists, and zmqrl did not write it; choose another --name, or remove the file"
+                )
             folder.mkdir(parents=True, exist_ok=True)
             part.write_text(self.text())
             part.replace(path)
@@ -87,7 +89,7 @@ class RunUnit:
 def check_name(name: str) -> None:
     """ConfigError unless `name` can be part of the name of a unit."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r}: letters, digits, '.', '_' and '-' only")
+        raise ConfigError(f"--name {name!r}: may contain only letters, digits, '.', '_' and '-'")
 
 
 def stop_s_of(config: Config) -> int:

@@ -155,7 +155,9 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
         if plan.config.network.kind != "mlp":  # else the start line in the log has it
             print(f"learner: device {device}", file=sys.stderr, flush=True)
     if device.startswith("cuda") and not _has_cuda():
-        raise ConfigError(f"learner.device: {device}: torch finds no GPU; install its CUDA build, or write cpu or auto")
+        raise ConfigError(
+            f"learner.device: {device}: torch found no GPU; install the CUDA build of torch, or write cpu or auto"
+        )
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),
         device=device,

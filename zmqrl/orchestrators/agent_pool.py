@@ -130,7 +130,7 @@ class Agent(ABC):
         wrong = refusals(here, there)
         if wrong:
             fix = INSTALL.format(host=self.host)
-            raise HostFailed(self.host, f"another version of zmqrl: {', '.join(wrong)}", fix)
+            raise HostFailed(self.host, f"the host has another version of zmqrl: {', '.join(wrong)}", fix)
         processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
         if processor is not None:
             raise HostFailed(self.host, processor, "exclude it with --limit")

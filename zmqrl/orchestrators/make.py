@@ -48,7 +48,7 @@ def make_orchestrator(plan: RunPlan) -> Orchestrator:
     if learner != LOCAL and not kind.returns_checkpoints and not is_shared(plan.config.store):
         raise ConfigError(
             f"learner.host: {learner!r}: orchestrator.kind {plan.config.orchestrator.kind!r} does not copy its "
-            "checkpoints to this machine: set store.path to a directory that both see, or learner.host: local"
+            "checkpoints to this machine: set store.path to a directory that both can access, or learner.host: local"
         )
     try:
         return kind(options, plan)

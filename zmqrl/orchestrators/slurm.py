@@ -380,8 +380,8 @@ def _check_gres(gres: str | None, plan: RunPlan) -> None:
     """Outside of an allocation."""
     if gres is not None and plan.config.learner.host == LOCAL:
         raise ConfigError(
-            f"orchestrator.gres: {gres!r}: the learner is on this machine, outside of Slurm; set learner.host to one "
-            "of hosts, or use --submit"
+            f"orchestrator.gres: {gres!r}: the learner is on this machine, outside of Slurm; set learner.host to a "
+            "host of the run, or use --submit"
         )
 
 

@@ -57,7 +57,8 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
             else:
                 if not further:
                     return
-                why = f"{MORE_THAN_A_KEY} for user {target.user}: {', '.join(further)}"
+                also = ", ".join(further)
+                why = f"sshd {MORE_THAN_A_KEY} for user {target.user} (also {also}), which zmqrl does not support"
                 raise HostFailed(target.host, why, "allow login by key only (AuthenticationMethods in sshd_config)")
     tried = [name for name, _ in candidates.keys[:MOST_KEYS]]
     raise login_refused(target, tried, candidates.left_out, allowed)

@@ -61,7 +61,7 @@ class Channel(Pipe):
     """
 
     def __init__(self, host: str, channel: Session, stderr: Path) -> None:
-        self._host, self._channel = host, channel
+        self._host, self._channel, self._stderr = host, channel, stderr
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unsent = 0
         self._counting = threading.Lock()
@@ -81,8 +81,8 @@ class Channel(Pipe):
             unsent = self._unsent
         if unsent > MOST_UNSENT:
             self._channel.close()
-            why = f"the process does not read its input: {unsent} bytes unsent"
-            raise HostFailed(self._host, why, "see its log; the process is not restarted")
+            why = f"the remote process does not read its input ({unsent} bytes unsent); the connection was closed"
+            raise HostFailed(self._host, why, f"see the log of the process: {self._stderr}")
         self._to_send.put(data)
 
     def lines(self) -> Iterator[str]:

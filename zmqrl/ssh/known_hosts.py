@@ -123,10 +123,10 @@ def unknown_key(target: Target, shown: str) -> HostFailed:
     if authority is not None:
         return HostFailed(
             target.host,
-            f"host key {shown} of {target.address} is known by a certificate alone "
-            f"({authority.source}: {AUTHORITY}), and certificates of hosts are not supported",
-            f"add the key itself: {target.login_command()} cat /etc/ssh/ssh_host_ed25519_key.pub, with "
-            f"'{known_name(target)}' before it, to {target.new_keys_file}   (or --set ssh.host_keys=accept-new)",
+            f"known_hosts has only a certificate authority for {target.address} ({authority.source}: {AUTHORITY}), and "
+            f"host certificates are not supported; the host shows {shown}",
+            f"append to {target.new_keys_file} one line: '{known_name(target)}' and the output of: "
+            f"{target.login_command()} cat /etc/ssh/ssh_host_ed25519_key.pub   (or --set ssh.host_keys=accept-new)",
         )
     return HostFailed(
         target.host,
@@ -140,7 +140,8 @@ def _write_down(target: Target, shown: HostKey) -> str:
     if target.new_keys_file is None:
         raise HostFailed(
             target.host,
-            f"host key {shown.fingerprint} cannot be accepted: ssh has no UserKnownHostsFile to store it in",
+            f"host key {shown.fingerprint} cannot be accepted: the SSH configuration has no "
+            "UserKnownHostsFile to store it in",
             f"set one in ~/.ssh/config for {target.hostname}",
         )
     path = Path(target.new_keys_file)

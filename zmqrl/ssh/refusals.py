@@ -103,7 +103,7 @@ def no_common_protocol(target: Target, why: str) -> HostFailed:
     """It is not an sshd, or one without a common algorithm."""
     return HostFailed(
         target.host,
-        f"{target.address} does not support a common SSH protocol: {why}",
+        f"{target.address} is not an SSH server, or has no algorithm in common with this client: {why}",
         f"see the output of: {target.login_command()} true",
     )
 

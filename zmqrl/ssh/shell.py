@@ -97,7 +97,9 @@ class HostShell(ABC):
 
         HostFailed when this kind of shell has no tunnels.
         """
-        raise HostFailed(f"{to[0][0]}:{to[0][1]}", "this kind of orchestrator has no tunnels", "remove tunnel: true")
+        raise HostFailed(
+            f"{to[0][0]}:{to[0][1]}", "this kind of orchestrator does not support tunnels", "remove tunnel: true"
+        )
 
     @abstractmethod
     def close(self) -> None:
