@@ -467,6 +467,8 @@ class RunState:
         others = "no host with workers remains"
         if self.hosts.can_go_on and not self.expected_workers:
             others = "no host with workers remains, the run waits for its return"
+        elif self.hosts.unusable_others:
+            others = "no other host with workers remains"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}; {others}" if loss.fix else others
