@@ -47,7 +47,7 @@ class Played:
 @click.option("--video", type=click.Path(path_type=Path), help="Write the first episode to this .mp4 or .gif.")
 @click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
 def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
-    """Play greedy episodes with a checkpoint of RUN, a run directory or the URL of its copy."""
+    """Play greedy episodes with a checkpoint of RUN, a run directory, a run id, or the URL of its copy."""
     from zmqrl.evaluator.evaluation import evaluate
     from zmqrl.evaluator.rendering import check_video, record
 
@@ -102,9 +102,11 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
 
 @contextmanager
 def run_directory(run: str) -> Iterator[Path]:
-    """The run directory; of a URL a temporary copy."""
+    """The run directory, also of a run id; of a URL a temporary copy."""
     if "://" not in run:
-        yield Path(run)
+        from zmqrl.cli.find_run import directory_of
+
+        yield directory_of(run)
         return
     from zmqrl.launch.url_mirror import fetch
 

@@ -14,6 +14,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.export.card import Form
+    from zmqrl.metrics.groups import Group
 
 BENCHES = ("bus", "sync", "e2e")
 
@@ -27,16 +28,15 @@ BENCHES = ("bus", "sync", "e2e")
 def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
     """Draw returns against env steps and wall clock.
 
-    RUN is a run directory, a folder of seeds, or the beginning of the names of such directories. Several runs are one
-    line: their interquartile mean with a 95 % bootstrap interval.
+    RUN is a run directory, a run id, a folder of seeds, or the beginning of the names of such directories. Several
+    runs are one line: their interquartile mean with a 95 % bootstrap interval.
     """
     from zmqrl.metrics.curves import RETURN
-    from zmqrl.metrics.groups import group_of
     from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
-    plot = make_plot([group_of(run) for run in runs], metric or RETURN, smooth)
+    plot = make_plot([_group(run) for run in runs], metric or RETURN, smooth)
     for text in plot.left_out:
         click.echo(f"not drawn: {text}", err=True)
     for key, path, write in (("--out", out, draw), ("--csv", csv_file, write_csv)):
@@ -49,13 +49,28 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
         click.echo(str(path))
 
 
+def _group(argument: str) -> Group:
+    """Directories come first; a run id has a label behind `=` as they do."""
+    from zmqrl.cli.find_run import directory_of
+    from zmqrl.metrics.groups import group_of
+
+    try:
+        return group_of(argument)
+    except ConfigError:
+        run, equals, label = argument.partition("=")
+        directory = directory_of(run)
+        if not directory.is_dir():
+            raise
+        return group_of(f"{directory}{equals}{label}")
+
+
 @click.command("export")
 @click.argument("run")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Form of the policy.")
 @CHECKPOINT
 def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
-    """Write the greedy policy of RUN, a run directory or the URL of its copy, to DIR, with a model card.
+    """Write the greedy policy of RUN, a run directory, a run id, or the URL of its copy, to DIR, with a model card.
 
     onnx: policy.onnx. numpy: policy.py, which needs numpy and safetensors alone.
     """

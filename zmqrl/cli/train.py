@@ -62,8 +62,8 @@ OPTIONS = (
     click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory; default runs/<name>-<time>."),
     click.option(
         "--resume",
-        metavar="DIR|URL|auto",
-        help="Continue the run in this directory, or its copy at a URL; auto: that of --run-dir, or start it there.",
+        metavar="RUN|URL|auto",
+        help="Continue a run (directory or id), or its copy at a URL; auto: that of --run-dir, or start it there.",
     ),
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
@@ -239,6 +239,10 @@ def _run(request: TrainRequest) -> int:
         if request.for_env_steps is not None:
             raise click.UsageError("--for cannot be combined with --resume auto: each start would train N more")
         request = _resumed_or_new(request)
+    elif request.resume is not None:
+        from zmqrl.cli.find_run import directory_of
+
+        request = replace(request, resume=directory_of(str(request.resume)))
     if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
     if request.resume is not None and request.init_from is not None:

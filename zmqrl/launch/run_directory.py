@@ -34,10 +34,16 @@ FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
 RUNS_NAMED = 5
+EARLIER_IDS = 20
+"""Attempts by whose run ids a run is found."""
 
 
 class RunInfo(RunRecord, frozen=True):
     """`run.json`: which process drives the run; what `status` and `stop` find it by."""
+
+    def has_id(self, run_id: str) -> bool:
+        """Whether an attempt of the run has this id."""
+        return run_id == self.run_id or run_id in self.earlier_ids
 
     @property
     def live(self) -> bool:
@@ -144,7 +150,7 @@ class RunDirectory:
                 files.mkdir(str(folder))  # durable with the files below
         me = identify(os.getpid())
         assert me is not None
-        preset = plan.config.run.preset
+        preset, before = plan.config.run.preset, read_info(self.path) if plan.resume else None
         run = RunInfo(
             plan.run_id,
             me.pid,
@@ -156,6 +162,7 @@ class RunDirectory:
             attempt=plan.lineage.attempt,
             job=job,
             in_thread=not is_main_thread(),
+            earlier_ids=() if before is None else (*before.earlier_ids, before.run_id)[-EARLIER_IDS:],
         )
         self.reserve_summary()
         if initial is not None:
