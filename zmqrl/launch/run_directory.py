@@ -122,7 +122,7 @@ class RunDirectory:
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
 
     def put_aside(self, name: str, folder: str) -> None:
-        """Move a file to `folder` in the directory before the attempt begins; `discard` moves it back."""
+        """Move a file or folder to `folder` in the directory before the attempt begins; `discard` moves it back."""
         assert self._undo is not None, "a new directory has no results"
         self._undo.put_aside(name, folder)
 
