@@ -89,6 +89,8 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
     if not any(os.environ.get(name) for name in DISPLAYS):
         video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
         raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
+    if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
+        os.environ.setdefault("SDL_VIDEODRIVER", "x11")
     with run_directory(run) as run_dir:
         played = _load(run_dir, "watch", checkpoint, seed)
     for number in range(episodes):
