@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.loading import THREAD_VARIABLES, lazy, loading, set_threads
+from zmqrl.loading import PYGAME_BANNER, THREAD_VARIABLES, lazy, loading, set_threads
 
 THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
 END_S = 20.0
@@ -27,6 +27,13 @@ def test_the_command_starts_no_blas_threads() -> None:
     code = f"from zmqrl.cli.main import main; import sys; sys.argv[1:] = ['presets']\ntry: main()\nfinally: {THREADS}"
     said = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True, timeout=END_S)
     assert said.splitlines()[-1] == "1"
+
+
+def test_pygame_prints_no_greeting_in_a_process_of_zmqrl() -> None:
+    env = {name: value for name, value in os.environ.items() if name != PYGAME_BANNER}
+    for prepared, lines in (("", 2), ("from zmqrl.loading import prepare; prepare(); ", 0)):
+        code = [sys.executable, "-W", "ignore", "-c", f"{prepared}import pygame"]
+        assert len(subprocess.check_output(code, env=env, text=True, timeout=END_S).splitlines()) == lines
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core numpy starts no threads")

@@ -20,10 +20,14 @@ from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
+PYGAME_BANNER = "PYGAME_HIDE_SUPPORT_PROMPT"
+"""With it pygame, which many envs import to render, does not print its version and a greeting."""
+
 
 def prepare() -> None:
     """To be called once, before numpy is imported."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault(PYGAME_BANNER, "1")
     atexit.register(gc.freeze)
 
 

@@ -99,7 +99,7 @@ def test_a_callback_stops_no_run_that_is_done(tmp_path: Path) -> None:
 
 def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
     fails = {**SMALL, "env__id": "tests.system.faulty_envs:Faulty", "env__max_episode_steps": 25}
-    fails |= {"env__kwargs": {"fault": "raise", "after": 0}}
+    fails |= {"env__kwargs": {"fault": "raise", "after": 0, "works_in": os.getpid()}}
     with pytest.raises(zmqrl.TrainingFailed, match="the wheel came off") as caught:
         zmqrl.train("cartpole-ppo", run_dir=tmp_path / "a", **fails)
     summary = caught.value.summary
@@ -108,6 +108,10 @@ def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
     assert summary.error.count("faulty_envs.py") == 1, "one traceback"
     unchecked = zmqrl.train("cartpole-ppo", run_dir=tmp_path / "b", check=False, **fails)
     assert unchecked.status == "failed"
+    fails["env__kwargs"]["works_in"] = 0
+    with pytest.raises(zmqrl.errors.ConfigError, match="step raised RuntimeError: the wheel came off"):
+        zmqrl.train("cartpole-ppo", run_dir=tmp_path / "c", **fails)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,6 +113,16 @@ def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -
     ended = zmqrl("watch", stored)
     assert ended.code == 2 and ended.err.count("\n") == 1
     assert f"zmqrl eval {stored} --video out.mp4" in ended.err
+
+
+def test_watch_on_a_display_that_is_not_there_fails_with_one_line(stored: Path) -> None:
+    """SDL prints about Wayland, and without a server it shows nothing."""
+    hidden = ("XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    env = {name: value for name, value in os.environ.items() if name not in hidden} | {"DISPLAY": ":9999"}
+    command = [sys.executable, "-m", "zmqrl", "watch", str(stored), "--episodes", "1"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("\n") == 1 and "x11 not available" in ended.stderr
 
 
 def test_watch(zmqrl: Command, stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:

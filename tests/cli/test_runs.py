@@ -108,7 +108,11 @@ def test_the_newest_run_here_is_meant_by_default(
     monkeypatch.chdir(finished.parent)
     newest = read_info(finished / "seed-2")
     assert newest is not None
-    assert zmqrl("status").out.startswith(f"{newest.run_id}: ")
+    first, second, *_ = zmqrl("status").out.splitlines()
+    assert first == f"no active run here; the last one is {newest.run_id} in runs/seed-2, done"
+    assert second.startswith(f"{newest.run_id}: ")
+    data = json.loads(zmqrl("status", "--json").out)
+    assert (data["run_id"], data["live"], data["state"]) == (newest.run_id, False, "done")
     older = read_info(finished / "seed-1")
     assert older is not None
     assert zmqrl("status", older.run_id).out.startswith(f"{older.run_id}: ")

@@ -136,6 +136,26 @@ def test_another_env_drops_what_belonged_to_the_first(tmp_path: Path) -> None:
     assert config.env.kwargs == {"y": 2}  # flags are one layer: their order does not matter
 
 
+def test_empty_braces_empty_a_mapping_of_the_layers_below_and_no_section_or_host(tmp_path: Path) -> None:
+    text = "env: {id: A-v0, kwargs: {x: 1, deep: {y: 2}}}\nhosts: {a: {env: {K: v}, workers: 3}, local: {workers: 1}}"
+    file = written(tmp_path, text)
+
+    def kwargs(*flags: str) -> object:
+        return load(hosts_file=file, overrides=flags).config.env.kwargs
+
+    assert kwargs() == kwargs("env={}") == {"x": 1, "deep": {"y": 2}}
+    assert kwargs("env.kwargs.z=3", "env.kwargs={}") == kwargs("env={kwargs: {}}") == {}
+    assert kwargs("env.kwargs={}", "env.kwargs.z=3") == {"z": 3}
+    assert kwargs("env.kwargs.deep={}") == {"x": 1, "deep": {}}
+    assert load(hosts_file=file, overrides={"env.kwargs": {}}).config.env.kwargs == {}
+    over = written(tmp_path, f"run: {{preset: {file}}}\nenv: {{kwargs: {{}}}}\nlimits: {{}}", "over.yaml")
+    written(tmp_path, text.partition("\n")[0])
+    assert load(hosts_file=over).config.env.kwargs == {}
+    written(tmp_path, text)
+    host = load(hosts_file=file, overrides=["hosts.a={}", "hosts.a.env={}"]).config.hosts["a"]
+    assert (host.workers, host.env) == (3, {})
+
+
 def test_another_algorithm_drops_the_fields_of_the_first() -> None:
     config = load_config("cartpole-ppo", overrides=["algorithm.gamma=0.5", "algorithm.kind=dqn"])
     assert (config.algorithm["kind"], config.algorithm["batch_size"], config.algorithm["gamma"]) == ("dqn", 128, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -53,7 +54,15 @@ def test_facts(tmp_path: Path) -> None:
         assert f"| {line} |" in card
     assert "| score | 123.46 (mean of greedy episodes) |" in card
     assert "stacks of the last 2 frames" in card and "- `obs`: float32 [2, 4] as the env gives it" in card
-    assert "| score | not scored |" in _card(tmp_path, "0-3")
+    assert "| score | not scored; best scored version 0-5: 123.46 |" in _card(tmp_path, "0-3")
+    scored = ((100, 7.0), (200, None), (200, 9.5))
+    rows = [{"wall_s": 1, "env_steps": env_steps, "eval_return_mean": mean} for env_steps, mean in scored]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    last = "last scored version, at 200 env steps: 9.50"
+    assert f"| score | not scored; best scored version 0-5: 123.46; {last} |" in _card(tmp_path, "0-3")
+    rows.append({"wall_s": 2, "env_steps": 300, "eval_return_mean": 8.25})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "| score | 8.25 (mean of greedy episodes) |" in _card(tmp_path, "0-3"), "recorded for its env steps"
     assert weights
 
 

@@ -18,10 +18,10 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from tests.running import Run
 from tests.waiting import until
-from zmqrl.config.sections import StoreSection
+from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
-from zmqrl.messages.agent import AgentExited, HostUnusable
+from zmqrl.messages.agent import AgentExited, HostUnusable, Stop
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
@@ -271,6 +271,32 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("failed", 4)
     assert "limits.start_s (1 s)" in summary["error"]
+
+
+@pytest.mark.parametrize("here", [1, 0])
+def test_a_run_for_several_hosts_of_which_none_can_be_used_does_not_train_here_alone(
+    run_dir: Path, capfd: pytest.CaptureFixture[str], here: int
+) -> None:
+    lost = HostUnusable("no route", "plug it in")
+    ready = [host_event("local", "ready", role=role, index=0) for role in ("learner", "worker")[: 1 + here]]
+    first = [HostEvent("a", lost), *([HostEvent("b", lost)] if not here else []), *ready]
+    ends = [host_event("local", "ended", reason="stop"), host_event("local", "finished")]
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    late = [HostEvent("b", lost)] if here else []
+    orchestrator.monitor.side_effect = chain(
+        [first, late, [*ends, HostEvent("local", AgentExited(0, True))]], repeat([])
+    )
+    orchestrator.undeploy.return_value = Teardown(1)
+    plan = stand_in_plan(run_dir)
+    hosts = {"local": HostSection(workers=here), "a": HostSection(workers=1), "b": HostSection(workers=1)}
+    plan = replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": here, "a": 1, "b": 1})
+    readied: list[int] = []
+    assert Launcher(plan, orchestrator, plain=True, on_ready=lambda: readied.append(1)).run() == 4
+    err = capfd.readouterr().err
+    assert "\nfailed: no " in err and ("--limit local" in err) == bool(here)
+    assert ("b: no route" in json.loads((run_dir / "summary.json").read_text())["error"]) and not readied
+    sent = [call.args[1] for call in orchestrator.command.call_args_list]
+    assert (Stop() in sent) == bool(here)
 
 
 def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:

@@ -387,6 +387,20 @@ def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     assert links.links.no_hosts_reason() == "no usable host left\nb: no route"
 
 
+def test_other_hosts_are_unusable_when_none_of_those_of_the_start_was_reached(tmp_path: Path) -> None:
+    links = Links(replace(plan_of(tmp_path), workers={"local": 1, "b": 2}))
+    assert not links.state.hosts.unusable_others
+    links.tell("b", "host_failed", cause="no route", fix="plug it in")
+    assert [row.host for row in links.state.hosts.unusable_others] == ["b"]
+    assert "no other host with workers remains" in str(links.state.problems[-1])
+    joined = Links(replace(plan_of(tmp_path / "2"), workers={"local": 1, "b": 2}))
+    joined.tell("b", "agent", public="key")
+    joined.tell("b", "agent_exit", code=None, introduced=True)
+    assert not joined.state.hosts.unusable_others
+    alone = Links(replace(plan_of(tmp_path / "3"), workers={"local": 1}))
+    assert not alone.state.hosts.unusable_others
+
+
 def test_leases_are_renewed_about_every_second(links: Links) -> None:
     for now in (10.0, 10.1, 10.9, 11.0, 11.5):
         links.links.renew(now)

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import from_json, to_json
 from zmqrl.errors import ConfigError
+from zmqrl.launch import schemas
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
-from zmqrl.launch.summary import Summary, summarise
+from zmqrl.launch.summary import Summary, final_lines, summarise
 from zmqrl.views.header import duration
 from zmqrl.views.plain import line_of
 from zmqrl.views.tables import render, sparkline
@@ -61,6 +63,7 @@ SUMMARY_KEYS = [
     "attempts",
     "trained_env_steps",
     "relieved",
+    "restart_causes",
 ]
 
 
@@ -112,6 +115,29 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         f"  log: {state.plan.run_dir}/logs/local-worker-0.log",
         "  restarting in 0.5 s, the last restart within 600 s (restart.max 1)",
     ]
+
+
+def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened(state: RunState) -> None:
+    faults = [f"EnvFault: env Walk (slot {n}, step 300): step raised KeyError: 'up'" for n in range(3)]
+    exits = [*((("worker", n), cause) for n, cause in enumerate(faults)), (("broker", 0), "signal SIGKILL\nand more")]
+    for (role, index), cause in exits:
+        tell(state, "exit", role=role, index=index, pid=1, code=1, expected=False, cause=cause)
+        tell(state, "restart", role=role, index=index, in_s=0.5)
+    summary = summarise(state.plan, state, "done", 0, None, state.plan.started_at + 2)
+    assert "\n".join(final_lines(summary).splitlines()[1:4]) == (
+        f"  restarts 4\n    3 of worker: {faults[0]}\n    1 of broker: signal SIGKILL"
+    )
+    content = json.loads(json.dumps(to_json(summary)))
+    assert content["restart_causes"][0] == {"role": "worker", "cause": faults[0], "count": 3}
+    assert list(from_json(Summary, content).restart_causes) == state.restart_causes
+    schema = json.loads((schemas.FOLDER / "summary.schema.json").read_text())
+    Draft202012Validator(schema).validate(content)
+
+
+def test_workers_that_are_added_start_while_the_run_trains(state: RunState) -> None:
+    assert status_of(state, 0.0)["phase"] == "starting"
+    tell(state, "first_step", role="worker", index=0, wall=3.0)
+    assert not state.all_ready and status_of(state, 0.0)["phase"] == "running"
 
 
 def test_the_final_score_is_not_replaced(state: RunState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -9,12 +10,13 @@ import numpy as np
 
 
 class Faulty(gym.Env[Any, Any]):
-    """`fault` after `after` steps of one env: `raise`, `nan`, `shape` or `none`."""
+    """`fault` after `after` steps of one env: `raise`, `nan`, `shape` or `none`; none in the process `works_in`."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, fault: str = "none", after: int = 40) -> None:
+    def __init__(self, fault: str = "none", after: int = 40, works_in: int = 0) -> None:
+        fault = "none" if os.getpid() == works_in else fault
         self._fault, self._after, self._steps = fault, after, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

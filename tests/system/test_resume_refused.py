@@ -97,13 +97,19 @@ def test_from_scratch_takes_no_result_of_the_old_attempts_for_its_own(run_dir: P
     newest = store.newest()
     assert newest is not None
     store.save_best(*newest, 1e9)
+    metrics = run_dir / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"wall_s": 9.0, "env_steps": 999999}\n')
+    rows, events = metrics.read_text(), [path.name for path in (run_dir / "tensorboard").iterdir()]
     old, names = summary(run_dir), {path.name for path in (run_dir / "checkpoints").glob("*.safetensors")}
     for path in fulls(run_dir):
         damage(path)
     said = resume(run_dir, 2 * STEPS, "--from-scratch")
     kept = run_dir / "checkpoints" / "before-attempt-2"
     assert {path.name for path in kept.iterdir()} == names
-    assert json.loads((run_dir / "before-attempt-2" / "summary.json").read_text()) == old
+    aside = run_dir / "before-attempt-2"
+    assert json.loads((aside / "summary.json").read_text()) == old
+    assert (aside / "metrics.jsonl").read_text() == rows and "999999" not in metrics.read_text()
+    assert metrics.read_text() and [path.name for path in (aside / "tensorboard").iterdir()] == events
     assert [str(kept) in line and "env step 0" in line for line in said.splitlines()].count(True) == 1
     assert store.best() is None and summary(run_dir)["ledger"]["stored"] >= 2 * STEPS
 

@@ -19,8 +19,8 @@ WORDS = "the left arm grinds"
 class Told(gym.Env[Any, Any]):
     """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
 
-    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there: until then it may be the launcher
-    that has made it, to look at it.
+    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. The launcher steps it once too,
+    which leaves nothing.
     """
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -35,9 +35,10 @@ class Told(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         if not self._steps:
-            role, index = sys.argv[1].removeprefix("zmqrl."), sys.argv[-1]
-            self._order = self._folder / f"{role}-{index}"
-            Path(f"{self._order}-{os.getpid()}").touch()
+            role, index = "".join(sys.argv[1:2]), sys.argv[-1]
+            self._order = self._folder / f"{role.removeprefix('zmqrl.')}-{index}"
+            if role.startswith("zmqrl."):
+                Path(f"{self._order}-{os.getpid()}").touch()
         self._obey()
         time.sleep(STEP_S)  # what a step costs
         self._steps += 1

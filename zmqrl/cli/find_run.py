@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Iterator
@@ -28,10 +29,10 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
         return Path(run), info
     active = list(runs_of_agents())
     if run is not None:
-        named = [pair for pair in (*active, *runs_here()) if pair[1].run_id == run]
-        if not named:
+        named = next((pair for pair in (*active, *runs_here()) if pair[1].has_id(run)), None)
+        if named is None:
             raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
-        return named[0]
+        return named
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
     if not found:
         if not active:
@@ -41,6 +42,19 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
             f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
         )
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
+
+
+def directory_of(run: str) -> Path:
+    """The run directory that `run` names: a path, or the id of any attempt of a run.
+
+    Where no run has this id, it is a path: the command that uses it reports what is missing there.
+    """
+    path = Path(run).expanduser()
+    if path.exists() or "/" in run:
+        return path
+    with contextlib.suppress(ConfigError):
+        return find_run(run)[0]
+    return path
 
 
 def is_below_here(directory: Path) -> bool:

@@ -51,7 +51,7 @@ class Played:
 )
 @click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
 def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
-    """Play greedy episodes with a checkpoint of RUN. RUN is a run directory, or the URL of a copy of one."""
+    """Play greedy episodes with a checkpoint of RUN: a run directory, a run id, or the URL of a copy of a run."""
     from zmqrl.evaluator.evaluation import evaluate
     from zmqrl.evaluator.rendering import check_video, record
 
@@ -98,6 +98,8 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
     if not any(os.environ.get(name) for name in DISPLAYS):
         video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
         raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
+    if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
+        os.environ.setdefault("SDL_VIDEODRIVER", "x11")
     with run_directory(run) as run_dir:
         played = _load(run_dir, "watch", checkpoint, seed)
     for number in range(episodes):
@@ -111,9 +113,11 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
 
 @contextmanager
 def run_directory(run: str) -> Iterator[Path]:
-    """The run directory; of a URL a temporary copy."""
+    """The run directory, also of a run id; of a URL a temporary copy."""
     if "://" not in run:
-        yield Path(run)
+        from zmqrl.cli.find_run import directory_of
+
+        yield directory_of(run)
         return
     from zmqrl.launch.url_mirror import fetch
 

@@ -14,6 +14,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.export.card import Form
+    from zmqrl.metrics.groups import Group
 
 BENCHES = ("bus", "sync", "e2e")
 
@@ -42,16 +43,16 @@ BENCHES = ("bus", "sync", "e2e")
 def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
     """Draw returns against env steps and wall-clock time.
 
-    RUN is a run directory, the folder of a run with --seeds, or a common prefix of the paths of run directories. Each
-    argument is one line. If it names several runs, the line is their interquartile mean with a 95 % bootstrap interval.
+    RUN is a run directory, a run id, the folder of a run with --seeds, or a common prefix of the paths of run
+    directories. Each argument is one line. If it names several runs, the line is their interquartile mean with a 95 %
+    bootstrap interval.
     """
     from zmqrl.metrics.curves import RETURN
-    from zmqrl.metrics.groups import group_of
     from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
-    plot = make_plot([group_of(run) for run in runs], metric or RETURN, smooth)
+    plot = make_plot([_group(run) for run in runs], metric or RETURN, smooth)
     for text in plot.left_out:
         click.echo(f"not drawn: {text}", err=True)
     for key, path, write in (("--out", out, draw), ("--csv", csv_file, write_csv)):
@@ -64,6 +65,21 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
         click.echo(str(path))
 
 
+def _group(argument: str) -> Group:
+    """Directories come first; a run id has a label behind `=` as they do."""
+    from zmqrl.cli.find_run import directory_of
+    from zmqrl.metrics.groups import group_of
+
+    try:
+        return group_of(argument)
+    except ConfigError:
+        run, equals, label = argument.partition("=")
+        directory = directory_of(run)
+        if not directory.is_dir():
+            raise
+        return group_of(f"{directory}{equals}{label}")
+
+
 @click.command("export")
 @click.argument("run")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -72,7 +88,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
 def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
     """Write the greedy policy of RUN to DIR, with a model card.
 
-    RUN is a run directory, or the URL of a copy of one. --to onnx writes policy.onnx; --to numpy writes policy.py,
+    RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes policy.onnx; --to numpy writes policy.py,
     which requires only numpy and safetensors.
     """
     from zmqrl.export.write import export

@@ -52,13 +52,17 @@ class _StatusCommand(OnCommand):
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
-    """Show the state of RUN."""
+    """Show the state of RUN. Default: the newest active run here, else the last one, which the first line names."""
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.run_directory import is_live
 
     directory, info = find_run(run)
     if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
+    if run is None and not as_data and not is_live(directory, info):
+        click.echo(
+            f"no active run here; the last one is {info.run_id} in {directory}, {_state(directory, info, False)}"
+        )
     while is_live(directory, info):
         click.echo(_data(directory, info, True) if as_data else _live_status(directory, info))
         if not follow:
@@ -69,11 +73,15 @@ def status_command(run: str | None, follow: bool, as_data: bool) -> None:
 
 def _data(directory: Path, info: RunInfo, live: bool) -> str:
     """`status` and `summary` are status.json and summary.json; null: this attempt has not written it."""
-    summary = _read(directory / "summary.json")
-    if summary is not None and summary["run_id"] != info.run_id:
-        summary = None
     place = {"run_id": info.run_id, "run_dir": str(directory.absolute()), "live": live}
-    return json.dumps({**place, "status": _status(directory, info), "summary": summary})
+    place["state"] = _state(directory, info, live)
+    return json.dumps({**place, "status": _status(directory, info), "summary": _summary(directory, info)})
+
+
+def _state(directory: Path, info: RunInfo, live: bool) -> str:
+    """The phase of a live run; of another one how it ended, which is `unknown` without a summary."""
+    record = _status(directory, info) if live else _summary(directory, info)
+    return str((record or {}).get("phase" if live else "status", "starting" if live else "unknown"))
 
 
 def _watch(directory: Path, info: RunInfo) -> None:
@@ -140,8 +148,8 @@ class StatusLines:
 
 def _last_status(directory: Path, info: RunInfo) -> str:
     """Of a run that has ended: its summary, where it lived to write one."""
-    summary = _read(directory / "summary.json")
-    if summary is None or summary["run_id"] != info.run_id:
+    summary = _summary(directory, info)
+    if summary is None:
         return _without_summary(directory, info)
     shown = [f"{info.run_id}: {summary['status']} with exit code {summary['exit_code']}"]
     if summary["env_steps"] is not None:
@@ -235,6 +243,11 @@ def _cell(value: object, form: str) -> str:
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
     status = _read(directory / "status.json")
     return status if status is not None and status["run_id"] == info.run_id else None
+
+
+def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
+    summary = _read(directory / "summary.json")
+    return summary if summary is not None and summary["run_id"] == info.run_id else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

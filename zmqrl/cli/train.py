@@ -62,9 +62,9 @@ OPTIONS = (
     click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>-<time>."),
     click.option(
         "--resume",
-        metavar="DIR|URL|auto",
-        help="Continue the run in DIR, or a copy of it at URL. auto: continue the run in --run-dir if there is one, "
-        "else start a new run there.",
+        metavar="RUN|URL|auto",
+        help="Continue RUN (a run directory or a run id), or a copy of it at URL. auto: continue the run in --run-dir if "
+        "there is one, else start a new run there.",
     ),
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
@@ -267,6 +267,10 @@ def _run(request: TrainRequest) -> int:
                 "--for cannot be combined with --resume auto: each start would train N more env steps"
             )
         request = _resumed_or_new(request)
+    elif request.resume is not None:
+        from zmqrl.cli.find_run import directory_of
+
+        request = replace(request, resume=directory_of(str(request.resume)))
     if request.resume is not None and request.run_dir is not None:
         raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
     if request.resume is not None and request.init_from is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zmqrl.config.kinds import SECTIONS, common_keys
@@ -30,7 +31,10 @@ def from_stored(data: Mapping[str, Any], source: Source) -> Branch:
 
 
 def merge_all(layers: Iterable[Branch]) -> Branch:
-    """The later layer wins, key by key."""
+    """The later layer wins, key by key; `{}` as the value of a key of a section empties the mapping.
+
+    A section or a host that is written as `{}` changes nothing: its keys have the values of lower layers.
+    """
     merged = Branch(Source("defaults"))
     for layer in layers:
         merged = _merge(_forget(merged, layer), layer)
@@ -45,14 +49,16 @@ def as_one(layers: Iterable[Branch], source: Source) -> Branch:
     return merged
 
 
-def _merge(under: Branch, over: Branch) -> Branch:
+def _merge(under: Branch, over: Branch, path: tuple[str, ...] = ()) -> Branch:
+    if over.is_emptied and len(path) > (2 if path[:1] == ("hosts",) else 1):
+        return over
     children: dict[str, Node] = dict(under.children)
     for key, node in over.children.items():
         below = children.get(key)
         merges = isinstance(node, Branch) and isinstance(below, Branch)
-        children[key] = _merge(below, node) if merges else node  # type: ignore[arg-type]  # both are branches
+        children[key] = _merge(below, node, (*path, key)) if merges else node  # type: ignore[arg-type]  # both branches
     # A section is where it was written first; each key in it has a place of its own.
-    return Branch(under.source, children)
+    return Branch(under.source, children, under.is_emptied)
 
 
 def _forget(under: Branch, over: Branch) -> Branch:
@@ -92,7 +98,7 @@ def _parts(key: str, source: Source) -> tuple[str, ...]:
 
 def _resets(node: Node, source: Source) -> Node:
     if isinstance(node, Branch):
-        return Branch(SET, {key: _resets(child, source) for key, child in node.children.items()})
+        return replace(node, source=SET, children={key: _resets(child, source) for key, child in node.children.items()})
     return Leaf(RESET if node.value is None else node.value, SET)
 
 
@@ -105,7 +111,7 @@ def _nest(parts: tuple[str, ...], node: Node, source: Source) -> Branch:
 
 def _from_value(value: Any, source: Source) -> Node:
     if isinstance(value, Mapping):
-        return Branch(source, {str(key): _from_value(item, source) for key, item in value.items()})
+        return Branch(source, {str(key): _from_value(item, source) for key, item in value.items()}, not value)
     if isinstance(value, tuple):
         value = list(value)
     return Leaf(RESET if value is None else value, source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
@@ -47,6 +47,8 @@ class Branch:
 
     source: Source
     children: Mapping[str, Node] = field(default_factory=dict)
+    is_emptied: bool = False
+    """It was written as `{}`: nothing of the layers below remains in it."""
 
     def at(self, path: tuple[str, ...]) -> Node | None:
         """The node at `path`, or None."""
@@ -159,9 +161,9 @@ class _Reader:
                 raise ConfigError(f"{where}: duplicate key {key!r} (first at {children[key].source})")
             child = self.read(value_node)
             # A key's line is the one to look at, not its value's.
-            children[key] = Leaf(child.value, where) if isinstance(child, Leaf) else Branch(where, child.children)
+            children[key] = Leaf(child.value, where) if isinstance(child, Leaf) else replace(child, source=where)
         self._open.pop()
-        return Branch(source, children)
+        return Branch(source, children, not children)
 
     def _value(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):

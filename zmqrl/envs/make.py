@@ -108,8 +108,12 @@ def registered(env_id: str) -> EnvRegistration | None:
     return found
 
 
-def probe(section: EnvSection) -> EnvSpec:
+def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = None) -> EnvSpec:
     """Properties of the env. Creates one env and closes it; its output does not reach stdout or stderr.
+
+    Args:
+        section: The env.
+        check: Called with the env before it is closed.
 
     Raises:
         ConfigError: It cannot be made, or its spaces are not supported; names key, value and the nearest id.
@@ -120,7 +124,10 @@ def probe(section: EnvSection) -> EnvSpec:
         except Exception as error:  # the user's constructor may raise anything
             raise explain(section, error) from error
         try:
-            return _spec(section, env)
+            spec = _spec(section, env)
+            if check is not None:
+                check(env, spec)
+            return spec
         except ConfigError:
             raise
         except Exception as error:  # get_state of the user's env may raise anything

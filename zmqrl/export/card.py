@@ -22,9 +22,11 @@ class Source:
     run: str
     version: Version
     score: float | None
-    """The best score of the evaluator, if it is that of this version."""
+    """Of this version, if the evaluator has scored it."""
     env_steps: int | None
     frame_stack: int
+    scored: tuple[str, ...] = ()
+    """Versions that the evaluator has scored, where this one is not among them."""
 
 
 def card(form: Form, policy: GreedyPolicy, source: Source) -> str:
@@ -37,7 +39,9 @@ def _head(source: Source) -> list[str]:
 
 
 def _facts(source: Source) -> list[str]:
-    score = "not scored" if source.score is None else f"{source.score:.2f} (mean of greedy episodes)"
+    score = "; ".join(["not scored", *source.scored])
+    if source.score is not None:
+        score = f"{source.score:.2f} (mean of greedy episodes)"
     rows = {
         "env": source.env_id,
         "algorithm": source.algorithm,

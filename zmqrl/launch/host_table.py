@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.messages import agent
@@ -90,6 +91,7 @@ class HostTable:
         self._learner, self._lease_s = plan.config.learner.host, plan.config.limits.host_lease_s
         counts = {self._learner: 0, **{host: count for host, count in plan.workers.items() if count}}
         self._rows = {host: HostRow(host, count) for host, count in counts.items()}
+        self._others = frozenset(host for host, count in plan.workers.items() if count and host != LOCAL)
         self._tunnelled = {name for name, host in plan.config.hosts.items() if host.tunnel}
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
         self._rejoins = plan.config.rejoin == "auto"
@@ -130,6 +132,12 @@ class HostTable:
     def can_go_on(self) -> bool:
         """Whether any host with workers is ready or may join, or is to return."""
         return any((row.workers and not row.is_gone) or row.away or self._returns(row) for row in self)
+
+    @property
+    def unusable_others(self) -> list[HostRow]:
+        """The hosts with workers besides `local`, if none of them could be used at the start; else none."""
+        rows = [self._rows[host] for host in sorted(self._others)]
+        return rows if all(row.is_failed and not row.incarnation for row in rows) else []
 
     def _returns(self, row: HostRow) -> bool:
         """Whether a lost host is connected to again."""

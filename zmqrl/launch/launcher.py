@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
 from zmqrl.errors import ConfigError
@@ -48,6 +49,10 @@ KILL_GRACE_S = 2.0
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
 AGAIN = f"interrupt again after {SAME_PRESS_S:g} s to kill all processes"
+NO_OTHER_HOST = (
+    "no other host with workers could be used, and a run for several hosts does not continue on this machine alone; "
+    f"to train on it alone: --limit {LOCAL}"
+)
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
@@ -137,7 +142,7 @@ class Launcher:
         self._problems_reported = self._same_presses = 0
         self._too_few = TooFew(plan.config.limits.too_few_s)
         self._too_few_error: str | None = None
-        self._taken_over = False
+        self._no_hosts_at_start = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
     @property
@@ -251,12 +256,14 @@ class Launcher:
             self._report_problems(view)
             self._files.attempt("an answer to a request", self._links.renew, now)
             self._pass_requests(view, now)
+            self._check_other_hosts(now)
             self._check_start(now)
             self._check_pause(now)
             self._check_wall_limit(now)
             reason = self._links.no_hosts_reason()
             if reason is not None:
                 self._state.failure = reason
+                self._no_hosts_at_start = bool(self._state.hosts.unusable_others)
                 return
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
@@ -310,7 +317,7 @@ class Launcher:
         elif isinstance(event.event, agent.Writing):
             self._give_time()
         self._observe(self._observer.on_event(event, self._state))
-        if self._on_ready is not None and self._state.all_ready:
+        if self._on_ready is not None and self._state.all_ready and not self._state.hosts.unusable_others:
             self._on_ready()
             self._on_ready = None
 
@@ -397,6 +404,16 @@ class Launcher:
             too_few_s = self._plan.config.limits.too_few_s
             self._end_with_too_few(f"ready for limits.too_few_s ({too_few_s:g} s)", now)
 
+    def _check_other_hosts(self, now: float) -> None:
+        """A run for several hosts does not train on this machine alone without a request for that.
+
+        It is stopped once it is ready: a learner that is starting takes no stop.
+        """
+        others = self._state.hosts.unusable_others
+        if others and self._deadlines.end_by is None and self._state.all_ready and not self._state.ended:
+            self._too_few_error = "\n".join([NO_OTHER_HOST, *(f"{row.host}: {row.cause}" for row in others)])
+            self._stop(now)
+
     def _end_with_too_few(self, when: str, now: float) -> None:
         if self._state.failure is None:
             least = self._plan.config.min_workers
@@ -481,7 +498,7 @@ class Launcher:
         request = self._signals.request
         failure = state.failure or self._lost_agent(request)
         if failure is not None and request is not Request.KILL:
-            return "failed", FAILED, failure
+            return "failed", TOO_FEW if self._no_hosts_at_start else FAILED, failure
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._too_few_error is not None:  # usually with hosts that cannot be reached
             return "failed", TOO_FEW, f"{self._too_few_error}; {left}" if teardown.left else self._too_few_error

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
+from zmqrl.envs.first_step import check_first_step
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.acting_runtime import with_runtime
@@ -71,7 +73,8 @@ def plan_run(
         if is_here:
             check_processor(config, workers)
         check_own_code(config)
-        env = probe(config.env)
+        check = partial(check_first_step, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
+        env = probe(config.env, check)
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
@@ -166,6 +169,11 @@ def _workers(config: Config) -> Mapping[str, int]:
             f"min_workers: {config.min_workers}: all hosts together have {total} workers; set at most {total}"
         )
     return workers
+
+
+def _steps_here(config: Config, workers: Mapping[str, int]) -> bool:
+    """Whether envs of the training are stepped on the host `local`: those of other hosts may run there alone."""
+    return config.learner.host == LOCAL if config.mode.in_process else workers.get(LOCAL, 0) > 0
 
 
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:

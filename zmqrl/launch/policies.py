@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zmqrl.acting.base import Policy
@@ -20,6 +20,9 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
 from zmqrl.launch.run_directory import read_config, read_info, stored_place
+from zmqrl.metrics.curves import EVALUATED
+from zmqrl.metrics.groups import METRICS
+from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.types import EnvSpec, Version, Weights
 
 BEST, LAST = "best", "last"
@@ -115,7 +118,9 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
     weights, metadata = tensors.parse(content)
-    best = store.best()
+    env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
+    best, scores = store.best(), _scores(run_dir)
+    score = best[2] if best is not None and best[0] == version else scores.get(env_steps)
     info = read_info(run_dir)
     source = Source(
         config.env.id,
@@ -123,8 +128,25 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         config.run.seed,
         run_dir.absolute().name if info is None else info.run_id,
         version,
-        best[2] if best is not None and best[0] == version else None,
-        int(metadata["env_steps"]) if "env_steps" in metadata else None,
+        score,
+        env_steps,
         config.env.frame_stack,
+        () if score is not None else tuple(_scored(best, scores)),
     )
     return acting, weights, source
+
+
+def _scores(run_dir: Path) -> dict[int | None, float]:
+    """The mean returns that the evaluator has recorded, by the env steps of the version, in the order of the file."""
+    try:
+        rows = list(read_metrics(run_dir / METRICS))
+    except OSError:
+        return {}
+    return {int(row["env_steps"]): row[EVALUATED] for row in rows if row.get(EVALUATED) is not None}
+
+
+def _scored(best: tuple[Version, bytes, float] | None, scores: Mapping[int | None, float]) -> Iterator[str]:
+    if best is not None:
+        yield f"best scored version {best[0]}: {best[2]:.2f}"
+    for env_steps in list(scores)[-1:]:
+        yield f"last scored version, at {env_steps:,} env steps: {scores[env_steps]:.2f}"

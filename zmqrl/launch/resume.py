@@ -24,7 +24,11 @@ from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.lineage import recorded_env_steps
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, RunInfo, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror_owner
+from zmqrl.metrics.groups import METRICS
 from zmqrl.orchestrators.make import kind_of
+
+RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
+"""Of earlier attempts in a run directory: a run that begins at env step 0 has its own."""
 
 
 def left_by_0_1(root: Path) -> list[str]:
@@ -57,6 +61,10 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
             files.sync_directory(str(folder))
     except OSError as error:
         raise ConfigError(f"store.path: {root}: its checkpoints cannot be moved to {place}: {error}") from error
+
+
+RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
+"""Of a run directory; a run that begins at env step 0 has its own."""
 
 
 def foreign_files(root: Path, names: Sequence[str], info: RunInfo) -> list[str]:
@@ -131,12 +139,13 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
 
 
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
-    """The run begins at env step 0: summary and checkpoints of earlier attempts are moved aside."""
+    """The run begins at env step 0: results, metrics and checkpoints of earlier attempts are moved aside."""
     name, kept = f"before-attempt-{plan.lineage.attempt}", []
     try:
-        if (directory.path / SUMMARY).exists():
-            directory.put_aside(SUMMARY, name)
-            kept.append(str(directory.path / name))
+        found = [result for result in RESULTS if (directory.path / result).exists()]
+        for result in found:
+            directory.put_aside(result, name)
+        kept += [str(directory.path / name)] if found else []
         aside = directory.put_store_aside(make_store(plan), name)
     except (OSError, StoreError) as error:
         raise ConfigError(f"--from-scratch: earlier results cannot be kept in {name}: {error}") from error

@@ -34,10 +34,16 @@ FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
 RUNS_NAMED = 5
+EARLIER_IDS = 20
+"""Attempts by whose run ids a run is found."""
 
 
 class RunInfo(RunRecord, frozen=True):
     """`run.json`: which process drives the run; what `status` and `stop` find it by."""
+
+    def has_id(self, run_id: str) -> bool:
+        """Whether an attempt of the run has this id."""
+        return run_id == self.run_id or run_id in self.earlier_ids
 
     @property
     def live(self) -> bool:
@@ -116,7 +122,7 @@ class RunDirectory:
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
 
     def put_aside(self, name: str, folder: str) -> None:
-        """Move a file to `folder` in the directory before the attempt begins; `discard` moves it back."""
+        """Move a file or folder to `folder` in the directory before the attempt begins; `discard` moves it back."""
         assert self._undo is not None, "a new directory has no results"
         self._undo.put_aside(name, folder)
 
@@ -144,7 +150,7 @@ class RunDirectory:
                 files.mkdir(str(folder))  # durable with the files below
         me = identify(os.getpid())
         assert me is not None
-        preset = plan.config.run.preset
+        preset, before = plan.config.run.preset, read_info(self.path) if plan.resume else None
         run = RunInfo(
             plan.run_id,
             me.pid,
@@ -156,6 +162,7 @@ class RunDirectory:
             attempt=plan.lineage.attempt,
             job=job,
             in_thread=not is_main_thread(),
+            earlier_ids=() if before is None else (*before.earlier_ids, before.run_id)[-EARLIER_IDS:],
         )
         self.reserve_summary()
         if initial is not None:

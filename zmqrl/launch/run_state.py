@@ -25,6 +25,11 @@ from zmqrl.views.problem import Problem
 STOP = "stop"
 """Reason of an end that was requested."""
 RETURNS_KEPT = 60
+CAUSES_KEPT = 5
+"""Causes of restarts in the summary."""
+CAUSE_CHARACTERS = 500
+UNREPORTED = "ended"
+"""The cause of an end that was not reported."""
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -40,6 +45,18 @@ class WorkerRow:
     wait_fraction: float = 0.0
     episodes: int = 0
     restarts: int = 0
+
+
+@dataclass(frozen=True)
+class RestartCause:
+    """Why processes of a role were restarted. Causes that differ in numbers alone are one."""
+
+    role: str
+    """Of the processes."""
+    cause: str
+    """Of the first restart."""
+    count: int
+    """Restarts."""
 
 
 @dataclass
@@ -83,6 +100,7 @@ class RunState:
     _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
     _faults: set[str] = field(default_factory=set)
     """Causes whose traceback was reported, of any process."""
+    _restart_causes: dict[tuple[str, str], RestartCause] = field(default_factory=dict)
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
 
@@ -162,6 +180,11 @@ class RunState:
     def relieved_workers(self) -> list[Relieved]:
         """Workers of a sync run that have fewer vector envs than others because they are slower."""
         return [relieved for relieved in self._relieved.values() if self._is_there(relieved.worker)]
+
+    @property
+    def restart_causes(self) -> list[RestartCause]:
+        """The most frequent causes of restarts, the most frequent first."""
+        return sorted(self._restart_causes.values(), key=lambda cause: -cause.count)[:CAUSES_KEPT]
 
     @property
     def slowest_worker(self) -> Slowest | None:
@@ -255,6 +278,7 @@ class RunState:
     @_take.register
     def _on_restart(self, message: agent.Restarting, event: HostEvent) -> None:
         self.restarts += 1
+        self._count_restart(event)
         row = self._row(event)
         if row is not None:
             row.restarts += 1
@@ -269,6 +293,13 @@ class RunState:
         self._note(
             event, f"{self._why_not_restarted(event, message)}; {self._without(event.process[0])}", message.cause
         )
+
+    def _count_restart(self, event: HostEvent) -> None:
+        died = self._last_exit.get(event.process)
+        role, cause = event.process[0], UNREPORTED if died is None else died.cause.partition("\n")[0]
+        key = (role, without_numbers(cause))
+        before = self._restart_causes.get(key, RestartCause(role, cause[:CAUSE_CHARACTERS], 0))
+        self._restart_causes[key] = replace(before, count=before.count + 1)
 
     def _how_often(self, event: HostEvent) -> str:
         """From the second restart on: how many it has left, as its agent counts them."""
@@ -436,6 +467,8 @@ class RunState:
         others = "no host with workers remains"
         if self.hosts.can_go_on and not self.expected_workers:
             others = "no host with workers remains; the run waits for its return"
+        elif self.hosts.unusable_others:
+            others = "no other host with workers remains"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}; {others}" if loss.fix else others
@@ -457,7 +490,7 @@ class RunState:
         role, index = event.process
         return str(Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log")
 
-    def _note(self, event: HostEvent, action_taken: str, cause: str = "ended") -> None:
+    def _note(self, event: HostEvent, action_taken: str, cause: str = UNREPORTED) -> None:
         """`cause`: of a process whose end was not reported."""
         died = self._last_exit.get(event.process)
         if died is None:

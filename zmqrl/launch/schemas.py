@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.keys import field_docs
+from zmqrl.launch.run_state import RestartCause
 from zmqrl.launch.summary import Summary
 from zmqrl.metrics.row import WORKER, MetricsRow
 from zmqrl.types import Ledger
@@ -24,6 +25,7 @@ def summary() -> dict[str, Any]:
     ledger["properties"]["balanced"] = {"type": "boolean"}
     properties: dict[str, Any] = found["properties"]
     properties["ledger"] = {"anyOf": [ledger, {"type": "null"}], "description": properties["ledger"]["description"]}
+    properties["restart_causes"]["items"] = _of(RestartCause)
     return {"$schema": DRAFT, "title": "zmqrl: summary.json", **found, "required": list(properties)}
 
 

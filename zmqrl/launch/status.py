@@ -79,7 +79,8 @@ def _phase(state: RunState) -> Phase:
         return "ending"
     if state.paused:
         return "paused"
-    return "running" if state.all_ready else "starting"
+    trains = state.all_ready or state.first_step_at is not None  # workers that are added later start while it trains
+    return "running" if trains else "starting"
 
 
 def _progress(state: RunState, now: float) -> tuple[float, float | None]:

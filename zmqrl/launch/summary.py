@@ -9,7 +9,7 @@ from typing import Any, Literal
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.environment_record import versions
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run_state import RestartCause, RunState
 from zmqrl.types import Ledger
 
 SCHEMA = 1
@@ -98,6 +98,8 @@ class Summary:
     """Env steps that the last command stored: those of this attempt; 0 if it found nothing to train."""
     relieved: Sequence[str] = ()
     """Sync: workers that had fewer vector envs at the end because they were slower."""
+    restart_causes: Sequence[RestartCause] = ()
+    """The most frequent causes of `restarts`, the most frequent first."""
 
 
 def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
@@ -142,6 +144,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         versions=versions(),
         attempts=plan.lineage.attempt,
         trained_env_steps=_trained(known, ledger, state),
+        restart_causes=state.restart_causes,
     )
 
 
@@ -198,6 +201,7 @@ def final_lines(summary: Summary) -> str:
         )
     if summary.restarts:
         lines.append(f"  restarts {summary.restarts}")
+        lines += [f"    {cause.count} of {cause.role}: {cause.cause}" for cause in summary.restart_causes]
     if summary.recovery == "restart_episode":
         lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
     if summary.bottleneck:

@@ -37,11 +37,13 @@ class Undo:
         self._records = {name: (self._path / name).read_bytes() for name in RECORDS if name in self._before}
 
     def put_aside(self, name: str, folder: str) -> None:
-        """Move a file of the directory to `folder` in it, durable. OSError: as far as it came."""
+        """Move a file or folder of the directory to `folder` in it, durable. OSError: as far as it came."""
         source, target = self._path / name, self._path / folder / name
         files.make_directory(str(target.parent))
 
         def put_back() -> None:
+            if source.is_dir():  # the attempt has made its own; a file is replaced
+                shutil.rmtree(source, ignore_errors=True)
             files.rename(str(target), str(source))
             target.parent.rmdir()  # once it is empty
 

@@ -92,6 +92,8 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """The engine's job that ends with the launcher (`--submit`); `down` ends it from any machine."""
     in_thread: bool = False
     """The launcher is a thread of a process of the user, which no signal may end: `stop` requests it by a file."""
+    earlier_ids: tuple[Text, ...] = ()
+    """Run ids of the last attempts before this one: commands find the run by them too."""
 
 
 class LauncherReady(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,65 @@
+"""A run id names a run wherever a run directory does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.cli.commands import Command
+from tests.stored_runs import store_run
+from zmqrl.cli.find_run import directory_of
+from zmqrl.config.codec import to_json
+from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
+
+NOW, EARLIER = "pole-0b0b0b", "pole-0a0a0a"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    run_dir = tmp_path / "runs" / "pole"
+    store_run("cartpole-ppo", run_dir)
+    info = RunInfo(NOW, 1, 1, "elsewhere", 0.0, "cartpole-ppo", 1.0, attempt=2, earlier_ids=(EARLIER,))
+    (run_dir / "run.json").write_text(json.dumps(to_json(info)))
+    (run_dir / "metrics.jsonl").write_text('{"wall_s": 1, "env_steps": 5, "train_return_mean_100": 2.0}\n')
+    return run_dir
+
+
+@pytest.mark.parametrize("name", [NOW, EARLIER])
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("eval", "{}", "--episodes", "1"), "version 0-4: return"),
+        (("export", "{}", "out", "--to", "numpy"), "out/policy.py"),
+        (("plot", "{}=mine", "--csv", "curve.csv"), "curve.csv"),
+        (("train", "--resume", "{}", "--dry-run"), "run directory: {folder}"),
+        (("status", "{}"), f"{NOW}: ended without a summary"),
+    ],
+)
+def test_every_command_takes_a_run_id(
+    zmqrl: Command, stored: Path, command: tuple[str, ...], words: str, name: str
+) -> None:
+    ended = zmqrl(*(word.format(name) for word in command))
+    assert ended.code == 0, ended.err
+    assert words.format(folder=stored) in ended.out
+    if command[0] == "plot":
+        assert "mine," in Path("curve.csv").read_text()
+
+
+def test_a_name_that_is_no_run_is_a_path(stored: Path) -> None:
+    assert directory_of("nothing") == Path("nothing")
+    assert directory_of("runs/nothing") == Path("runs/nothing")
+    Path(NOW).mkdir()
+    assert directory_of(NOW) == Path(NOW), "directories come first"
+
+
+def test_a_resumed_run_keeps_the_ids_of_its_attempts(tmp_path: Path) -> None:
+    plan = replace(stand_in_plan(tmp_path / "run"), run_id="a")
+    for run_id in "abc":
+        RunDirectory.create(replace(plan, run_id=run_id, resume=run_id != "a")).release()
+    info = read_info(tmp_path / "run")
+    assert info is not None and (info.run_id, info.earlier_ids) == ("c", ("a", "b"))
+    assert all(map(info.has_id, "abc")) and not info.has_id("d")
