@@ -88,8 +88,8 @@ def _group(argument: str) -> Group:
 def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
     """Write the greedy policy of RUN to DIR, with a model card.
 
-    RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes policy.onnx; --to numpy writes policy.py,
-    which requires only numpy and safetensors.
+    RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes policy.onnx; --to numpy writes
+    policy.py, which requires only numpy and safetensors.
     """
     from zmqrl.export.write import export
     from zmqrl.launch.policies import exported_of

@@ -63,8 +63,8 @@ OPTIONS = (
     click.option(
         "--resume",
         metavar="RUN|URL|auto",
-        help="Continue RUN (a run directory or a run id), or a copy of it at URL. auto: continue the run in --run-dir if "
-        "there is one, else start a new run there.",
+        help="Continue RUN (a run directory or a run id), or a copy of it at URL. auto: continue the run in --run-dir "
+        "if there is one, else start a new run there.",
     ),
     click.option(
         "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
