@@ -26,5 +26,5 @@ def test_entries_must_be_there(entries: list[int]) -> None:
 
 
 def test_only_vectors_have_entries() -> None:
-    with pytest.raises(ValueError, match="a box of one axis"):
+    with pytest.raises(ValueError, match="a Box with one axis"):
         Select(gym.make("Blackjack-v1"), [0])
