@@ -60,6 +60,7 @@ def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_pat
     assert str(folder) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.long
 def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
     arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]
     done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=100, check=False)

@@ -28,7 +28,7 @@ KILL_AWAY = [("learner", "kill-away")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
-FURTHER = ("ppo-sync", "dqn-async-0.02", "one-vector-env")
+FURTHER = ("ppo-sync", "dqn-async-0.02", "dqn-async-0.25", "one-vector-env", "short-segments")
 
 
 @pytest.mark.parametrize("scenario", [long(name) if name in FURTHER else name for name in FAULTS])

@@ -112,6 +112,7 @@ def refused(shell: Shell, goods: InstallBundle, python: str = str(HOST.python)) 
     return str(failed.value)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: InstallBundle) -> None:
     done = set_up(shell, goods)

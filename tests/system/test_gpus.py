@@ -89,7 +89,7 @@ def test_each_process_sees_the_gpu_that_is_free_and_the_status_shows_all(
             "learner.device: cuda:7: this GPU does not exist; found: cuda:0 NVIDIA A100-SXM4-80GB, 68.4 of 80.0",
         ),
         ("cuda:0", "learner.device: cuda:0: in use by other users: cuda:0 NVIDIA A100-SXM4-80GB"),
-        ("cuda:1", "learner.device: 'cuda:1': torch cannot use it"),
+        ("cuda:1", "learner.device: 'cuda:1': torch cannot use this device"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_refused_before_anything_starts(

@@ -153,6 +153,7 @@ def test_three_hosts_give_the_bits_of_one_also_if_the_broker_is_killed_and_leave
     assert {"local-learner-0.log", "local-agent-0.log"} <= logs
 
 
+@pytest.mark.long
 def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, one_host: dict[str, Any]) -> None:
     run = begin(hosts_plan(tmp_path / "run"))
     run.wait_for_updates(15)
@@ -176,6 +177,7 @@ def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_s
     assert_same(run.done(), one_slow_host)
 
 
+@pytest.mark.long
 def test_async_over_hosts(tmp_path: Path, begin: Any) -> None:
     run = begin(hosts_plan(tmp_path / "run", "async"))
     run.wait_for_updates(5)
@@ -183,6 +185,7 @@ def test_async_over_hosts(tmp_path: Path, begin: Any) -> None:
     _balanced(run.done())
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any) -> None:
     run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS, limits=SHORT_LEASE, algorithm=WAITING_TALLY))

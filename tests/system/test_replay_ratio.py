@@ -35,6 +35,7 @@ def test_ratio_is_held_when_one_side_is_slow(
     assert summary["ledger"]["balanced"], summary["ledger"]
 
 
+@pytest.mark.long
 def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     """An update falls due every 50 env steps, and two leases are 64."""
     env = EnvSection(num_envs=2, vector_envs=4, segment_steps=16)

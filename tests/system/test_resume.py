@@ -69,7 +69,7 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     ("dqn-prioritised", "sync"),
     long("sequences", "single"),
     long("stacks", "sync"),
-    ("stacks-in-states", "sync"),
+    long("stacks-in-states", "sync"),
 ])  # fmt: skip
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]
@@ -95,7 +95,7 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
     assert again["ledger"]["stored"] == 0
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", [long("single"), "sync"])
 def test_a_run_stopped_in_the_middle_goes_on(
     tmp_path: Path, begin: Begin, reference: References, mode: ModeName
 ) -> None:

@@ -65,6 +65,7 @@ def train(name: str, seed: int, steps: int) -> tuple[object, ...]:
     return ("train", "cartpole-ppo", "--mode", "single", *SETS, "--run-dir", name, "--seed", seed, *budget, "--plain")
 
 
+@pytest.mark.long
 def test_runs_of_two_hosts_share_a_store_and_one_continues_on_the_other_host(site: Site) -> None:
     site.start(0, train("a", 1, 2000))
     site.start(1, train("b", 2, 1500))

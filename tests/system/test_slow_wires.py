@@ -42,7 +42,7 @@ def finish(lab: Lab, hosts: dict[str, Any], run: dict[str, Any], **more: Any) ->
 
 
 @pytest.mark.parametrize("lab", [1], indirect=True)
-@pytest.mark.parametrize("agents", [12, long(20), long(40)])
+@pytest.mark.parametrize("agents", [long(14), long(40)])
 def test_many_agents_come_in_through_one_sshd(lab: Lab, agents: int) -> None:
     """sshd as it comes (MaxStartups 10:30:100) drops callers at random from the eleventh on."""
     hosts = {f"n{index:02}": lab.hosts[0].hosts_yaml(workers=1) for index in range(agents)}

@@ -29,7 +29,7 @@ def trained(directory: Path, mode: ModeName, preset: str, env: str, **values: An
 @pytest.mark.parametrize(
     ("preset", "env", "values"),
     [
-        ("cartpole-ppo", "Unmasked", {"algorithm__normalise_obs": True}),
+        long("cartpole-ppo", "Unmasked", {"algorithm__normalise_obs": True}),
         long("cartpole-dqn", "Numbered1", {"replay__learning_starts": 200}),
         ("cartpole-ppo", "MaskedSeveral", {}),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.testing import defective_orchestrators as defects
 from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.errors import ZmqrlError
@@ -34,6 +35,15 @@ CASES: dict[Callable[..., None], type[Any]] = {
 }
 
 
+FURTHER = (
+    orchestrator.an_early_end_leaves_nothing,
+    orchestrator.undeploy_ends_a_running_run,
+    orchestrator.undeploy_verifies_after_an_agent_was_killed,
+    orchestrator.a_killed_worker_is_started_again,
+    orchestrator.the_bits_are_those_of_one_machine,
+)
+
+
 class Recording(Machines):
     """Remembers what it was asked about, and ends it."""
 
@@ -54,7 +64,9 @@ class Recording(Machines):
             remove_left_folder(run_id)
 
 
-@pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [long(check) if check in FURTHER else check for check in CASES], ids=lambda check: check.__name__
+)
 def test_of_an_orchestrator(check: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if check in (orchestrator.a_stop_command_ends_the_run, orchestrator.a_killed_worker_is_started_again):
         monkeypatch.setattr(orchestrator, "START_S", 6.0)
