@@ -93,12 +93,12 @@ def _same(expected: Any, parts: dict[str, np.ndarray], space: Any, prefix: str =
     ("name", "fault", "words"),
     [
         ("Mixed", "nan", "part 'inner.1' of the observation has NaN"),
-        ("Mixed", "missing", "step returned dict where an observation has part 'vector'"),
+        ("Mixed", "missing", "step returned an observation without part 'vector' (found: dict)"),
         ("Mixed", "shape", "part 'image' of an observation of shape (3, 5, 3), its space has (3, 5, 5)"),
         ("Mixed", "range", "part 'inner.0' of an observation 2, which is outside of its space"),
         ("Mixed", "dtype", "part 'image' of an observation of float64, its space has uint8"),
         ("Mixed", "mask", "the action_mask of the observation forbids every action"),
-        ("Mixed", "array", "step returned ndarray where an observation has part 'action_mask'"),
+        ("Mixed", "array", "step returned an observation without part 'action_mask' (found: ndarray)"),
     ],
 )
 def test_a_bad_part_is_the_envs_fault(name: str, fault: str, words: str) -> None:
@@ -138,9 +138,9 @@ def test_a_mask_that_allows_nothing_is_no_fault_after_the_end_of_an_episode() ->
 @pytest.mark.parametrize(
     ("observation", "action", "words"),
     [
-        ("text", "discrete", ["has observations Text(1, 4", "MultiBinary, and Dict and Tuple of these"]),
-        ("inner text", "discrete", ["part 'a.b' of its observations, Text(1, 4"]),
-        ("sequence", "discrete", ["has observations Sequence("]),
+        ("text", "discrete", ["observations are Text(1, 4", "MultiBinary, and Dict and Tuple of these"]),
+        ("inner text", "discrete", ["part 'a.b' of the observations is Text(1, 4"]),
+        ("sequence", "discrete", ["observations are Sequence("]),
         ("twice", "discrete", ["two parts named 'a.b'"]),
         ("empty", "discrete", ["Dict()", "no parts"]),
         ("box", "int box", ["has actions Box(0, 9", "Discrete, MultiDiscrete, MultiBinary and Box of floats"]),

@@ -42,7 +42,7 @@ def test_workers_receive_the_graph(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_modes_that_promise_bits_refuse_it(tmp_path: Path, mode: ModeName) -> None:
-    with pytest.raises(ConfigError, match=rf"network.runtime: 'onnx': run.mode {mode} .*write network.runtime: auto"):
+    with pytest.raises(ConfigError, match=rf"network.runtime: 'onnx': mode {mode} .*write network.runtime: auto"):
         planned(tmp_path, mode)
 
 
@@ -60,7 +60,7 @@ def test_modes_that_promise_bits_refuse_it(tmp_path: Path, mode: ModeName) -> No
         ),
         (
             {"network__kind": "tests.export.modules:Table"},
-            r"the graph of the network has 4.8 MB without its weights, at most 4 MB .*persistent=True.*write network.r",
+            r"the graph of the network has 4.8 MB .*; the limit is 4 MB.*persistent=True.*write network.r",
         ),
         (
             {"network__activation": "tests.launch.test_acting_runtime:Unlike"},

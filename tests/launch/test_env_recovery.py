@@ -29,7 +29,9 @@ def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: ModeName) -> None:
-    with pytest.raises(ConfigError, match=rf"env.recovery: 'exact': env.id '{WALKER}' has no limit") as refused:
+    with pytest.raises(
+        ConfigError, match=rf"env.recovery: 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
+    ) as refused:
         planned(tmp_path, mode, env__id=WALKER)
     sentences = str(refused.value).removesuffix(".").split(". ")
     assert len(sentences) <= 4 and max(map(len, sentences)) <= 125

@@ -156,8 +156,6 @@ def test_what_would_end_with_the_laptop_or_the_login_is_refused_before_anything_
     assert "1 host does not accept the SSH keys of gpu1" in refused.err
     remedies = ("Authorise a key of gpu1 on these hosts", "manual: true", "n2: no usable key")
     assert all(part in refused.err for part in remedies)
-        part in refused.err for part in ("Authorise a key of gpu1 on these hosts", "manual: true", "n2: no usable key")
-    )
 
     hosts.write()
     folder = hosts.gpu1.tmp / "bin"

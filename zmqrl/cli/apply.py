@@ -15,8 +15,16 @@ from zmqrl.errors import ConfigError
 @click.command("apply", epilog=RUN_HELP)
 @click.argument("hosts", type=click.Path(path_type=Path))
 @click.argument("run", required=False)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Repeat the --set options of the launch.")
-@click.option("--limit", multiple=True, metavar="HOST,...", help="Repeat the --limit options of the launch.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of HOSTS. Give every --set of the launch again.",
+)
+@click.option(
+    "--limit", multiple=True, metavar="HOST,...", help="Use only these hosts. Give every --limit of the launch again."
+)
 @click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 @JSON
 def apply_command(

@@ -116,7 +116,8 @@ def drill_command(
 ) -> int:
     """Inject random faults (kill, stop, hang, damage) into two runs, and verify that no env steps were lost.
 
-    One is a run of PRESET, the other a witness run with an env and an algorithm of the drill.
+    The first run trains PRESET. The second, the witness run, uses an env and an algorithm of the drill; its records are
+    checked for lost env steps.
     """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named

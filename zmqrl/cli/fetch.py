@@ -27,8 +27,9 @@ MB = 1e6
 def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: Path | None) -> None:
     """Copy the run directory of RUN from HOST (--on) to DIR.
 
-    RUN is a run directory or a run id on HOST. Default of DIR: runs/NAME, with the NAME of that directory. DIR appears
-    when the copy is complete. An interrupted copy is continued; an existing copy is updated.
+    RUN is a run directory or a run id on HOST. DIR defaults to runs/NAME, where NAME is the last part of the path of
+    the run directory on HOST. DIR appears when the copy is complete. An interrupted copy is continued; an existing copy
+    is updated.
     """
     from zmqrl.config.load import resolve_logins
     from zmqrl.launch.launcher_host import connected

@@ -40,7 +40,7 @@ def logs_command(
     """Show the logs of RUN.
 
     WHO selects logs: HOST, ROLE, ROLE-INDEX, HOST/ROLE-INDEX, or HOST/INDEX for a worker. ROLE is agent,
-    broker, evaluator, learner or worker. A single argument that is not a run is WHO.
+    broker, evaluator, learner or worker. A single argument is RUN if such a run exists, otherwise WHO.
     """
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)

@@ -115,7 +115,7 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 @click.argument("ids", nargs=-1, metavar="[RUN_ID]...")
 @JSON
 def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
-    """Remove the socket folders of ended runs: of the runs in runs/, or of RUN_ID. Results are kept."""
+    """Remove the socket folders that ended runs left on this machine: of all runs in runs/, or only of RUN_ID."""
     from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -155,8 +155,8 @@ ANSWER_S = 10.0
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Set the number of workers of HOST to N. A lost or drained host is reconnected.
 
-    A HOST that is not part of the run is added to it: HOST is its address or its name in ~/.ssh/config; all other keys
-    come from `defaults`.
+    A HOST that is not part of the run is added to it: HOST must then be an address or a name of ~/.ssh/config. The
+    settings of the host come from `defaults` of the run.
     """
     is_run = "=" not in arguments[0] or "/" in arguments[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = arguments[0] if is_run else None

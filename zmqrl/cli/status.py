@@ -52,7 +52,7 @@ class _StatusCommand(OnCommand):
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
-    """Show the state of RUN. Default: the newest active run here, else the last one, which the first line names."""
+    """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.run_directory import is_live
 

@@ -202,8 +202,9 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
 
 def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
     if preset is None and env is None and resume is None:
-        also = "" if algo is None else f" with --algo {algo}"
-        raise click.UsageError(f"a preset (`zmqrl presets` lists them), --env ID or --resume DIR is required{also}")
+        if algo is not None:
+            raise click.UsageError(f"--algo {algo} requires --env ID; with a preset, use --set algorithm.kind={algo}")
+        raise click.UsageError("a preset (`zmqrl presets` lists them), --env ID or --resume DIR is required")
     for option, value, key in (("--env", env, "env.id"), ("--algo", algo, "algorithm.kind")):
         if value is not None and (preset is not None or resume not in (None, str(AUTO))):
             other = f"the preset {preset}" if preset is not None else "--resume"

@@ -13,7 +13,8 @@ from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError
 
 BY_SSH = ("ssh", "user", "port", "identity", "jump", "tunnel")
-AROUND_PYTHON = ("prologue", "wrap")
+AROUND_PYTHON = {"prologue": "after this line", "wrap": "within this command"}
+"""Keys, and what replaces each on this machine."""
 NOT_LOCAL = (*BY_SSH, "python", "workdir", "manual")
 # Names become file names, and arguments on the command lines of ssh: none may be taken for an option.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -29,7 +30,7 @@ _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
     "ssh": (_ADDRESS, "must be a name or an address; the user goes into `user`, the port into `port`"),
     "user": (_USER, "invalid user name"),
     "jump": (_JUMP, "must be [user@]host[:port], several separated by commas"),
-    "python": (_PYTHON, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
+    "python": (_PYTHON, "must be an absolute path, begin with ~/, or be a command name on the PATH of the host"),
     "workdir": (_FOLDER, "must be an absolute path or begin with ~/ (SSH has no base for relative paths)"),
     "prologue": (
         _LINE,
@@ -78,7 +79,13 @@ def _check_local(name: str, host: HostSection) -> None:
                 f"hosts.local.{key}: {shown(value)}: the name local means this machine, which uses the interpreter "
                 "of the launcher and is not reached by SSH; remove the key, or give the host another name"
             )
-    for key in ("env", "nice", *AROUND_PYTHON):
+    for key in AROUND_PYTHON:
+        if (value := getattr(host, key)) is not None:
+            raise ConfigError(
+                f"hosts.local.{key}: {shown(value)}: it does not apply to this machine, whose processes run in the "
+                f"environment of the launcher; start `zmqrl launch` itself {AROUND_PYTHON[key]}"
+            )
+    for key in ("env", "nice"):
         value = getattr(host, key)
         if value is not None and value != {}:
             raise ConfigError(

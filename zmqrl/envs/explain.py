@@ -132,7 +132,7 @@ def _not_found(subject: str, path: str, error: Exception) -> ConfigError | None:
     parent = absent.rpartition(".")[0]
     file = f"{absent}.py" if absent == module else f"{absent}/"
     install = "" if name.isidentifier() else "install it, "
-    fix = f"{install}run the command in the directory of {file}, or set PYTHONPATH"
+    fix = f"{install}run the command in the directory that contains {file}, or set PYTHONPATH"
     if parent:
         fix = f"{parent!r} was found, and has no such module"
     return ConfigError(f"{subject}: module {absent!r} was not found; {fix}")

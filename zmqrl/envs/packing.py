@@ -104,5 +104,5 @@ def _at(observation: Any, path: Iterable[str | int]) -> Any:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError) as error:
-            raise BadObservation(f"{type(value).__name__} where an observation has part {key!r}") from error
+            raise BadObservation(f"an observation without part {key!r} (found: {type(value).__name__})") from error
     return value

@@ -43,8 +43,8 @@ def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
         return spec
     if config.mode.deterministic:
         raise ConfigError(
-            f"{KEY}: run.mode {config.run.mode} has the same bits in every run, and the bits of two runtimes differ; "
-            f"{FIX}, or run.mode: async"
+            f"{KEY}: mode {config.run.mode} guarantees bit-identical weights, and onnx rounds differently from the "
+            f"default runtime; {FIX}, or run.mode: async"
         )
     devices = {"defaults": config.defaults.worker_device}
     devices |= {f"hosts.{name}": host.worker_device or "" for name, host in config.hosts.items()}

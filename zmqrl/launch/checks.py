@@ -65,7 +65,7 @@ def check_parts(config: Config) -> None:
         )
     if config.memory_backend.kind == "inproc":
         raise ConfigError(
-            "memory_backend.kind: 'inproc': mode single uses inproc automatically; write zmq, for the other modes"
+            "memory_backend.kind: 'inproc' cannot be set; remove the key. Mode single uses inproc automatically"
         )
     check_section(config.network)
 
@@ -116,7 +116,7 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
     key = f"evaluator.video_every: {every}"
     if config.learner.host != LOCAL:
         raise ConfigError(
-            f"{key}: videos are written on the learner's host, which is {config.learner.host!r}; "
+            f"{key}: refused, since videos would be written on the learner's host, {config.learner.host!r}, not here; "
             "remove the key and use `zmqrl eval RUN --video out.mp4`"
         )
     if config.evaluator.episodes == 0:

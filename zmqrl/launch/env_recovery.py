@@ -28,8 +28,8 @@ def check_recovery(plan: RunPlan) -> None:
     if env.max_episode_steps is None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
-            f"env.recovery: 'exact': env.id {env.id!r} has no limit of steps per episode. "
-            f"Mode {config.run.mode} repeats the actions of running episodes after a restart or a resume. "
+            f"env.recovery: 'exact' needs a limit of steps per episode, and env.id {env.id!r} has none. "
+            f"After a restart or a resume, mode {config.run.mode} repeats all actions of the running episodes. "
             f"{ways_out}. See docs/resume.md, 'Running episodes'."
         )
     step = action_nbytes(env.action) * config.env.num_envs

@@ -277,7 +277,7 @@ def _check_replay(config: Config, workers: int) -> None:
     least = least_slack(workers, leases, rows, replay.ratio)
     if not config.mode.deterministic and replay.slack is not None and replay.slack < least:
         raise ConfigError(
-            f"replay.slack: {replay.slack}: must be at least {least}, or workers and learner can wait for each "
-            f"other indefinitely (minimum: the larger of {workers * leases} leases x {rows} env steps and {rows} + "
-            f"{1 / replay.ratio:g} env steps, one segment plus 1 / replay.ratio)"
+            f"replay.slack: {replay.slack}: must be at least {least}; with less, workers and learner can wait for each "
+            f"other for ever. The minimum is the larger of two numbers: {workers * leases} leases x {rows} env steps; "
+            f"one segment ({rows}) + 1 / replay.ratio ({1 / replay.ratio:g})"
         )

@@ -107,7 +107,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     run_dir = Path(plan.run_dir)
     check_mirror_owner(plan)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"its records show {env_steps} env steps"] if env_steps else []
+    why = [f"the run has already made {env_steps} env steps"] if env_steps else []
     unseen = _check_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)
@@ -116,9 +116,9 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
         # The next attempt has another folder there: what is on that disk would never be looked at again.
         raise ConfigError(
-            f"--resume {run_dir}: {unseen[0]}. learner.host is also {plan.config.learner.host}; its newer checkpoints "
-            "would not be used later. Resume when it is reachable, or set another learner.host to continue from the "
-            f"copies in {run_dir / 'checkpoints'}, which may be older"
+            f"--resume {run_dir}: {unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a "
+            "new folder; newer checkpoints in the old folder would never be used. Resume when the host is reachable, "
+            f"or set another learner.host to continue from the copies in {run_dir / 'checkpoints'}, which may be older"
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)

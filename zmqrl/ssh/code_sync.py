@@ -87,9 +87,9 @@ def _collected(code: CodeSection) -> dict[str, Path]:
             largest = max(largest, (name, nbytes), key=lambda file: file[1])
             if total > code.max_mb * MB or len(files) > MOST_FILES:
                 raise ConfigError(
-                    f"code.max_mb: {code.max_mb:g}: code.sync is larger: {len(files)} files with {total / MB:.1f} MB "
-                    f"so far, the largest {largest[0]} with {largest[1] / MB:.1f} MB; exclude other files with "
-                    f"code.exclude (patterns of names), or raise code.max_mb (at most {MOST_FILES} files)"
+                    f"code.sync exceeds the limit of {code.max_mb:g} MB (code.max_mb) or {MOST_FILES} files: counting "
+                    f"stopped at {len(files)} files with {total / MB:.1f} MB. Largest file: {largest[0]}, "
+                    f"{largest[1] / MB:.1f} MB. Exclude files with code.exclude, or raise code.max_mb"
                 )
     return files
 

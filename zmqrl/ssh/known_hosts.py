@@ -125,7 +125,7 @@ def unknown_key(target: Target, shown: str) -> HostFailed:
             target.host,
             f"known_hosts has only a certificate authority for {target.address} ({authority.source}: {AUTHORITY}), and "
             f"host certificates are not supported; the host shows {shown}",
-            f"append to {target.new_keys_file} one line: '{known_name(target)}' and the output of: "
+            f"append this line to {target.new_keys_file}: {known_name(target)} KEY, where KEY is the output of: "
             f"{target.login_command()} cat /etc/ssh/ssh_host_ed25519_key.pub   (or --set ssh.host_keys=accept-new)",
         )
     return HostFailed(
