@@ -189,6 +189,8 @@ class AllowList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By the sha256 of a one-time token: the host that it admits; None: it was used."""
     paused: bool = False
     """Fewer workers than `min_workers` are ready: the broker grants no leases."""
+    absent: tuple[Name, ...] = ()
+    """With `env.recovery: restart_episode`, hosts of the plan that the first assignment does not wait for."""
 
 
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]

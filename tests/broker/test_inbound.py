@@ -54,7 +54,8 @@ class BrokerWithPeers:
         weights = WeightsServer(None)
         self.outbound = OutboundReplies(self.sockets, self.state, weights)
         self.events = EventPipe()
-        parts = (self.state, self.outbound, weights, EventWriter(self.events.write_fd))
+        self.writer = EventWriter(self.events.write_fd)
+        parts = (self.state, self.outbound, weights, self.writer)
         self.inbound = InboundDispatcher(self.plan, self.sockets, *parts)
         self._ids: dict[zmq.Socket[Any], bytes] = {}
         self._context: zmq.Context[Any] = zmq.Context()
@@ -134,6 +135,15 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(p
 
 def allow(serial: int, hosts: dict[str, HostKey], tokens: dict[str, str | None] | None = None) -> bytes:
     return pack(bus.Allow(AllowList(serial, hosts, tokens or {})))
+
+
+def test_hosts_that_are_not_expected_come_with_the_list(peers: BrokerWithPeers) -> None:
+    assert peers.inbound.pop_removed() == []
+    listed = pack(bus.Allow(AllowList(2, HOSTS, absent=("far",))))
+    assert peers.receive(peers.near, listed) == ev.Paused(False)
+    assert peers.inbound.pop_removed() == [ev.HostAbsent("far")]
+    again = InboundDispatcher(peers.plan, peers.sockets, peers.state, peers.outbound, WeightsServer(None), peers.writer)
+    assert again.pop_removed() == [ev.HostAbsent("far")], "a new broker has the list from its boot"
 
 
 def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its_workers_are_removed(

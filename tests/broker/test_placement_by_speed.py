@@ -45,7 +45,9 @@ class Simulated:
         plan = bus_plan("sync", workers, vector_envs, slots=4 * vector_envs)
         plan = replace(plan, config=replace(plan.config, env=replace(plan.config.env, recovery=recovery)))
         self.ledger, self.workers = StreamLedger(Arena.private(plan), ROWS), Workers(workers)
-        self.assignment = Assignment(replace(plan, workers={"a": workers}), self.ledger, self.workers)
+        self.assignment = Assignment(
+            replace(plan, workers={f"node{i}": 1 for i in range(workers)}), self.ledger, self.workers
+        )
         self.segment_s, self.noise, self.replay_s, self.dice = segment_s, noise, replay_s, random.Random(7)
         self.now = 0.0
         self.counts = dict.fromkeys(range(workers), (0, 0.0))

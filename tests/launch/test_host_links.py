@@ -146,6 +146,16 @@ def test_a_host_joins_once_the_broker_knows_its_key(links: Links, first: str) ->
     assert len(links.orchestrator.commands(Join)) == 1, "the broker was started again; b is in already"
 
 
+def test_where_a_move_would_end_episodes_the_broker_is_told_who_is_not_waited_for(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    env = replace(plan.config.env, recovery="restart_episode")
+    links = Links(replace(plan, config=replace(plan.config, env=env)))
+    links.tell("local", "agent", public="server")
+    assert links.allowed() == AllowList(), "b is waited for"
+    links.tell("b", "host_failed", cause="no route", fix="plug it in")
+    assert links.allowed() == AllowList(1, absent=("b",))
+
+
 def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
     links = Links(plan_of(tmp_path, learner=LearnerSection(address="gpu.lab")))
     links.tell("local", "agent", public="server")

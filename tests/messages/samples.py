@@ -15,7 +15,7 @@ from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger,
 
 NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
-ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None}, True)
+ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None}, True, ("d",))
 BUS: list[bus.Message] = [
     bus.WorkerReport(1, 0, 1, 3, False, [SlotRef(3, 4)], [bus.StreamAt(0, 1)], [0], [bus.OpenRows(0, 2, 5)], 7, 9),
     bus.WorkerAssignments(

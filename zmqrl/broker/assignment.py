@@ -42,8 +42,12 @@ class Assignment:
         self._sync, self._resume = plan.config.mode.deterministic, plan.resume
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
         replays = plan.config.env.recovery != "restart_episode"
-        self._owners = Owners(self._sync, self._vector_envs, workers, by_speed=replays)
+        self._owners = Owners(self._sync, self._vector_envs, workers, movable=replays)
         self._min_workers = plan.config.min_workers
+        self._first_hosts = () if replays or not self._sync else [host for host, n in plan.workers.items() if n]
+        """Hosts that the first assignment waits for: their workers would get nothing later, where nothing moves."""
+        self._first_report_at: float | None = None
+        self._start_s = plan.config.limits.start_s
         self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
         """In sync: so many leases beyond those that fill the current round have slots. Workers may be more than at the
         start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
@@ -118,6 +122,8 @@ class Assignment:
     def receive(self, process: WorkerProcess, report: ev.WorkerReported) -> bool:
         """Which assignments a process follows, and what it has. True: accept all it sealed, then `release_stopped`."""
         self._now = max(self._now, report.at)
+        if self._first_report_at is None:
+            self._first_report_at = report.at
         self._owners.times.report(process.index, process.spawn, report.segments, report.busy_s, report.at)
         process.followed_serial = report.serial
         process.reported = frozenset(v for v in report.streams if v < len(self._ledger.records))
@@ -205,20 +211,30 @@ class Assignment:
     # moves
 
     def place(self) -> list[ev.Action]:
-        """Every vector env to its owner, or on its way to it; once `min_workers` have been there."""
+        """Every vector env to its owner, or on its way to it, once the first assignment may be made."""
         relieved = self._review_speeds()
         if not self._changed and relieved is None:
             return []
-        self._changed = False
-        self._begun = self._begun or len(self._workers.processes()) >= self._min_workers
+        self._begun = self._begun or self._may_begin()
         if not self._begun:
             return []
+        self._changed = False
         self._owners.balance(self.holders.keys() | self._awaited.keys())
         if relieved is not None:
             self._moving_since = self._now
             self._moving = {v: None for v, index in self.holders.items() if self._owners.owner(v) != index}
         moves = [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
         return [*(relieved or ()), *moves]
+
+    def _may_begin(self) -> bool:
+        """Whether `min_workers` are there, and each host that is waited for has reported, for `limits.start_s` at most.
+
+        A worker of such a host is a member before it is ready: its vector envs wait for it.
+        """
+        if len(self._workers.processes()) < self._min_workers:
+            return False
+        is_late = self._first_report_at is not None and self._now - self._first_report_at >= self._start_s
+        return is_late or all(map(self._workers.is_settled, self._first_hosts))
 
     def _review_speeds(self) -> Sequence[ev.Relieved] | None:
         """Whether vector envs are to move by speed: only when none is on its way."""

@@ -141,6 +141,12 @@ class HostRemoved(Struct, frozen=True):
     """Every index that was ever assigned to it."""
 
 
+class HostAbsent(Struct, frozen=True):
+    """The launcher does not expect this host of the plan now: it was not reached, or has no workers for a while."""
+
+    host: str
+
+
 class WorkerSilent(Struct, frozen=True):
     """No message of this worker for `limits.lost_after_s`."""
 
@@ -179,6 +185,7 @@ Event = (
     | Delivered
     | HostReported
     | HostRemoved
+    | HostAbsent
     | Paused
     | WorkerSilent
     | LearnerReported

@@ -60,7 +60,7 @@ class InboundDispatcher:
         self._hosts = Hosts(plan.config.learner.host, limits.host_lease_s)
         for key in sockets.admission.hosts:
             self._hosts.expect(key.host, clock())
-        self._removed: list[ev.Event] = []
+        self._removed: list[ev.Event] = [ev.HostAbsent(host) for host in sockets.admission.absent]
         wait_s = max(CLAIM_S, limits.lost_after_s)
         self._claims_until = clock() + wait_s if state.awaits_claims else None
 
@@ -176,6 +176,7 @@ class InboundDispatcher:
         for key in sorted(before - after):
             self._hosts.forget(key.host)
             self._removed.append(self._host_removed(key.host))
+        self._removed += [ev.HostAbsent(host) for host in allowed.absent]
         for key in sorted(after - before):
             self._hosts.expect(key.host, self._clock())
         self.report_listening()
@@ -185,7 +186,7 @@ class InboundDispatcher:
         return ev.HostRemoved(host, self._senders.workers_of(host))
 
     def pop_removed(self) -> list[ev.Event]:
-        """Hosts that the allow-list has lost since the last call."""
+        """Hosts that the allow-list has lost since the last call, and those of the plan that are not expected."""
         removed, self._removed = self._removed, []
         return removed
 

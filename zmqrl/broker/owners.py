@@ -1,4 +1,7 @@
-"""Which worker is to step which vector env: evenly, or in proportion to measured speeds where that pays. Pure."""
+"""Which worker is to step which vector env: evenly, or in proportion to measured speeds where that pays. Pure.
+
+Where a move would end episodes, each stays with its worker for as long as that is a member.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,23 @@ class Owners:
 
     sync: the vector envs are spread evenly, and a change of the members moves as few as it can. Among workers with the
     same acting digest, whose bits are the same, each has as many as the times of `review` suggest; a slow one may have
-    none. Between workers with different digests they stay even.
+    none. Between workers with different digests they stay even. Where they are not movable, a member keeps what it has,
+    and one that comes later gets only what another has lost.
     async: each worker has one of its own; that of a worker that has gone is free for another, which continues it under
     a later incarnation.
     """
 
-    def __init__(self, sync: bool, vector_envs: int, workers: Workers, by_speed: bool = True) -> None:
+    def __init__(self, sync: bool, vector_envs: int, workers: Workers, movable: bool = True) -> None:
         """Even at first.
 
         Args:
             sync: Whether the mode is sync.
             vector_envs: Those of the run in sync; in async what the stream table has room for.
             workers: Of the broker.
-            by_speed: Whether vector envs may move by speed: not where a move restarts episodes.
+            movable: Whether vector envs may move between members: not where a move restarts episodes.
         """
         self._sync, self._vector_envs, self._workers = sync, vector_envs, workers
-        self._by_speed = sync and by_speed
+        self._movable = movable
         self._owner: dict[int, int] = {}
         self.times = SegmentTimes()
         self._adopted: dict[int, float] = {}
@@ -93,8 +97,10 @@ class Owners:
         unowned: list[int] = []
         for vector_env in range(self._vector_envs):
             held.get(self._owner.get(vector_env, -1), unowned).append(vector_env)
-        loads = {index: len(vector_envs) for index, vector_envs in held.items()}
-        targets = self._targets(loads, self._completed(self._adopted, loads), self._probed)
+        targets = dict.fromkeys(held, self._vector_envs)
+        if self._movable:
+            loads = {index: len(vector_envs) for index, vector_envs in held.items()}
+            targets = self._targets(loads, self._completed(self._adopted, loads), self._probed)
         for index, vector_envs in held.items():
             unowned += (vector_envs.pop() for _ in range(len(vector_envs) - targets[index]))
         for vector_env in unowned if held else ():
@@ -110,7 +116,7 @@ class Owners:
         Returns:
             Workers that `balance` relieves of vector envs; None when it has nothing to move.
         """
-        if not self._by_speed or now < self._reviewed_at + REVIEW_S:
+        if not (self._sync and self._movable) or now < self._reviewed_at + REVIEW_S:
             return None
         self._reviewed_at = now
         loads = self._loads()

@@ -105,6 +105,8 @@ class BrokerState:
                 return self._host_reported(event)
             case ev.HostRemoved():  # the launcher knows whether another host is to come
                 return self._update_host(ev.HostReported({}, event.workers, event.host))
+            case ev.HostAbsent():
+                self.workers.settle(event.host)
             case ev.HandoverAnswered():
                 return self.assignment.answer(event.handover)
             case ev.Paused():

@@ -82,6 +82,8 @@ class Workers:
         self._limit = limit
         self._by_index: dict[int, Worker] = {}
         self._any_host_reported = False
+        self._settled: set[str] = set()
+        """Hosts that have reported, were removed, or are not expected."""
         self._awaits_hosts = False
         """Hosts may be about to report their workers to this broker, as they did to the one before."""
 
@@ -169,6 +171,14 @@ class Workers:
         worker = self._by_index.get(index)
         return worker is None or worker.host in (host, None)
 
+    def settle(self, host: str) -> None:
+        """Nothing waits for the first report of this host any more."""
+        self._settled.add(host)
+
+    def is_settled(self, host: str) -> bool:
+        """Whether its members are known: it has reported, was removed, or is not expected."""
+        return host in self._settled
+
     def await_hosts(self) -> None:
         """Until `end_wait` a worker that no host has reported is a member: its agent may come later than it does."""
         self._awaits_hosts = True
@@ -191,6 +201,7 @@ class Workers:
         """A host's complete state; `alive` may name processes that must leave. True when it changed anything."""
         before = self._members_and_digests()
         self._any_host_reported = True
+        self.settle(host)
         if not self._awaits_hosts:
             self._drop_unconfirmed()
         own, lost, running = (

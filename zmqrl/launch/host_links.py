@@ -223,13 +223,19 @@ class HostLinks:
         The broker removes the workers of a host that leaves the list: with its next agent they have other indexes.
         """
         hosts, tokens = self._state.hosts.keys, self._invitations.tokens
-        newest = AllowList(self._allowed.serial, hosts, tokens, self._state.paused)
+        newest = AllowList(self._allowed.serial, hosts, tokens, self._state.paused, self._absent())
         is_known = newest == self._allowed
         if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
             for host in _names(self._allowed.hosts) - _names(hosts):
                 self._scaling.forget(host)
             self._allowed = structs.replace(newest, serial=newest.serial + 1)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
+
+    def _absent(self) -> tuple[str, ...]:
+        """Hosts that a broker does not wait for, where it waits: in sync, where a move would end episodes."""
+        if not self._plan.config.mode.deterministic or self._plan.config.env.recovery == "exact":
+            return ()
+        return tuple(sorted(row.host for row in self._state.hosts if row.is_gone or row.away))
 
     def no_hosts_reason(self) -> str | None:
         """Why the run cannot start or continue without further hosts; None while it can."""

@@ -81,7 +81,7 @@ class Summary:
     checkpoint_interval_s: float | None = None
     """Seconds from one durable FULL to the next at the end: `run.checkpoint_every_s`, or longer."""
     recovery: str | None = None
-    """`env.recovery` in single and sync: with restart_episode the bits depend on deaths."""
+    """`env.recovery` in single and sync: with restart_episode the bits also depend on deaths, resumes, lost workers."""
     resumed_from: Mapping[str, Any] | None = None
     """version, env_steps and written_at (unix time) of the FULL that this attempt continued from."""
     last_seen: Mapping[str, Any] | None = None
@@ -203,7 +203,9 @@ def final_lines(summary: Summary) -> str:
         lines.append(f"  restarts {summary.restarts}")
         lines += [f"    {cause.count} of {cause.role}: {cause.cause}" for cause in summary.restart_causes]
     if summary.recovery == "restart_episode":
-        lines.append("  env.recovery restart_episode: the weights also depend on restarts and resumes")
+        lines.append(
+            "  env.recovery restart_episode: the weights also depend on restarts, resumes and workers that leave"
+        )
     if summary.bottleneck:
         lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
     lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from zmqrl.errors import WireError
 from zmqrl.types import AllowList, HostKey
@@ -34,6 +34,11 @@ class Admission:
     def hosts(self) -> Set[HostKey]:
         """Who participates: a host that came back with another agent has another incarnation."""
         return frozenset(self._allowed.hosts.values())
+
+    @property
+    def absent(self) -> Sequence[str]:
+        """Hosts of the plan that the first assignment does not wait for."""
+        return self._allowed.absent
 
     def replace(self, newest: AllowList) -> bool:
         """Follow `newest`, if it is newer."""
