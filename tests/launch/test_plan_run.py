@@ -78,7 +78,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
     ("preset", "mode", "values", "message"),
     [
         ("cartpole-ppo", "sync", {"env__id": "CartPol-v1"}, "--set: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'"),
-        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Of", "env__kwargs": "{observation: text}"}, "--set: env.id: 'tests.envs.space_envs:Of' has observations Text"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Of", "env__kwargs": "{observation: text}"}, "--set: env.id: 'tests.envs.space_envs:Of': observations are Text"),
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
         ("cartpole-ppo", "sync", {"network__activation": "norm"}, "network.activation: layer kind 'norm' is unknown (known: concat, conv, "),
         ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation (known: gelu, "),

@@ -52,9 +52,19 @@ def far_hosts(lab: Lab, late: dict[str, str]) -> dict[str, Any]:
 
 
 def env_steps_per_s(run: FarRun) -> float:
-    began, since = run.status()["env_steps"], time.monotonic()
+    """From one writing of status.json to another: it is written once a second."""
+
+    def written() -> tuple[int, float]:
+        before = run.status()["env_steps"]
+        steps: int = until(
+            lambda: (now := run.status()["env_steps"]) > before and now, "more env steps", 30, every_s=0.01
+        )
+        return steps, time.monotonic()
+
+    began, since = written()
     time.sleep(MEASURED_S)
-    return float((run.status()["env_steps"] - began) / (time.monotonic() - since))
+    steps, ended = written()
+    return (steps - began) / (ended - since)
 
 
 def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
