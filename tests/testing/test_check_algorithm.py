@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.testing import defective_algorithms as defective
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
@@ -63,6 +65,16 @@ def test_a_sound_algorithm_passes() -> None:
     assert learned == ["Identity", "InfiniteHorizon"]
     assert "no recurrent state" in report.skipped["Memory, discrete actions"]
     assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
+
+
+def test_workers_that_cannot_compute_a_module_are_found() -> None:
+    class ActsWithNumpy(defective.with_learner(defective.SoundLearner)):  # type: ignore[misc]
+        def acting(self) -> ActingSpec:
+            return replace(super().acting(), runtime="numpy")
+
+    name = "workers_act_with_version_0, discrete actions, a module as network: "
+    with pytest.raises(AssertionError, match=f"^{name}.*needs runtime torch"):
+        check_algorithm(ActsWithNumpy, skip=(*PROBES, *others("")))
 
 
 @pytest.mark.long
