@@ -12,6 +12,7 @@ from zmqrl.types import Role
 BAD_CONFIGURATION = 2
 """The exit code that no restart can fix."""
 AT_START = "before its first step"
+NO_SEGMENT = "before its first segment"
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +35,8 @@ class Died:
     """Exit code; negative: the signal."""
     cause: str
     point: str | None = None
-    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, or `AT_START`."""
+    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, `AT_START`, or of a
+    worker that has stepped `NO_SEGMENT`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Supervision:
 
     The restart limit is reached on the death after `restart.max` restarts within the window, or on a second death by
     the same exception at the same point: before the first step, or in one update of the learner, which continues from
-    a checkpoint and so raises it again.
+    a checkpoint and so raises it again. Where a worker raises it in its first segment, the limit is reached once every
+    worker does: until then others train, and it may pass.
     """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
@@ -100,6 +103,7 @@ class Supervision:
         self._raised: dict[ProcessSlot, tuple[str, str]] = {}
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
         self._due: dict[ProcessSlot, float] = {}
+        self._fruitless: dict[ProcessSlot, str] = {}
         self.failed: set[ProcessSlot] = set()
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -111,6 +115,11 @@ class Supervision:
     def forget(self, slot: ProcessSlot) -> None:
         """It is not restarted: it was removed from this host."""
         self._due.pop(slot, None)
+
+    def delivered(self, slot: ProcessSlot) -> None:
+        """The worker that runs now has delivered segments."""
+        self._fruitless.pop(slot, None)
+        self._raised.pop(slot, None)
 
     def next_due(self) -> float | None:
         """When the next `Tick` will start something."""
@@ -124,7 +133,8 @@ class Supervision:
     def _died(self, event: Died, now: float) -> list[Action]:
         deaths = self._deaths[event.slot]
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
-        if self._is_repeated(event, recently=len(deaths) > 1):
+        self._fruitless.pop(event.slot, None)
+        if self._is_repeated(event, recently=len(deaths) > 1) and self._is_final(event):
             return self._stop_restarting(replace(event, cause=f"{event.cause} (twice {event.point})"))
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
@@ -139,7 +149,20 @@ class Supervision:
             return False
         before, raised = self._raised.get(event.slot), (event.point, without_numbers(event.cause))
         self._raised[event.slot] = raised
-        return raised == before and (recently or event.point != AT_START)
+        return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT))
+
+    def _is_final(self, event: Died) -> bool:
+        """Whether nothing speaks for another start after a repeated exception: no worker gets any further."""
+        if event.point != NO_SEGMENT:
+            return True
+        cause = self._fruitless[event.slot] = without_numbers(event.cause)
+        same = {slot for slot, raised in self._fruitless.items() if raised == cause}
+        if len(same | {slot for slot in self.failed if slot.role == "worker"}) < self._workers:
+            return False
+        for slot in same:
+            self.forget(slot)
+        self.failed |= same
+        return True
 
     def _stop_restarting(self, event: Died) -> list[Action]:
         self.failed.add(event.slot)
