@@ -1,5 +1,5 @@
-"""Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`, `litter` (leaves a child),
-`silent` (never ready).
+"""Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
+`litter` (leaves a child), `silent` (never ready).
 
 `algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
 `judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
