@@ -51,6 +51,13 @@ def test_a_planted_defect_is_named(kind: type[Algorithm], config: Any, check: st
         check_algorithm(kind, config, skip=(*PROBES, *others(check)))
 
 
+def test_a_tensor_that_is_indexed_by_values_is_named_with_the_line() -> None:
+    named = r"^updates_run_on_one_device, .*\(\S*defective_algorithms.py:\d+, in drawn\): .*index in numpy"
+    kind = defective.with_learner(defective.IndexesByValue)
+    with pytest.raises(AssertionError, match=named):
+        check_algorithm(kind, skip=(*PROBES, *others("updates_run_on_one_device")))
+
+
 def test_the_probe_of_truncation_fails_alone() -> None:
     probes = [name for name in PROBES if name != InfiniteHorizon.__name__]
     checks = [check.__name__ for check in TRAINING]
