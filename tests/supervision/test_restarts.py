@@ -93,7 +93,8 @@ def test_workers_that_all_raise_the_same_before_their_first_segment_end_the_run(
     supervision.delivered(WORKER)
     assert [barren(OTHER, seed, 2.0) for seed in range(2)] == [["RestartAfter"]] * 2, "a worker delivers"
     assert barren(WORKER, 6, 4.0) == ["RestartAfter"], "once since then"
-    stop, fail = supervision.handle(Died(WORKER, 1, "NaN, seed 7", NO_SEGMENT), 5.0)
+    other, stop, fail = supervision.handle(Died(WORKER, 1, "NaN, seed 7", NO_SEGMENT), 5.0)
+    assert other == StopRestarting(OTHER, "NaN, seed 1 (twice before its first segment)")
     assert stop == StopRestarting(WORKER, "NaN, seed 7 (twice before its first segment)")
     assert isinstance(fail, FailRun) and fail.cause.startswith("all rollout workers failed")
     assert supervision.next_due() is None

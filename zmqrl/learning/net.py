@@ -93,7 +93,7 @@ class Net:
         """Move one group by the gradient of the scalar `loss`. Other groups have no gradient from it.
 
         Raises:
-            ConfigError: There is no such group.
+            ConfigError: The group is unknown.
             ValueError: `loss` does not depend on a tensor of the group.
         """
         if group not in self._groups:

@@ -134,8 +134,11 @@ class Supervision:
         deaths = self._deaths[event.slot]
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
         self._fruitless.pop(event.slot, None)
-        if self._is_repeated(event, recently=len(deaths) > 1) and self._is_final(event):
-            return self._stop_restarting(replace(event, cause=f"{event.cause} (twice {event.point})"))
+        if self._is_repeated(event, recently=len(deaths) > 1):
+            if event.point == NO_SEGMENT:
+                self._fruitless[event.slot] = event.cause
+            if event.point != NO_SEGMENT or self._no_worker_gets_further(event.cause):
+                return self._give_up(event)
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
         backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
@@ -151,18 +154,21 @@ class Supervision:
         self._raised[event.slot] = raised
         return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT))
 
-    def _is_final(self, event: Died) -> bool:
-        """Whether nothing speaks for another start after a repeated exception: no worker gets any further."""
-        if event.point != NO_SEGMENT:
-            return True
-        cause = self._fruitless[event.slot] = without_numbers(event.cause)
-        same = {slot for slot, raised in self._fruitless.items() if raised == cause}
-        if len(same | {slot for slot in self.failed if slot.role == "worker"}) < self._workers:
-            return False
-        for slot in same:
-            self.forget(slot)
-        self.failed |= same
-        return True
+    def _no_worker_gets_further(self, cause: str) -> bool:
+        """Whether all that have not failed raise it before their first segment."""
+        causes = [raised for slot, raised in self._fruitless.items() if slot not in self.failed]
+        same = sum(without_numbers(raised) == without_numbers(cause) for raised in causes)
+        return same + self.workers_failed() >= self._workers
+
+    def _give_up(self, event: Died) -> list[Action]:
+        """For a repeated exception; with the last worker, those that wait for a restart are given up too."""
+        slots = {event.slot: event.cause} if event.point != NO_SEGMENT else self._fruitless
+        actions: list[Action] = []
+        for slot, cause in sorted(slots.items(), key=lambda item: item[0] == event.slot):
+            if slot not in self.failed:
+                self.forget(slot)
+                actions += self._stop_restarting(replace(event, slot=slot, cause=f"{cause} (twice {event.point})"))
+        return actions
 
     def _stop_restarting(self, event: Died) -> list[Action]:
         self.failed.add(event.slot)
