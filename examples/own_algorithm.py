@@ -14,7 +14,6 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, OnPolicyLearner
 from zmqrl.learning import Batch, BatchLearner, Group, LearnerContext, Progress
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array
@@ -47,7 +46,6 @@ class Reinforce(Algorithm):
             head="categorical",
             action=self.env.action,
             observation=self.env.observation,
-            runtime=runtime_of(layers),
             input=self.input,
         )
 

@@ -73,4 +73,5 @@ def test_the_checks_of_the_page_pass(folder: Path) -> None:
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed   training_changes_the_network, continuous actions, a module as network" in done.stdout
     assert "imports torch: yes" in done.stdout and "InfiniteHorizon, continuous actions: learned" in done.stdout

@@ -171,7 +171,13 @@ def test_an_unknown_head_or_extra_is_refused() -> None:
     with pytest.raises(ConfigError, match="log_prob"):
         run(ActingSpec(layers(5), "epsilon_greedy", DISCRETE, OBS, LOG_PROB), weights(5), obs, epsilon=0.0)
     with pytest.raises(ConfigError, match="torch"):
-        make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS))
+        make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS, runtime="numpy"))
+
+
+def test_the_runtime_is_torch_only_if_a_layer_needs_it() -> None:
+    convolution = (LayerSpec("conv", "c"), *layers(5))
+    found = [ActingSpec(chain, "categorical", DISCRETE, OBS).runtime for chain in (layers(5), convolution)]
+    assert found == ["numpy", "torch"]
 
 
 @pytest.mark.parametrize("runtime", ["numpy", "torch"])

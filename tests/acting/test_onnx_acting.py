@@ -25,7 +25,7 @@ from zmqrl.export.acting_graph import with_graph
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
-from zmqrl.networks.kinds.base import known_kinds, layer_kind, runtime_of
+from zmqrl.networks.kinds.base import known_kinds, layer_kind
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.spaces import SpaceSpec, composite
@@ -76,7 +76,6 @@ def case(name: str) -> tuple[ActingSpec, Weights]:
         SpaceSpec("box", (1,), "float32"),
         space,
         normalise_obs=name in NORMALISED,
-        runtime=runtime_of(layers),
         input=described,
         noise=noise_of(layers),
         state=tuple(ActingState(one.name, size) for one in layers if (size := layer_kind(one.kind).state_size(one))),

@@ -22,7 +22,7 @@ def stand_in_plan(run_dir: Path, mode: ModeName = "sync", workers: int = 2, **be
         limits=LimitsSection(
             start_s=float(behaviour.get("start_s", 20.0)), grace_s=float(behaviour.get("grace_s", 1.0))
         ),
-        restart=RestartSection(max=1, backoff_s=0.05),
+        restart=RestartSection(max=int(behaviour.get("restarts", 1)), backoff_s=0.05),
         evaluator=EvaluatorSection(final_limit_s=1.0),
     )
     return RunPlan(

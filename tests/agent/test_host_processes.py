@@ -204,6 +204,13 @@ def test_only_what_is_raised_before_the_first_step_counts_as_the_same(
     assert (host.log_dir / "far-worker-1.log").read_text().count("starts: zmqrl") == 2
 
 
+def test_the_same_exception_of_all_workers_before_a_segment_ends_the_run(host_of: MakeHost) -> None:
+    host = host_of(0, 1, 2, worker="barren", restarts=5)
+    host.until(lambda: host.processes.failed)
+    causes = [event["cause"] for event in host.events_of("restart_limit_reached")]
+    assert causes == ["EnvFault: step returned NaN (twice before its first segment)"] * 3
+
+
 def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
     """One that was due would be due for ever, and the loop would not rest."""
     host = host_of(0, 1, says={"0": "deaf", "1": "quits"})

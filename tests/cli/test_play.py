@@ -55,7 +55,8 @@ def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of CartPole with versions 3 and 5, and a machine without a display."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # restored, also where a command sets it
+        monkeypatch.delenv(name)
     store_run("cartpole-ppo", tmp_path / "run", 3, 5)
     return tmp_path / "run"
 
@@ -80,6 +81,7 @@ def test_a_video_of_the_first_episode(zmqrl: Command, stored: Path) -> None:
         found = re.fullmatch(rf"out\.{suffix}: first episode, (\d+) frames, return (\d+)\.00", video)
         assert found is not None, video
         assert int(found[1]) == int(found[2]) + 1  # one reward a step, and the frame after the reset
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy", "SDL prints about displays that are missing"
     assert imageio_ffmpeg.count_frames_and_secs("out.mp4")[0] == int(found[1])
     frames = imageio.v3.imread("out.gif")
     assert 5 < len(frames) <= int(found[1])  # equal frames in a row are one

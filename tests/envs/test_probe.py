@@ -10,6 +10,9 @@ from zmqrl.envs.make import make_native, probe
 from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 
+WIDTH = 3
+"""Not an env."""
+
 
 def test_what_is_known_of_cartpole() -> None:
     spec = probe(EnvSection())
@@ -53,6 +56,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
             EnvSection(id="no_such_lab.envs:Walk-v0"),
             ["install it, run the command in the directory that contains no_such_lab/,"],
         ),
+        (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH' is an object of type int, neither a class nor a function"]),
         (EnvSection(id="gymnasium.nope:Walk"), ["'gymnasium.nope' was not found; 'gymnasium' was found, and"]),
         (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers: 'nope:Nope': module 'nope' was not found; run the"]),

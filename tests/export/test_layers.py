@@ -24,7 +24,6 @@ from zmqrl.export.write import export
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import EnvSpec, Version, Weights
 
@@ -78,7 +77,7 @@ def _acting(
     observation: Any, action: Any, layers: Any, section: NetworkSection, head: str, further: dict[str, Any]
 ) -> tuple[ActingSpec, Weights, LoadedPolicy]:
     described = network_input(observation, section)
-    spec = ActingSpec(layers, head, action, observation, input=described, runtime=runtime_of(layers), **further)
+    spec = ActingSpec(layers, head, action, observation, input=described, **further)
     size = described.statistics_size
     weights = {
         **perturbed(initial_weights(NetworkSpec((("p", layers),)), 3), 4),

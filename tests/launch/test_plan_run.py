@@ -215,9 +215,9 @@ def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
     assert planned(tmp_path, "cartpole-ppo", mode, None, **far).workers["far"] == 2
 
 
-def test_an_env_is_stepped_once_where_workers_of_this_machine_step_it(tmp_path: Path) -> None:
+def test_an_env_is_stepped_where_workers_of_this_machine_step_it(tmp_path: Path) -> None:
     faulty: dict[str, Any] = {"env__id": "tests.system.faulty_envs:Faulty", "env__max_episode_steps": 25}
-    faulty["env__kwargs"] = "{fault: raise, after: 0}"
+    faulty["env__kwargs"] = "{fault: raise, after: 40}"
     for mode in ("single", "async"):
         with pytest.raises(ConfigError, match=r"--set: env.id: env .*step raised RuntimeError: the wheel came off\n"):
             planned(tmp_path, "cartpole-ppo", mode, **faulty)

@@ -71,6 +71,15 @@ def test_a_run_that_ends_does_not_pause(tmp_path: Path) -> None:
     assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
 
 
+def test_a_run_that_failed_does_not_pause(tmp_path: Path) -> None:
+    links, too_few = links_of(tmp_path), TooFew(LIMIT_S)
+    ready(links, 0, 1, 2)
+    too_few.check(links.state, 1.0)
+    links.state.failure = "all rollout workers failed"
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
+
+
 def test_hosts_that_are_away_are_not_missed(tmp_path: Path) -> None:
     links, too_few = links_of(tmp_path), TooFew(LIMIT_S)
     ready(links, 0, 1, 2)

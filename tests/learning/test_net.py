@@ -114,6 +114,12 @@ def test_a_loss_that_reaches_no_weight_is_refused() -> None:
         EagerExecutor(net).run(update, batch(), {"a": torch.tensor(1.0), "b": torch.tensor(1.0)})
 
 
+def test_an_unknown_group_is_named_with_the_groups_and_the_line() -> None:
+    net = made()
+    with pytest.raises(ConfigError, match=r"no group 'bb'; groups: a, b \(\S+test_net\.py:\d+\)$"):
+        net.step("bb", net.parameter("b.0.bias").sum())
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [

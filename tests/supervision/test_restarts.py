@@ -5,6 +5,7 @@ import pytest
 from zmqrl.config.sections import RestartSection
 from zmqrl.supervision.restarts import (
     AT_START,
+    NO_SEGMENT,
     Died,
     FailRun,
     ProcessSlot,
@@ -80,6 +81,23 @@ def test_what_happened_at_the_start_of_a_process_long_ago_does_not_count() -> No
     for n in range(3):
         (action,) = supervision.handle(Died(WORKER, 1, "why", AT_START), n * 101.0)
         assert isinstance(action, RestartAfter)
+
+
+def test_workers_that_all_raise_the_same_before_their_first_segment_end_the_run() -> None:
+    supervision = Supervision(RESTART, workers=2)
+
+    def barren(place: ProcessSlot, seed: int, now: float) -> list[str]:
+        return [type(a).__name__ for a in supervision.handle(Died(place, 1, f"NaN, seed {seed}", NO_SEGMENT), now)]
+
+    assert [barren(WORKER, seed, 1.0) for seed in range(2)] == [["RestartAfter"]] * 2, "the other one may train"
+    supervision.delivered(WORKER)
+    assert [barren(OTHER, seed, 2.0) for seed in range(2)] == [["RestartAfter"]] * 2, "a worker delivers"
+    assert barren(WORKER, 6, 4.0) == ["RestartAfter"], "once since then"
+    other, stop, fail = supervision.handle(Died(WORKER, 1, "NaN, seed 7", NO_SEGMENT), 5.0)
+    assert other == StopRestarting(OTHER, "NaN, seed 1 (twice before its first segment)")
+    assert stop == StopRestarting(WORKER, "NaN, seed 7 (twice before its first segment)")
+    assert isinstance(fail, FailRun) and fail.cause.startswith("all rollout workers failed")
+    assert supervision.next_due() is None
 
 
 def test_deaths_outside_the_window_are_forgotten() -> None:

@@ -135,6 +135,13 @@ class ReadsFromDevice(SoundLearner):
         return super().update(replay, updates, progress)
 
 
+class IndexesByValue(SoundLearner):
+    """A boolean tensor selects: how many rows are left is known on the device alone."""
+
+    def drawn(self, batch: Batch) -> Tensor:
+        return batch["noise"] + batch["noise"][batch["noise"] > 0].sum()
+
+
 def with_learner(learner: type[ReplayLearner]) -> type[Sound]:
     return type(learner.__name__, (Sound,), {"learner_kind": learner, "__module__": __name__})
 

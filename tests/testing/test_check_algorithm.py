@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.testing import defective_algorithms as defective
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
@@ -49,6 +51,13 @@ def test_a_planted_defect_is_named(kind: type[Algorithm], config: Any, check: st
         check_algorithm(kind, config, skip=(*PROBES, *others(check)))
 
 
+def test_a_tensor_that_is_indexed_by_values_is_named_with_the_line() -> None:
+    named = r"^updates_run_on_one_device, .*\(\S*defective_algorithms.py:\d+, in drawn\): .*index in numpy"
+    kind = defective.with_learner(defective.IndexesByValue)
+    with pytest.raises(AssertionError, match=named):
+        check_algorithm(kind, skip=(*PROBES, *others("updates_run_on_one_device")))
+
+
 def test_the_probe_of_truncation_fails_alone() -> None:
     probes = [name for name in PROBES if name != InfiniteHorizon.__name__]
     checks = [check.__name__ for check in TRAINING]
@@ -63,6 +72,16 @@ def test_a_sound_algorithm_passes() -> None:
     assert learned == ["Identity", "InfiniteHorizon"]
     assert "no recurrent state" in report.skipped["Memory, discrete actions"]
     assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
+
+
+def test_workers_that_cannot_compute_a_module_are_found() -> None:
+    class ActsWithNumpy(defective.with_learner(defective.SoundLearner)):  # type: ignore[misc]
+        def acting(self) -> ActingSpec:
+            return replace(super().acting(), runtime="numpy")
+
+    name = "workers_act_with_version_0, discrete actions, a module as network: "
+    with pytest.raises(AssertionError, match=f"^{name}.*needs runtime torch"):
+        check_algorithm(ActsWithNumpy, skip=(*PROBES, *others("")))
 
 
 @pytest.mark.long

@@ -28,7 +28,9 @@ def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.
         view.update(lambda: status_of(state, time.time()), float(at))
         assert screen.getvalue().rpartition("\n")[2].strip() == ""
         view.message("a message")
-    view.close()
+    tell(state, "worker", role="worker", index=0, env_steps=4321, env_steps_per_s=1.0, wait_fraction=0.0, episodes=2)
+    view.close(lambda: status_of(state, time.time()))
+    assert "4,321" in screen.getvalue().rpartition("a message")[2], "the last frame is that of the end"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_the_key_that_stops_a_run_is_shown_until_it_ends(
     status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time()), "phase": phase}
     view = live.LiveView()
     view.update(lambda: status, 0.0)
-    view.close()
+    view.close(lambda: status)
     assert ("Ctrl-C: stop" in screen.getvalue()) is has_hint
 
 
@@ -53,4 +55,4 @@ def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.M
     monkeypatch.setattr("sys.stderr", closed)
     view = PlainView()
     view.message("a message")
-    view.close()
+    view.close(dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from zmqrl.networks.input import InputSpec
+from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
 
@@ -70,8 +71,9 @@ class ActingSpec:
     obs_clip: float = 10.0
     arrays: tuple[str, ...] = ()
     """Names of further arrays the head needs, such as `log_std`."""
-    runtime: Literal["numpy", "torch", "onnx"] = "numpy"
-    """What computes the layers. onnx: `graph` is there; the launcher sets both (`network.runtime`)."""
+    runtime: Literal["auto", "numpy", "torch", "onnx"] = "auto"
+    """What computes the layers. auto is replaced at once: numpy, or torch if a layer needs it. onnx: `graph` is there;
+    the launcher sets both (`network.runtime`)."""
     input: InputSpec | None = None
     """What the network sees of an observation; None: `zmqrl.networks.input.network_input(observation)`."""
     options: Mapping[str, float] = field(default_factory=dict)
@@ -84,3 +86,7 @@ class ActingSpec:
     """Rows between two stored states, a divisor of `env.segment_steps`; 0: that of the segment's first row alone."""
     graph: ActingGraph | None = None
     """Of the runtime onnx."""
+
+    def __post_init__(self) -> None:
+        if self.runtime == "auto":
+            object.__setattr__(self, "runtime", runtime_of(self.layers))

@@ -25,7 +25,7 @@ from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.gpus import VISIBLE
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
-from zmqrl.supervision.restarts import AT_START, ProcessSlot
+from zmqrl.supervision.restarts import AT_START, NO_SEGMENT, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
@@ -62,6 +62,8 @@ class ChildProcess:
     """The process reported that it is ready: from then on its silence counts."""
     has_worked: bool = False
     """A worker has stepped, a learner has trained, an evaluator has scored."""
+    has_delivered: bool = False
+    """A worker has delivered a segment."""
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
@@ -157,6 +159,8 @@ class ChildProcess:
         update = self.last_fault.detail.get(UPDATE)
         if isinstance(update, int):
             return f"in update {update}"
+        if self.place.role == "worker" and self.has_worked and not self.has_delivered:
+            return NO_SEGMENT
         return None if self.has_worked or self.place.role == "broker" else AT_START
 
     def log_tail(self) -> tuple[str, ...]:

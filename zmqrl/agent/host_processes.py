@@ -228,6 +228,9 @@ class HostProcesses:
                 self._events.sample([child])
             case agent.FirstStep() | agent.Metrics() | agent.Score():
                 child.has_worked = True
+            case agent.WorkerRates() if event.env_steps:
+                child.has_delivered = True
+                self._supervision.delivered(child.place)
             case agent.Writing():
                 self._shutdown.extend(child.place.role, time.monotonic())
             case agent.Left():

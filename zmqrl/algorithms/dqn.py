@@ -21,7 +21,7 @@ from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
 from zmqrl.learning.schedule import Rate, Schedule
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of, without_backward
+from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
@@ -175,7 +175,6 @@ class DQN(Algorithm):
             head="epsilon_greedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime=runtime_of(layers),
             input=self.input,
             noise=noise_of(layers),
         )

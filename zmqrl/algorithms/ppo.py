@@ -21,7 +21,7 @@ from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.input import network_input
-from zmqrl.networks.kinds.base import runtime_of, without_backward
+from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
 from zmqrl.ops.returns import explained_variance, generalised_advantages
@@ -183,7 +183,6 @@ class PPO(Algorithm):
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
             arrays=() if self.env.action.choices else ("log_std",),
-            runtime=runtime_of(layers),
             input=self.input,
         )
 

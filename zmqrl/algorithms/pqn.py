@@ -22,7 +22,6 @@ from zmqrl.learning import Batch, BatchLearner, Group
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.returns import q_lambda_returns
 from zmqrl.replay.base import SegmentBatch
@@ -110,7 +109,6 @@ class PQN(Algorithm):
             head="epsilon_greedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime=runtime_of(layers),
             input=self.input,
         )
 

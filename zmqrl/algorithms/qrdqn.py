@@ -16,7 +16,6 @@ from zmqrl.learning import PRIORITY, Batch
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ class QRDQN(DQN, Algorithm):
             head="zmqrl.acting.quantile:QuantileGreedy",
             action=self.env.action,
             observation=self.env.observation,
-            runtime=runtime_of(layers),
             input=self.input,
             options={"quantiles": self.config.quantiles},
         )

@@ -20,7 +20,6 @@ from zmqrl.learning.learners import ReplayLearner
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian
 from zmqrl.replay.spec import ReplaySpec
@@ -99,7 +98,6 @@ class SAC(Algorithm):
             action=self.env.action,
             observation=self.env.observation,
             noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
-            runtime=runtime_of(self.network().tower("actor")),
             input=self.input,
         )
 

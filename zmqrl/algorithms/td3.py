@@ -20,7 +20,6 @@ from zmqrl.learning.learners import ReplayLearner
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
-from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.spaces import SpaceKind
@@ -100,7 +99,6 @@ class TD3(Algorithm):
             action=self.env.action,
             observation=self.env.observation,
             noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
-            runtime=runtime_of(self.network().tower("actor")),
             input=self.input,
         )
 

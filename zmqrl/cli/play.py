@@ -57,6 +57,7 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
 
     if video is not None:
         check_video(video)
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # envs draw without a window; SDL prints about displays
     with run_directory(run) as run_dir:
         played = _load(run_dir, "eval", checkpoint, seed)
     config, spec = played.config, played.spec

@@ -41,6 +41,11 @@ def make_single(section: EnvSection) -> Env:
     creator = _attribute(section.id)
     kwargs = dict(section.kwargs)
     if creator is not None:
+        if not callable(creator):
+            raise ConfigError(
+                f"env.id: {section.id!r} is an object of type {type(creator).__name__}, neither a class nor a function "
+                "that returns an env"
+            )
         env: Env = creator(**kwargs)
     else:
         _register_namespace(section.id)

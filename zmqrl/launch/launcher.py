@@ -211,7 +211,7 @@ class Launcher:
             for event in self._orchestrator.monitor(0.0):
                 self._take_last(event, recorder)
             self._files.attempt("metrics", recorder.close)
-            view.close()
+            view.close(partial(status_of, self._state, time.time()))
         code = self._sum_up(directory, teardown)
         if self._mirror is not None:
             self._finish_copies(self._mirror, code)

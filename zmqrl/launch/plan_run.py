@@ -22,7 +22,7 @@ from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
-from zmqrl.envs.first_step import check_first_step
+from zmqrl.envs.first_steps import check_first_steps
 from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.acting_runtime import with_runtime
@@ -73,7 +73,7 @@ def plan_run(
         if is_here:
             check_processor(config, workers)
         check_own_code(config)
-        check = partial(check_first_step, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
+        check = partial(check_first_steps, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
         env = probe(config.env, check)
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)

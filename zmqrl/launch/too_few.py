@@ -22,7 +22,8 @@ class TooFew:
         """Set `state.paused` as of `now`, in monotonic seconds; the problem to report, if that changes."""
         ready, required = state.ready_workers, state.required_workers
         self._has_begun = self._has_begun or ready >= state.plan.config.min_workers
-        if not self._has_begun or state.ended or state.hosts.ending or state.plan.config.mode.in_process:
+        is_ending = state.ended or state.hosts.ending or state.failure is not None
+        if not self._has_begun or is_ending or state.plan.config.mode.in_process:
             return None
         if ready >= required:
             since, self._since = self._since, None

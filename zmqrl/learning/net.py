@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from zmqrl.errors import ConfigError
 from zmqrl.learning.groups import Group, adam_step, clipped, layouts
 from zmqrl.loading import lazy
 from zmqrl.networks.forward import forward, unroll
@@ -91,8 +93,13 @@ class Net:
         """Move one group by the gradient of the scalar `loss`. Other groups have no gradient from it.
 
         Raises:
+            ConfigError: The group is unknown.
             ValueError: `loss` does not depend on a tensor of the group.
         """
+        if group not in self._groups:
+            caller = sys._getframe(1)
+            place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+            raise ConfigError(f"net.step: no group {group!r}; groups: {', '.join(self._groups)} ({place})")
         layout, settings = self._layouts[group], self._groups[group]
         leaves = [self._now.parameters[name] for name in layout.shapes]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)

@@ -12,6 +12,7 @@ from zmqrl.types import Role
 BAD_CONFIGURATION = 2
 """The exit code that no restart can fix."""
 AT_START = "before its first step"
+NO_SEGMENT = "before its first segment"
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +35,8 @@ class Died:
     """Exit code; negative: the signal."""
     cause: str
     point: str | None = None
-    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, or `AT_START`."""
+    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, `AT_START`, or of a
+    worker that has stepped `NO_SEGMENT`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Supervision:
 
     The restart limit is reached on the death after `restart.max` restarts within the window, or on a second death by
     the same exception at the same point: before the first step, or in one update of the learner, which continues from
-    a checkpoint and so raises it again.
+    a checkpoint and so raises it again. Where a worker raises it in its first segment, the limit is reached once every
+    worker does: until then others train, and it may pass.
     """
 
     def __init__(self, restart: RestartSection, workers: int) -> None:
@@ -100,6 +103,7 @@ class Supervision:
         self._raised: dict[ProcessSlot, tuple[str, str]] = {}
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
         self._due: dict[ProcessSlot, float] = {}
+        self._fruitless: dict[ProcessSlot, str] = {}
         self.failed: set[ProcessSlot] = set()
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -111,6 +115,11 @@ class Supervision:
     def forget(self, slot: ProcessSlot) -> None:
         """It is not restarted: it was removed from this host."""
         self._due.pop(slot, None)
+
+    def delivered(self, slot: ProcessSlot) -> None:
+        """The worker that runs now has delivered segments."""
+        self._fruitless.pop(slot, None)
+        self._raised.pop(slot, None)
 
     def next_due(self) -> float | None:
         """When the next `Tick` will start something."""
@@ -124,8 +133,12 @@ class Supervision:
     def _died(self, event: Died, now: float) -> list[Action]:
         deaths = self._deaths[event.slot]
         deaths[:] = [t for t in deaths if now - t < self._restart.window_s] + [now]
+        self._fruitless.pop(event.slot, None)
         if self._is_repeated(event, recently=len(deaths) > 1):
-            return self._stop_restarting(replace(event, cause=f"{event.cause} (twice {event.point})"))
+            if event.point == NO_SEGMENT:
+                self._fruitless[event.slot] = event.cause
+            if event.point != NO_SEGMENT or self._no_worker_gets_further(event.cause):
+                return self._give_up(event)
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
         backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
@@ -139,7 +152,23 @@ class Supervision:
             return False
         before, raised = self._raised.get(event.slot), (event.point, without_numbers(event.cause))
         self._raised[event.slot] = raised
-        return raised == before and (recently or event.point != AT_START)
+        return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT))
+
+    def _no_worker_gets_further(self, cause: str) -> bool:
+        """Whether all that have not failed raise it before their first segment."""
+        causes = [raised for slot, raised in self._fruitless.items() if slot not in self.failed]
+        same = sum(without_numbers(raised) == without_numbers(cause) for raised in causes)
+        return same + self.workers_failed() >= self._workers
+
+    def _give_up(self, event: Died) -> list[Action]:
+        """For a repeated exception; with the last worker, those that wait for a restart are given up too."""
+        slots = {event.slot: event.cause} if event.point != NO_SEGMENT else self._fruitless
+        actions: list[Action] = []
+        for slot, cause in sorted(slots.items(), key=lambda item: item[0] == event.slot):
+            if slot not in self.failed:
+                self.forget(slot)
+                actions += self._stop_restarting(replace(event, slot=slot, cause=f"{cause} (twice {event.point})"))
+        return actions
 
     def _stop_restarting(self, event: Died) -> list[Action]:
         self.failed.add(event.slot)

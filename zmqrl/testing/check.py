@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zmqrl.acting.heads import make_head
@@ -15,7 +15,14 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
-from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, VECTOR
+from zmqrl.testing.algorithm import (
+    ALGORITHM,
+    CONTINUOUS,
+    DISCRETE,
+    VECTOR,
+    training_changes_the_network,
+    workers_act_with_version_0,
+)
 from zmqrl.testing.probes import PROBES, Memory, ProbeEnv
 from zmqrl.testing.rounds import Rounds
 from zmqrl.testing.training import TRAINING
@@ -28,6 +35,9 @@ LOOK_EVERY = 500
 """Env steps between two scores of a probe."""
 IMPORT_S = 60.0
 SMALL = NetworkSection(hidden=(32,))
+MODULE = NetworkSection("zmqrl.testing.features:Features")
+"""A module of the user's own in place of `network`."""
+OVER_MODULE = (workers_act_with_version_0, training_changes_the_network)
 REPLAY = ReplaySection(learning_starts=200, ratio=0.5)
 
 
@@ -113,10 +123,12 @@ def _checked(
             report.skipped[spec.id] = refusal
             continue
         accepted.append(action is CONTINUOUS)
-        for check in (*ALGORITHM, *TRAINING):
-            if check.__name__ not in skip:
-                _run(check, lambda: kind(config, network, spec, STEPS, ENVS), f"{check.__name__}, {spec.id}")  # noqa: B023
-                report.passed.append(f"{check.__name__}, {spec.id}")
+        _suite(report, kind, config, network, spec, skip, (*ALGORITHM, *TRAINING))
+        with_module = replace(spec, id=f"{spec.id}, a module as network")
+        if refusal := _refusal(kind, config, MODULE, with_module):
+            report.skipped[with_module.id] = refusal
+        else:
+            _suite(report, kind, config, MODULE, with_module, skip, OVER_MODULE)
     if not report.passed:
         raise AssertionError(f"{kind.__qualname__} accepts no actions: {report.skipped}")
     for env in (env for env in PROBES if env.__name__ not in skip):
@@ -133,6 +145,22 @@ def imports_torch(kind: type[Algorithm]) -> bool | None:
     code = f"import sys; sys.path[:] = {sys.path!r}; import {kind.__module__}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_S, check=False)
     return None if done.returncode else done.stdout.split()[-1] == "True"
+
+
+def _suite(
+    report: Report,
+    kind: type[Algorithm],
+    config: Any,
+    network: NetworkSection,
+    spec: EnvSpec,
+    skip: Collection[str],
+    checks: Sequence[Callable[[Callable[[], Algorithm]], None]],
+) -> None:
+    for check in checks:
+        if check.__name__ not in skip:
+            name = f"{check.__name__}, {spec.id}"
+            _run(check, lambda: kind(config, network, spec, STEPS, ENVS), name)
+            report.passed.append(name)
 
 
 def _run(check: Callable[[Callable[[], Algorithm]], None], make: Callable[[], Algorithm], name: str) -> None:

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.envs.explain import described
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.experience import SEED, acted, context_of, learn
 from zmqrl.types import Array
@@ -27,10 +28,19 @@ def updates_run_on_one_device(make: AlgorithmMaker) -> None:
 
     Raises:
         RuntimeError: Tensors of two devices meet in an operation, or numpy reads one that is not on the CPU.
+        AssertionError: The shape of a tensor depends on values of another one, as where one is indexed with a boolean.
     """
     algorithm = make()
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException
+
     for executor in set(algorithm.executors) - {"compiled"}:
-        _learn_on(algorithm, executor)
+        try:
+            _learn_on(algorithm, executor)
+        except DynamicOutputShapeException as error:
+            raise AssertionError(
+                f"{described(error)}: the shape of a tensor depends on the values of another, as of x[mask] with a "
+                "boolean tensor; index in numpy, before self.tensor(...), or use torch.where"
+            ) from error
 
 
 def _learn_on(algorithm: Algorithm, executor: str) -> None:

@@ -29,8 +29,8 @@ class View(ABC):
         """Print a block to stderr without breaking the view."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Return the terminal to its normal state."""
+    def close(self, status: Status) -> None:
+        """Show the end of the run where it replaces what is shown, and return the terminal to its normal state."""
 
 
 class QuietView(View):
@@ -42,7 +42,7 @@ class QuietView(View):
     def message(self, text: str) -> None:
         return
 
-    def close(self) -> None:
+    def close(self, status: Status) -> None:
         return
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -26,7 +29,9 @@ class LiveView(View):
         if now < self._next_at:
             return
         self._next_at = now + REDRAW_EVERY_S
-        current = status()
+        self._draw(status())
+
+    def _draw(self, current: Mapping[str, Any]) -> None:
         hint = "   Ctrl-C: stop with a checkpoint" if current["phase"] in STOPPABLE else ""
         # The cursor is on a line of its own: behind a full one, the terminal's echo of Ctrl-C would begin another.
         self._live.update(Group(render(current, current["run_dir"] + hint), Text()), refresh=True)
@@ -34,5 +39,8 @@ class LiveView(View):
     def message(self, text: str) -> None:
         self._live.console.print(Text(text, style="red"))
 
-    def close(self) -> None:
-        self._live.stop()
+    def close(self, status: Status) -> None:
+        try:
+            self._draw(status())
+        finally:
+            self._live.stop()

@@ -28,7 +28,7 @@ class PlainView(View):
     def message(self, text: str) -> None:
         _print(text, sys.stderr)
 
-    def close(self) -> None:
+    def close(self, status: Status) -> None:
         return
 
 

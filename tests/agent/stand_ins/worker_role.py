@@ -1,4 +1,5 @@
-"""Steps until SIGTERM. `algorithm.worker`: `raise`, `deaf`, `litter` (leaves a child), `silent` (never ready).
+"""Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
+`litter` (leaves a child), `silent` (never ready).
 
 `algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
 `judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
@@ -31,8 +32,8 @@ def main(boot: Boot) -> int:
     if manner == "fails":
         raise KeyError("robot offline")
     events.send(agent.FirstStep(time.time()))
-    events.send(agent.WorkerRates(64, 1000.0, 0.1, 3))
-    if manner == "raise":
+    events.send(agent.WorkerRates(0 if manner == "barren" else 64, 1000.0, 0.1, 3))
+    if manner in ("raise", "barren"):
         error = EnvFault("step returned NaN")
         error.detail = {"env": "Broken-v0", "seed": 7, "step": 12}  # type: ignore[attr-defined]
         raise error
